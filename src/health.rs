@@ -7,7 +7,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::memory::MemoryBudget;
+use crate::options::ByteSize;
 use crate::pipeline::accounting::{Accounting, SinkTotals};
+use crate::sink::file::UploadTotals;
 
 /// How often progress is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -143,11 +145,18 @@ impl Health {
         down.or_else(cannot_start).or_else(blocked).or_else(|| self.hangs())
     }
 
-    /// Notes for the operator of a daemon that is ready: the destinations that are away while their spools have room.
+    /// Notes for the operator of a daemon that is ready: the destinations that are away while their spools have room, and the object
+    /// stores that do not take files.
     pub fn notes(&self) -> Vec<String> {
         let remotes = self.accounting.remotes();
         let away = remotes.iter().filter(|(_, state, _)| state.is_spooled && state.events > 0 && state.fault.is_some());
-        away.map(|(name, state, _)| format!("sink {name}: its destination is away: {state}")).collect()
+        let away = away.map(|(name, state, _)| format!("sink {name}: its destination is away: {state}"));
+        let uploads = self.accounting.files().into_iter().filter_map(|(name, files)| Some((name, files.uploads?)));
+        let behind = uploads.filter_map(|(name, UploadTotals { waiting, waiting_bytes, fault, .. })| {
+            let size = ByteSize(waiting_bytes);
+            Some(format!("sink {name}: {waiting} files ({size}) wait to be uploaded; last error: {}", fault?))
+        });
+        away.chain(behind).collect()
     }
 }
 

@@ -315,7 +315,21 @@ fn files(encoder: &mut DescriptorEncoder<'_>, files: &[(String, FileTotals)]) ->
     let help = "Finished files removed, as keep_files, keep_bytes and keep_time say";
     counters(encoder, "tributary_files_removed", help, all(|of| of.removed))?;
     let help = "The size on the disk of the finished files removed";
-    counters(encoder, "tributary_files_removed_bytes", help, all(|of| of.removed_bytes))
+    counters(encoder, "tributary_files_removed_bytes", help, all(|of| of.removed_bytes))?;
+    let uploads = || files.iter().filter_map(|(name, totals)| Some((name, totals.uploads.as_ref()?)));
+    let outcomes = uploads().flat_map(|(name, uploads)| {
+        let outcomes = [("uploaded", uploads.uploaded), ("failed", uploads.failed), ("discarded", uploads.discarded)];
+        outcomes.map(|(outcome, count)| ([("sink", name.clone()), ("outcome", outcome.to_owned())], count))
+    });
+    let help = "Finished files uploaded, attempts that failed, and files removed by limits before they were uploaded";
+    counters(encoder, "tributary_uploads", help, outcomes)?;
+    let of = |name: &String| [("sink", name.clone())];
+    let sizes = uploads().map(|(name, uploads)| (of(name), uploads.uploaded_bytes));
+    counters(encoder, "tributary_uploaded_bytes", "The size of the files uploaded", sizes)?;
+    let waiting = uploads().map(|(name, uploads)| (of(name), uploads.waiting as i64));
+    gauges(encoder, "tributary_upload_waiting_files", "Finished files that are not uploaded yet", waiting)?;
+    let waiting = uploads().map(|(name, uploads)| (of(name), uploads.waiting_bytes as i64));
+    gauges(encoder, "tributary_upload_waiting_bytes", "Their size", waiting)
 }
 
 /// The attempts to load another configuration.

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::config::{Config, SinkConfig};
+use crate::config::{Config, SinkConfig, SinkKind};
 use crate::options::units::ByteSize;
 use crate::sink::http::WhenFull;
+use crate::sink::parquet::UploadOptions;
 
 use super::{Failure, counted, deep, print, retention, run, say};
 
@@ -71,7 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// For each sink that sends requests: what it keeps, where, while its destination is away.
+/// For each sink that sends requests or files: what it keeps, where, while its destination is away.
 fn disk(config: &Config) -> Vec<String> {
     let remote = config.sinks.iter().filter(|sink| sink.kind.can_spool());
     let line = |sink: &SinkConfig| {
@@ -94,5 +95,18 @@ fn disk(config: &Config) -> Vec<String> {
             directory.display()
         )
     };
-    remote.map(line).collect()
+    remote.map(line).chain(config.sinks.iter().filter_map(upload)).collect()
+}
+
+/// For a sink that uploads its files: where they go, and what becomes of them while the store is away.
+fn upload(sink: &SinkConfig) -> Option<String> {
+    let SinkKind::Parquet(options) = &sink.kind else { return None };
+    let UploadOptions { url, delete_after, .. } = options.upload.as_ref()?;
+    let name = &sink.name;
+    let then = if *delete_after { "removes them here after the store has confirmed them" } else { "keeps them here" };
+    let limits = match options.keep_bytes > 0 || !options.keep_time.is_zero() {
+        true => "keep_bytes and keep_time also remove files that are not uploaded yet, which counts as discarded",
+        false => "while the store is away, files stay here without a limit",
+    };
+    Some(format!("sink {name} uploads finished files to {url} and {then}; {limits}"))
 }

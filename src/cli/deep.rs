@@ -10,6 +10,7 @@ use hyper::Uri;
 use rustix::fs::{Access, access};
 
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
+use crate::sink::parquet::{self, UploadOptions};
 use crate::transport::options::TlsOptions;
 use crate::transport::tls::Tls;
 
@@ -17,6 +18,8 @@ use super::counted;
 
 /// How long a destination may take to accept a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
+/// How long an object store may take to answer, attempts to get credentials included.
+const STORE_TIME: Duration = Duration::from_secs(15);
 /// A certificate that ends sooner is a warning.
 const CERTIFICATE_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
 const SECONDS_PER_DAY: i64 = 24 * 3600;
@@ -110,7 +113,12 @@ impl Report {
         }
         match &sink.kind {
             SinkKind::File(options) => self.directory(&format!("{of}.path"), &options.directory()),
-            SinkKind::Parquet(options) => self.directory(&format!("{of}.path"), &options.directory()),
+            SinkKind::Parquet(options) => {
+                self.directory(&format!("{of}.path"), &options.directory());
+                if let Some(upload) = &options.upload {
+                    self.bucket(&format!("{of}.upload"), upload);
+                }
+            }
             SinkKind::Tcp(options) => self.destination(&format!("{of}.address"), &options.address),
             SinkKind::Http(options) => self.destination(&format!("{of}.endpoint"), &address_of(&options.endpoint)),
             SinkKind::Otlp(options) => self.destination(&format!("{of}.endpoint"), &address_of(&options.endpoint)),
@@ -205,6 +213,14 @@ impl Report {
     fn destination(&mut self, option: &str, address: &str) {
         if let Err(why) = self.connect(address) {
             self.errors.push(format!("{option}: {address} cannot be reached: {why}"));
+        }
+    }
+
+    /// Whether the store answers, has the bucket, and accepts the credentials.
+    fn bucket(&mut self, option: &str, options: &UploadOptions) {
+        self.checked += 1;
+        if let Err(why) = parquet::probe(options, STORE_TIME) {
+            self.errors.push(format!("{option}: {} cannot be used: {why}", options.url));
         }
     }
 

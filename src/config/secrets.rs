@@ -89,11 +89,11 @@ impl Config {
                     let files = files.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
                     secrets.extend(keys.chain(files.map(|(option, path)| (format!("sinks.{name}.{option}"), path))));
                 }
-                SinkKind::Stdout(_)
-                | SinkKind::File(_)
-                | SinkKind::Parquet(_)
-                | SinkKind::Tcp(_)
-                | SinkKind::Discard => {}
+                SinkKind::Parquet(options) => {
+                    let files = options.upload.iter().flat_map(|upload| upload.secret_files());
+                    secrets.extend(files.map(|(key, path)| (format!("sinks.{name}.upload.{key}"), path)));
+                }
+                SinkKind::Stdout(_) | SinkKind::File(_) | SinkKind::Tcp(_) | SinkKind::Discard => {}
             }
         }
         secrets

@@ -48,7 +48,10 @@ impl fmt::Display for SinkKind {
         match self {
             SinkKind::Stdout(options) => write!(f, "{} to stdout", options.format.as_str()),
             SinkKind::File(options) => write!(f, "{} to {}", options.format.as_str(), options.path),
-            SinkKind::Parquet(options) => write!(f, "parquet to {}", options.path),
+            SinkKind::Parquet(options) => {
+                write!(f, "parquet to {}", options.path)?;
+                options.upload.iter().try_for_each(|upload| write!(f, ", uploaded to {}", upload.url))
+            }
             SinkKind::Tcp(options) => write!(f, "{} to {}", options.framing.as_str(), options.address),
             SinkKind::Http(options) => {
                 write!(f, "ndjson to {}", options.endpoint)?;

@@ -76,6 +76,25 @@ impl Secret {
 }
 
 impl Section<'_> {
+    /// A text without a default, `{ file = "…" }` or `{ env = "…" }`. The text is not shown if it is secret.
+    pub fn optional_secret(&mut self, key: &str, is_secret: bool) -> Option<Secret> {
+        let found = self.take(key);
+        let secret = found.and_then(|found| {
+            let secret = Secret::of(found.get_ref());
+            if secret.is_none() {
+                let help = format!("write {key} = \"…\", {{ file = \"…\" }} or {{ env = \"…\" }}");
+                self.report(Some(found.span()), format!("`{key}` has no valid value"), Some(help));
+            }
+            secret
+        });
+        let shown = secret.as_ref().map(|secret| match secret {
+            Secret::Text(text) if !is_secret => toml_text(text),
+            secret => secret.shown(),
+        });
+        self.record(key, shown);
+        secret
+    }
+
     /// A table of names and secrets; empty by default. `check` says why a name or a value is not valid.
     pub fn secrets(&mut self, key: &str, check: impl Fn(&str, &Secret) -> Result<(), String>) -> Vec<(String, Secret)> {
         let mut secrets = Vec::new();

@@ -35,3 +35,4 @@ mod select;
 mod sending;
 mod stdout;
 mod tcp;
+mod upload;

@@ -40,7 +40,8 @@ use self::template::Template;
 use super::{Selection, Sink, SinkError, SinkFault, Unwritten};
 
 pub use self::options::{Compression, Fsync, Options};
-pub use self::status::{FileStatus, FileTotals};
+pub(super) use self::status::UploadStatus;
+pub use self::status::{FileStatus, FileTotals, UploadTotals};
 
 /// Writes events into files. Dropped, it stops a compression in progress; the next sink of the same path resumes it.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! What a file sink did, for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 /// Counters of a file sink, since it was made. The sink adds to them, and others read them at any time.
 #[derive(Debug, Default)]
@@ -9,10 +10,42 @@ pub struct FileStatus {
     finished: AtomicU64,
     removed: AtomicU64,
     removed_bytes: AtomicU64,
+    uploads: Option<UploadStatus>,
+}
+
+/// Counters of the uploads of finished files.
+#[derive(Debug, Default)]
+pub(in crate::sink) struct UploadStatus {
+    uploaded: AtomicU64,
+    uploaded_bytes: AtomicU64,
+    failed: AtomicU64,
+    discarded: AtomicU64,
+    waiting: AtomicU64,
+    waiting_bytes: AtomicU64,
+    fault: Mutex<Option<String>>,
+}
+
+/// The counters of uploads at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct UploadTotals {
+    /// Files that the store has confirmed.
+    pub uploaded: u64,
+    /// Their size.
+    pub uploaded_bytes: u64,
+    /// Attempts that failed and are repeated.
+    pub failed: u64,
+    /// Files that were removed before they were uploaded, because the options keep no more.
+    pub discarded: u64,
+    /// Files that are not uploaded yet, when files were listed last.
+    pub waiting: u64,
+    /// Their size.
+    pub waiting_bytes: u64,
+    /// Why the last attempt failed, if no file was uploaded since.
+    pub fault: Option<String>,
 }
 
 /// The counters of a file sink at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FileTotals {
     /// Bytes written to live files.
     pub bytes: u64,
@@ -22,6 +55,8 @@ pub struct FileTotals {
     pub removed: u64,
     /// The size of these files on the disk.
     pub removed_bytes: u64,
+    /// The uploads of a sink that has them.
+    pub uploads: Option<UploadTotals>,
 }
 
 impl FileStatus {
@@ -32,7 +67,17 @@ impl FileStatus {
             finished: self.finished.load(Relaxed),
             removed: self.removed.load(Relaxed),
             removed_bytes: self.removed_bytes.load(Relaxed),
+            uploads: self.uploads.as_ref().map(UploadStatus::totals),
         }
+    }
+
+    /// Counters of a sink that uploads its files.
+    pub(in crate::sink) fn with_uploads() -> FileStatus {
+        FileStatus { uploads: Some(UploadStatus::default()), ..FileStatus::default() }
+    }
+
+    pub(in crate::sink) fn uploads(&self) -> Option<&UploadStatus> {
+        self.uploads.as_ref()
     }
 
     pub(super) fn add_bytes(&self, bytes: usize) {
@@ -52,5 +97,39 @@ impl FileStatus {
     pub(super) fn add_removed(&self, bytes: u64) {
         self.removed.fetch_add(1, Relaxed);
         self.removed_bytes.fetch_add(bytes, Relaxed);
+    }
+}
+
+impl UploadStatus {
+    fn totals(&self) -> UploadTotals {
+        UploadTotals {
+            uploaded: self.uploaded.load(Relaxed),
+            uploaded_bytes: self.uploaded_bytes.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            discarded: self.discarded.load(Relaxed),
+            waiting: self.waiting.load(Relaxed),
+            waiting_bytes: self.waiting_bytes.load(Relaxed),
+            fault: self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
+    pub(in crate::sink) fn add_uploaded(&self, bytes: u64) {
+        self.uploaded.fetch_add(1, Relaxed);
+        self.uploaded_bytes.fetch_add(bytes, Relaxed);
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(in crate::sink) fn add_failed(&self, fault: String) {
+        self.failed.fetch_add(1, Relaxed);
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+    }
+
+    pub(in crate::sink) fn add_discarded(&self) {
+        self.discarded.fetch_add(1, Relaxed);
+    }
+
+    pub(in crate::sink) fn set_waiting(&self, files: u64, bytes: u64) {
+        self.waiting.store(files, Relaxed);
+        self.waiting_bytes.store(bytes, Relaxed);
     }
 }

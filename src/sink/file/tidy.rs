@@ -82,20 +82,21 @@ pub(super) fn tidy(
     let found = remove_unfinished(names::scan(template)?);
     let mut over: Vec<_> = found.into_iter().filter(|found| found.state != State::Live || is_over(found)).collect();
     if options.keep_files > 0 || options.keep_bytes > 0 || !options.keep_time.is_zero() {
-        remove_old(&mut over, options, now, template.base(), status);
+        drop(remove_old(&mut over, options, now, template.base(), status));
     }
     over.retain(|found| found.state == State::Finished && options.finishes());
     Ok(over.into_iter().map(|found| found.path).collect())
 }
 
-/// Removes the oldest files of each series until it is within the limits of the options.
+/// Removes the oldest files of each series until it is within the limits of the options. Returns those that were removed.
 pub(in crate::sink) fn remove_old(
     over: &mut Vec<Found>,
     options: &Options,
     now: UnixNanos,
     base: &Path,
     status: &FileStatus,
-) {
+) -> Vec<PathBuf> {
+    let mut gone = Vec::new();
     let Options { keep_files, keep_bytes, keep_time, .. } = *options;
     let mut series: HashMap<PathBuf, (usize, u64)> = HashMap::new();
     for found in over.iter() {
@@ -116,6 +117,7 @@ pub(in crate::sink) fn remove_old(
         let removed = fs::remove_file(&found.path);
         if removed.is_ok() {
             status.add_removed(found.bytes);
+            gone.push(found.path.clone());
             if let Some(suppressed) = REMOVED.permit() {
                 tracing::info!(path = %found.path.display(), suppressed, "removed an old file, as the sink's options say");
             }
@@ -124,6 +126,7 @@ pub(in crate::sink) fn remove_old(
         remove_empty_directories(&found.path, base);
         false
     });
+    gone
 }
 
 /// Finishes a live file of a past date, from an earlier run or closed to make room.
@@ -152,7 +155,7 @@ fn remove_unfinished(found: Vec<Found>) -> Vec<Found> {
 }
 
 /// Removes the directories between a removed file and the base if they are empty.
-fn remove_empty_directories(path: &Path, base: &Path) {
+pub(in crate::sink) fn remove_empty_directories(path: &Path, base: &Path) {
     for directory in path.ancestors().skip(1).take_while(|directory| *directory != base) {
         if fs::remove_dir(directory).is_err() {
             return;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The pauses of one request.
 #[derive(Debug)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     pauses: RangeInclusive<Duration>,
     attempts: u32,
     random: RandomState,
@@ -14,13 +14,13 @@ pub(super) struct Backoff {
 
 impl Backoff {
     /// Pauses from the shortest to the longest of the range.
-    pub(super) fn new(pauses: RangeInclusive<Duration>) -> Backoff {
+    pub(crate) fn new(pauses: RangeInclusive<Duration>) -> Backoff {
         Backoff { pauses, attempts: 0, random: RandomState::new() }
     }
 
     /// The next pause: twice the last one, less a random part of up to a half, so that requests which fail together are not
     /// sent again together.
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         let (shortest, longest) = (*self.pauses.start(), *self.pauses.end());
         let pause = shortest.saturating_mul(1 << self.attempts.min(20)).clamp(shortest, longest.max(shortest));
         let part = (self.random.hash_one(self.attempts) % 512) as u32;

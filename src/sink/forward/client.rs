@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Uri;
+use hyper::body::Body;
 use hyper::header::HeaderValue;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -29,8 +30,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often an HTTP/2 connection with requests is checked, and how long the server may take to answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// A client of one server.
-pub(crate) type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+/// A client of one server, or of several.
+pub(crate) type HttpClient<B = Full<Bytes>> = Client<HttpsConnector<HttpConnector>, B>;
 
 /// The TLS options of a client.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -54,12 +55,12 @@ pub(crate) enum Version {
 ///
 /// # Errors
 /// A file cannot be used, or the system has no authorities for `https`.
-pub(crate) fn client(
+pub(crate) fn client<B: Body<Data: Send> + Send>(
     endpoint: &Uri,
     version: Version,
     connect_timeout: Duration,
     tls: &ClientTls,
-) -> io::Result<HttpClient> {
+) -> io::Result<HttpClient<B>> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);

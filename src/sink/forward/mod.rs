@@ -5,7 +5,7 @@
 //! [`Forwarder`] keeps the order in which requests are started, but with several in flight the destination can receive
 //! them in another order.
 
-mod backoff;
+pub(crate) mod backoff;
 pub(crate) mod client;
 mod compression;
 mod contents;

@@ -31,6 +31,9 @@ const DAMAGED: &str = ".damaged";
 /// Files whose name was taken are numbered; more than this many are an error.
 const MAX_SAME_NAME: u32 = 1_000;
 
+/// A directory that is removed as soon as it was created is created so many times.
+const MAX_PLACINGS: u32 = 10;
+
 /// A file of the journal, and where its rows go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Job {
@@ -134,9 +137,15 @@ fn journal_of(file: &Path) -> Option<String> {
 /// Gives a complete file its name.
 fn place(temporary: &Path, target: &Path) -> io::Result<()> {
     // As open as those of other files: others read the archive.
-    directories::create_with(directories::directory_of(target), 0o777)?;
-    fs::rename(temporary, target)?;
-    directories::sync_directory_of(target)
+    for _ in 0..MAX_PLACINGS {
+        directories::create_with(directories::directory_of(target), 0o777)?;
+        match fs::rename(temporary, target) {
+            // The directory was empty and is removed again: its last file was uploaded, or was too old.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && fs::exists(temporary)? => {}
+            placed => return placed.and_then(|()| directories::sync_directory_of(target)),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, "the directory of the file is removed again and again"))
 }
 
 /// Writes and syncs a file. Returns whether it has rows; without any it does not exist.

@@ -6,7 +6,8 @@
 //! disk, and that of its journal: so a journal that a killed process has left is converted by the next one, once.
 //!
 //! The parts: [`Parquet`] is the sink; `schema` has the tables, `table` fills their columns with events, `column` has one leaf of
-//! a row group; `convert` writes a file; `read` and `cells` read one again; `exact` has values as JSON.
+//! a row group; `convert` writes a file; `read` and `cells` read one again; `exact` has values as JSON; `upload` sends finished
+//! files to an object store.
 
 mod cells;
 mod column;
@@ -16,6 +17,7 @@ mod options;
 mod read;
 mod schema;
 mod table;
+mod upload;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use self::convert::{Converted, Job, convert};
+use self::upload::Uploader;
 use super::file::names::{self, State};
 use super::file::outputs::Outputs;
 use super::file::template::Template;
@@ -35,6 +38,8 @@ use crate::log_throttle::LogThrottle;
 
 pub use self::options::{ColumnType, Compression, Options};
 pub use self::read::read;
+pub(crate) use self::upload::probe;
+pub use self::upload::{Provider, UploadOptions, Url};
 
 /// How often the age of finished files is checked.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
@@ -45,6 +50,8 @@ static TROUBLE: LogThrottle = LogThrottle::new();
 static DAMAGED: LogThrottle = LogThrottle::new();
 /// Reports that finished files cannot be listed.
 static UNTIDY: LogThrottle = LogThrottle::new();
+/// Reports that uploads cannot start, or have ended by a panic.
+static NO_UPLOADS: LogThrottle = LogThrottle::new();
 
 /// Writes events into Parquet files. Dropped, it stops the file that it writes; the next sink of the same path writes it again.
 #[derive(Debug)]
@@ -58,6 +65,7 @@ pub struct Parquet {
     archive: Template,
     status: Arc<FileStatus>,
     converting: Option<JoinHandle<()>>,
+    uploader: Option<Uploader>,
     stop: Arc<AtomicBool>,
     reopen: bool,
     /// When finished files were checked last.
@@ -72,14 +80,16 @@ impl Parquet {
     pub fn new(options: Options) -> Result<Parquet, String> {
         let (journal, archive) = options.templates()?;
         let (from, to) = (journal.base().to_owned(), archive.base().to_owned());
+        let status = if options.upload.is_some() { FileStatus::with_uploads() } else { FileStatus::default() };
         Ok(Parquet {
             journal: Outputs::new(options.journal(), journal),
             options: Arc::new(options),
             from,
             to,
             archive,
-            status: Arc::default(),
+            status: Arc::new(status),
             converting: None,
+            uploader: None,
             stop: Arc::default(),
             reopen: false,
             checked: None,
@@ -90,6 +100,7 @@ impl Parquet {
         if std::mem::take(&mut self.reopen) {
             self.journal.reopen();
         }
+        self.start_uploads();
         let is_idle = self.converting.as_ref().is_none_or(JoinHandle::is_finished);
         let result = work(&mut self.journal, is_idle);
         let jobs = self.jobs();
@@ -112,10 +123,14 @@ impl Parquet {
 
     fn converter(&self) -> impl FnOnce(Vec<Job>) + Send + use<> {
         let (options, stop, status) = (self.options.clone(), self.stop.clone(), self.status.clone());
+        let finished = self.uploader.as_ref().map(Uploader::finished);
         move |jobs| {
             for job in jobs {
                 match convert(&job, &options, &stop) {
-                    Ok(converted) => report(&job, converted, &status),
+                    Ok(converted) => {
+                        report(&job, converted, &status);
+                        finished.iter().for_each(|finished| finished.notify_one());
+                    }
                     Err(_) if stop.load(Ordering::Relaxed) => return,
                     Err(error) => {
                         if let Some(suppressed) = TROUBLE.permit() {
@@ -125,6 +140,28 @@ impl Parquet {
                     }
                 }
             }
+        }
+    }
+
+    /// Starts the uploads, if the options have them and they do not run.
+    fn start_uploads(&mut self) {
+        let Some(upload) = self.options.upload.as_ref() else { return };
+        if self.uploader.as_ref().is_some_and(|uploader| !uploader.is_ended()) {
+            return;
+        }
+        let is_again = self.uploader.take().is_some();
+        let error = match Uploader::start(upload, &self.archive, &self.from, self.status.clone()) {
+            Ok(uploader) => {
+                self.uploader = Some(uploader);
+                is_again.then(|| "they have ended by a panic, which is a bug of tributary".to_owned())
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(error) = error
+            && let Some(suppressed) = NO_UPLOADS.permit()
+        {
+            let base = self.to.display();
+            tracing::error!(%base, url = %upload.url, error, suppressed, "uploads of finished files do not run; starting them again");
         }
     }
 
@@ -139,7 +176,13 @@ impl Parquet {
         match names::scan(&self.archive) {
             Ok(mut found) => {
                 found.retain(|found| found.state == State::Finished);
-                tidy::remove_old(&mut found, &self.options.kept(), UnixNanos::now(), &self.to, &self.status);
+                let remove = |found: &mut Vec<_>| {
+                    tidy::remove_old(found, &self.options.kept(), UnixNanos::now(), &self.to, &self.status)
+                };
+                match &self.uploader {
+                    Some(uploader) => uploader.remove_old(found, remove),
+                    None => drop(remove(&mut found)),
+                }
             }
             Err(error) => {
                 if let Some(suppressed) = UNTIDY.permit() {
@@ -207,12 +250,16 @@ impl Sink for Parquet {
         self.journal.take_unwritten()
     }
 
-    /// Finishes all files. What cannot be converted now stays in the journal, for the next start.
+    /// Finishes all files, and uploads them if they are to be uploaded. What cannot be converted now stays in the journal, and what
+    /// cannot be uploaded now in the directory, for the next start.
     async fn close(&mut self) -> Result<(), SinkError> {
         self.wait().await;
         self.reopen = true;
         let result = self.work(Outputs::tick);
         self.wait().await;
+        if let Some(uploader) = &mut self.uploader {
+            uploader.finish().await;
+        }
         result
     }
 

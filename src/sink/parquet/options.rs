@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::schema::{Shape, is_free};
+use super::upload::UploadOptions;
 use crate::event::Kind;
 use crate::options::{Bounds, LONGEST, Section};
 use crate::sink::encode::Format;
@@ -49,6 +50,8 @@ pub struct Options {
     pub keep_time: Duration,
     /// How long rows may be in the operating system's memory only, if no peer waits for them. Default 1 second.
     pub fsync_interval: Duration,
+    /// Where finished files are uploaded. Default none: they stay here.
+    pub upload: Option<UploadOptions>,
 }
 
 impl Default for Options {
@@ -64,6 +67,7 @@ impl Default for Options {
             keep_bytes: 0,
             keep_time: Duration::ZERO,
             fsync_interval: Duration::from_secs(1),
+            upload: None,
         }
     }
 }
@@ -95,6 +99,7 @@ impl Options {
             keep_bytes: section.size("keep_bytes", default.keep_bytes, 0..=1 << 60),
             keep_time: section.duration("keep_time", default.keep_time, Duration::ZERO..=LONGEST * 100),
             fsync_interval: section.duration("fsync_interval", default.fsync_interval, interval),
+            upload: section.optional_section("upload", UploadOptions::read),
         };
         if let Err(fault) = options.templates() {
             section.error("path", fault, None);
@@ -162,6 +167,9 @@ impl Options {
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         self.journal().declare(of, bounds);
         bounds.add(of, "a Parquet file being written", CONVERSION_BYTES);
+        if let Some(upload) = &self.upload {
+            upload.declare(of, bounds);
+        }
     }
 }
 

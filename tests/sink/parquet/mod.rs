@@ -15,19 +15,19 @@ use tributary::sink::parquet::{self, Options, Parquet};
 use tributary::sink::{AckLevel, Kinds, Selection, Sink};
 
 /// The options of an archive in this directory.
-fn options(directory: &Path) -> Options {
+pub(crate) fn options(directory: &Path) -> Options {
     Options { path: format!("{}/{{kind}}/{{protocol}}", directory.display()), ..Options::default() }
 }
 
 /// Writes batches, and finishes all files.
-async fn write(options: Options, batches: &[Batch]) {
+pub(crate) async fn write(options: Options, batches: &[Batch]) {
     let mut sink = Parquet::new(options).unwrap();
     take(&mut sink, batches).await;
     sink.close().await.unwrap();
 }
 
 /// Writes batches to the journal, durably.
-async fn take(sink: &mut Parquet, batches: &[Batch]) {
+pub(crate) async fn take(sink: &mut Parquet, batches: &[Batch]) {
     for (number, batch) in (1..).zip(batches) {
         let all = Selection::new(batch, Kinds::ALL).numbered(number).at_level(AckLevel::Durable);
         sink.write(all).await.unwrap();
@@ -42,7 +42,7 @@ async fn take(sink: &mut Parquet, batches: &[Batch]) {
 }
 
 /// The files below a directory whose names end so, hidden directories included.
-fn files(directory: &Path, end: &str) -> Vec<PathBuf> {
+pub(crate) fn files(directory: &Path, end: &str) -> Vec<PathBuf> {
     let (mut found, mut directories) = (Vec::new(), vec![directory.to_owned()]);
     while let Some(directory) = directories.pop() {
         let Ok(entries) = fs::read_dir(&directory) else { continue };
@@ -59,7 +59,7 @@ fn files(directory: &Path, end: &str) -> Vec<PathBuf> {
 }
 
 /// The batches of a file.
-fn read(path: &Path) -> Vec<Batch> {
+pub(crate) fn read(path: &Path) -> Vec<Batch> {
     let mut batches = Vec::new();
     parquet::read(File::open(path).unwrap(), &mut |batch| {
         batches.push(batch);
@@ -70,7 +70,7 @@ fn read(path: &Path) -> Vec<Batch> {
 }
 
 /// The events of all Parquet files below a directory.
-fn archived(directory: &Path) -> Vec<Batch> {
+pub(crate) fn archived(directory: &Path) -> Vec<Batch> {
     files(directory, ".parquet").iter().flat_map(|path| read(path)).collect()
 }
 
@@ -113,7 +113,7 @@ fn push_sorted(json: &Value, out: &mut String) {
 }
 
 /// Compares events; the order does not count.
-fn assert_same(found: &[Batch], expected: &[Batch], of: &str) {
+pub(crate) fn assert_same(found: &[Batch], expected: &[Batch], of: &str) {
     let (found, expected) = (lines(found), lines(expected));
     for (line, times) in &expected {
         assert_eq!(found.get(line), Some(times), "{of}: {line}");

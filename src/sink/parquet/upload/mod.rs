@@ -1,0 +1,309 @@
+//! Finished files go to an object store, and are removed here after it has confirmed them.
+//!
+//! A thread of its own uploads one file after the other, oldest first, so that neither the network nor the checksums of requests
+//! delay events. It works from what is on the disk, so it makes no difference whether a file was finished just now or
+//! before a kill. What fails is tried again for ever; files that follow wait.
+//!
+//! The parts: [`Uploader`] is the thread; `store` sends a file, `connector` its requests; `uploaded` remembers files that are kept.
+
+mod connector;
+mod options;
+mod store;
+mod uploaded;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use object_store::path::{Path as Key, PathPart};
+use tokio::runtime;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::store::{Fault, Store};
+use self::uploaded::Uploaded;
+use crate::log_throttle::LogThrottle;
+use crate::sink::file::names::{self, Found, State};
+use crate::sink::file::template::Template;
+use crate::sink::file::tidy;
+use crate::sink::file::{FileStatus, UploadStatus};
+use crate::sink::forward::backoff::Backoff;
+
+pub use self::options::{Provider, UploadOptions, Url};
+
+/// How often files are searched for that nothing has announced.
+const SCAN_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Reports attempts that failed.
+static TROUBLE: LogThrottle = LogThrottle::new();
+/// Reports files that cannot be read here, and directories that cannot be listed.
+static UNREADABLE: LogThrottle = LogThrottle::new();
+/// Reports files that were removed before they were uploaded.
+static DISCARDED: LogThrottle = LogThrottle::new();
+
+/// Uploads the files of one sink. Dropped, it stops at once; what is not confirmed then stays here.
+#[derive(Debug)]
+pub(super) struct Uploader {
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+    ended: Option<oneshot::Receiver<()>>,
+    _stop: DropGuard,
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: UploadOptions,
+    archive: Template,
+    /// The directory of the journal.
+    journal: PathBuf,
+    status: Arc<FileStatus>,
+    /// A file was finished.
+    finished: Arc<Notify>,
+    /// No further file follows: the thread ends when all are uploaded, or when an attempt fails.
+    is_last: CancellationToken,
+    files: Mutex<Files>,
+}
+
+/// What only one of upload and retention may do at a time.
+#[derive(Debug)]
+struct Files {
+    /// The file that is uploaded now.
+    current: Option<PathBuf>,
+    /// The files that were uploaded and are kept. `None`: they are removed.
+    uploaded: Option<Uploaded>,
+}
+
+impl Uploader {
+    /// Starts uploads of the files of `archive`, whose journal is in the directory `journal`.
+    ///
+    /// # Errors
+    /// The list of uploaded files cannot be read, or there is no thread.
+    pub(super) fn start(
+        options: &UploadOptions,
+        archive: &Template,
+        journal: &Path,
+        status: Arc<FileStatus>,
+    ) -> io::Result<Uploader> {
+        let uploaded = match options.delete_after {
+            true => None,
+            false => Some(Uploaded::open(archive.base(), &options.url.to_string())?),
+        };
+        let shared = Arc::new(Shared {
+            options: options.clone(),
+            archive: archive.clone(),
+            journal: journal.to_owned(),
+            status,
+            finished: Arc::default(),
+            is_last: CancellationToken::new(),
+            files: Mutex::new(Files { current: None, uploaded }),
+        });
+        let (stop, work) = (CancellationToken::new(), shared.clone());
+        let (sender, ended) = oneshot::channel();
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let stopped = stop.clone();
+        let thread = thread::Builder::new().name("upload".to_owned()).spawn(move || {
+            runtime.block_on(stopped.run_until_cancelled(work.upload_all()));
+            // A resolver of names that hangs is not waited for.
+            runtime.shutdown_background();
+            let _ = sender.send(());
+        })?;
+        Ok(Uploader { shared, thread, ended: Some(ended), _stop: stop.drop_guard() })
+    }
+
+    /// Whether its thread has ended, by [`Uploader::finish`] or by a panic.
+    pub(super) fn is_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// To be notified when a file was finished.
+    pub(super) fn finished(&self) -> Arc<Notify> {
+        self.shared.finished.clone()
+    }
+
+    /// Uploads what is finished now, and ends. After a failed attempt the rest stays here, for the next start.
+    pub(super) async fn finish(&mut self) {
+        self.shared.is_last.cancel();
+        if let Some(ended) = self.ended.take() {
+            let _ = ended.await;
+        }
+    }
+
+    /// Removes the oldest of the found files by `remove`, but not one that is uploaded now. Those that were not uploaded are
+    /// counted and logged.
+    pub(super) fn remove_old(&self, mut found: Vec<Found>, remove: impl FnOnce(&mut Vec<Found>) -> Vec<PathBuf>) {
+        let mut files = self.shared.files();
+        found.retain(|found| files.current.as_ref() != Some(&found.path));
+        for path in remove(&mut found) {
+            if files.uploaded.as_mut().is_some_and(|uploaded| uploaded.remove(&path)) {
+                continue;
+            }
+            self.shared.count(|uploads| uploads.add_discarded());
+            if let Some(suppressed) = DISCARDED.permit() {
+                let url = self.shared.options.url.to_string();
+                tracing::error!(path = %path.display(), url, suppressed, "removed a file that was not uploaded, as keep_bytes or keep_time says");
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, count: impl FnOnce(&UploadStatus)) {
+        if let Some(uploads) = self.status.uploads() {
+            count(uploads);
+        }
+    }
+
+    /// Uploads every file, until the last one.
+    async fn upload_all(&self) {
+        let mut backoff = self.backoff();
+        let mut store = None;
+        loop {
+            let is_last = self.is_last.is_cancelled();
+            match self.upload_found(&mut store).await {
+                Ok(0) if is_last => return,
+                Ok(0) => {
+                    let wait = async {
+                        tokio::select! { () = self.finished.notified() => {}, () = self.is_last.cancelled() => {} }
+                    };
+                    let _ = timeout(SCAN_INTERVAL, wait).await;
+                }
+                Ok(_) => backoff = self.backoff(),
+                Err(_) if is_last => return,
+                Err(()) => {
+                    // Files with secrets are read again: they may have been the fault.
+                    store = None;
+                    let pause = backoff.next();
+                    let _ = timeout(pause, self.is_last.cancelled()).await;
+                }
+            }
+        }
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff::new(self.options.retry_min..=self.options.retry_max)
+    }
+
+    /// Uploads the files that are there, oldest first. Returns their number.
+    async fn upload_found(&self, store: &mut Option<Store>) -> Result<u64, ()> {
+        let found = match self.waiting() {
+            Ok(found) => found,
+            Err(error) => {
+                if let Some(suppressed) = UNREADABLE.permit() {
+                    let base = self.archive.base().display();
+                    tracing::warn!(%base, %error, suppressed, "cannot list the files that are to be uploaded; trying again");
+                }
+                return Err(());
+            }
+        };
+        let mut waiting = (found.len() as u64, found.iter().map(|found| found.bytes).sum::<u64>());
+        self.count(|uploads| uploads.set_waiting(waiting.0, waiting.1));
+        let mut uploaded = 0;
+        for Found { path, bytes, .. } in found {
+            self.files().current = Some(path.clone());
+            let result = self.upload(store, &path, bytes).await;
+            self.files().current = None;
+            match result {
+                Ok(()) => uploaded += 1,
+                Err(fault) => self.report(&path, fault)?,
+            }
+            waiting = (waiting.0 - 1, waiting.1 - bytes);
+            self.count(|uploads| uploads.set_waiting(waiting.0, waiting.1));
+        }
+        Ok(uploaded)
+    }
+
+    /// The files that are to be uploaded, oldest first.
+    fn waiting(&self) -> io::Result<Vec<Found>> {
+        let mut found = names::scan(&self.archive)?;
+        let files = self.files();
+        found.retain(|Found { path, bytes, state, .. }| {
+            let is_uploaded = || files.uploaded.as_ref().is_some_and(|uploaded| uploaded.contains(path, *bytes));
+            *state == State::Finished && !is_uploaded() && !self.has_journal(path)
+        });
+        Ok(found)
+    }
+
+    /// Whether the journal that a file was made of may still be there: after a kill it is compared with the file, so the file
+    /// stays until then.
+    fn has_journal(&self, path: &Path) -> bool {
+        let relative = path.strip_prefix(self.archive.base()).unwrap_or(path);
+        let journal = self.journal.join(relative);
+        // A file whose name was taken has a number at its end, its journal may have none.
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let unnumbered = stem.rsplit_once('-').map(|(stem, _)| journal.with_file_name(format!("{stem}.rows")));
+        journal.with_extension("rows").exists() || unnumbered.is_some_and(|journal| journal.exists())
+    }
+
+    /// Uploads a file, and removes it here or remembers it.
+    async fn upload(&self, store: &mut Option<Store>, path: &Path, bytes: u64) -> Result<(), Fault> {
+        let store = match store {
+            Some(store) => store,
+            None => store.insert(Store::open(&self.options).map_err(Fault::Store)?),
+        };
+        let relative = path.strip_prefix(self.archive.base()).unwrap_or(path);
+        let names = relative.iter().map(|name| PathPart::from(name.to_string_lossy().into_owned()));
+        let key = self.options.url.prefix.parts().chain(names).collect::<Key>();
+        let key = store.upload(path, &key).await?;
+        tracing::debug!(file = %path.display(), %key, bytes, "uploaded a file");
+        match &mut self.files().uploaded {
+            Some(uploaded) => uploaded.add(path, bytes)?,
+            None => {
+                fs::remove_file(path).or_else(|error| match error.kind() {
+                    io::ErrorKind::NotFound => Ok(()),
+                    _ => Err(error),
+                })?;
+                tidy::remove_empty_directories(path, self.archive.base());
+            }
+        }
+        self.count(|uploads| uploads.add_uploaded(bytes));
+        Ok(())
+    }
+
+    /// Counts and logs a failed attempt. `Ok`: it is about this file only, the next one is tried.
+    fn report(&self, path: &Path, fault: Fault) -> Result<(), ()> {
+        let (url, file) = (self.options.url.to_string(), path.display());
+        match fault {
+            // Removed meanwhile, by an operator or by the limits, which have counted it.
+            Fault::File(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Fault::File(error) => {
+                self.count(|uploads| uploads.add_failed(format!("{file}: {error}")));
+                if let Some(suppressed) = UNREADABLE.permit() {
+                    tracing::warn!(%file, url, %error, suppressed, "cannot upload a file because of a fault here; it stays and is tried again");
+                }
+                Ok(())
+            }
+            Fault::Store(error) => {
+                self.count(|uploads| uploads.add_failed(error.clone()));
+                if let Some(suppressed) = TROUBLE.permit() {
+                    tracing::warn!(%file, url, error, suppressed, "cannot upload a file; it stays here and is tried again, newer ones wait");
+                }
+                Err(())
+            }
+        }
+    }
+}
+
+/// Whether the store of these options answers, knows the bucket and accepts the credentials. Changes nothing there.
+///
+/// # Errors
+/// It does not, in its own words.
+pub(crate) fn probe(options: &UploadOptions, time: Duration) -> Result<(), String> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let store = Store::open(options)?;
+    let probed = runtime.block_on(async { timeout(time, store.probe(&options.url.prefix)).await });
+    runtime.shutdown_background();
+    match probed {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(Fault::Store(why))) => Err(why),
+        Ok(Err(Fault::File(error))) => Err(error.to_string()),
+        Err(_) => Err("the store does not answer".to_owned()),
+    }
+}

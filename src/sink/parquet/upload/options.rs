@@ -1,0 +1,321 @@
+//! The options of uploads: `[sinks.NAME.upload]`.
+
+use std::fmt;
+use std::path::Path as FilePath;
+use std::time::Duration;
+
+use object_store::path::Path;
+
+use crate::options::{Bounds, LONGEST, Secret, Section};
+use crate::sink::forward::client::{ClientTls, MAX_RESPONSE_BYTES};
+
+/// S3 refuses smaller parts, except the last one.
+const SMALLEST_PART: usize = 5 << 20;
+/// S3 refuses larger parts.
+const LARGEST_PART: usize = 1 << 30;
+/// Buffers of the client and of TLS.
+const CLIENT_BYTES: u64 = 1 << 20;
+
+/// Where and how finished files are uploaded. `url` is required, everything else has a default.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UploadOptions {
+    /// The bucket, and the beginning of the name of each object: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX` or
+    /// `az://CONTAINER/PREFIX`.
+    pub url: Url,
+    /// A file is removed here after the store has confirmed it. Default true; otherwise it is kept as the other options say.
+    pub delete_after: bool,
+    /// Larger files are sent in parts of this size. Default 8 MiB.
+    pub part_bytes: usize,
+    /// How long connecting may take. Default 5 seconds.
+    pub connect_timeout: Duration,
+    /// How long one request, which sends one part at most, may take. Default 2 minutes.
+    pub request_timeout: Duration,
+    /// The pause after the first failed attempt. It doubles with each failure. Default 1 second.
+    pub retry_min: Duration,
+    /// The longest such pause. Default 1 minute.
+    pub retry_max: Duration,
+    /// Files may be sent without TLS. Default false.
+    pub allow_http: bool,
+    /// The authorities of server certificates: `ca`. Default those of the system.
+    pub tls: ClientTls,
+    /// The options that the crate object_store reads, by its names for them.
+    pub settings: Vec<(&'static str, Secret)>,
+}
+
+/// A prefix of a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// Whose bucket.
+    pub provider: Provider,
+    /// The name of the bucket, or of the container.
+    pub bucket: String,
+    /// The beginning of the name of each object, without slashes around it. It may be empty.
+    pub prefix: Path,
+}
+
+/// A protocol of object stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Provider {
+    /// Amazon S3, and stores that speak its protocol.
+    S3,
+    /// Google Cloud Storage.
+    Gcs,
+    /// Azure Blob Storage.
+    Azure,
+}
+
+impl Provider {
+    const ALL: [Provider; 3] = [Provider::S3, Provider::Gcs, Provider::Azure];
+
+    fn scheme(self) -> &'static str {
+        match self {
+            Provider::S3 => "s3",
+            Provider::Gcs => "gs",
+            Provider::Azure => "az",
+        }
+    }
+
+    /// How the names of its settings begin.
+    fn settings_prefix(self) -> &'static str {
+        match self {
+            Provider::S3 => "aws_",
+            Provider::Gcs => "google_",
+            Provider::Azure => "azure_",
+        }
+    }
+}
+
+impl Url {
+    /// Reads `SCHEME://BUCKET/PREFIX`.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn parse(text: &str) -> Result<Url, String> {
+        let (scheme, rest) = text.split_once("://").ok_or("has no scheme")?;
+        let provider = Provider::ALL.into_iter().find(|provider| provider.scheme() == scheme);
+        let provider = provider.ok_or_else(|| format!("has the unknown scheme {scheme}"))?;
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        if bucket.is_empty() || !bucket.bytes().all(is_plain) {
+            return Err("has no valid bucket".to_owned());
+        }
+        let prefix = Path::parse(prefix).map_err(|error| format!("has no valid prefix: {error}"))?;
+        Ok(Url { provider, bucket: bucket.to_owned(), prefix })
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}/{}", self.provider.scheme(), self.bucket, self.prefix)
+    }
+}
+
+impl UploadOptions {
+    /// The default options of uploads to `url`.
+    pub fn to(url: Url) -> UploadOptions {
+        UploadOptions {
+            url,
+            delete_after: true,
+            part_bytes: 8 << 20,
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(120),
+            retry_min: Duration::from_secs(1),
+            retry_max: Duration::from_secs(60),
+            allow_http: false,
+            tls: ClientTls::default(),
+            settings: Vec::new(),
+        }
+    }
+
+    /// Reads the options; errors are reported to the section.
+    pub(in crate::sink::parquet) fn read(section: &mut Section<'_>) -> UploadOptions {
+        let positive = Duration::from_millis(1)..=LONGEST;
+        let default = UploadOptions::to(read_url(section));
+        let options = UploadOptions {
+            delete_after: section.bool("delete_after", default.delete_after),
+            part_bytes: section.size("part_bytes", default.part_bytes, SMALLEST_PART..=LARGEST_PART),
+            connect_timeout: section.duration("connect_timeout", default.connect_timeout, positive.clone()),
+            request_timeout: section.duration("request_timeout", default.request_timeout, positive.clone()),
+            retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
+            retry_max: section.duration("retry_max", default.retry_max, positive),
+            allow_http: section.bool("allow_http", default.allow_http),
+            tls: ClientTls { ca: section.optional_path("ca"), ..ClientTls::default() },
+            settings: SETTINGS.iter().filter_map(|(key, value)| Some((*key, setting(section, key, *value)?))).collect(),
+            url: default.url,
+        };
+        if options.retry_min > options.retry_max {
+            section.error("retry_min", "is more than retry_max", None);
+        }
+        options.check_settings(section);
+        options
+    }
+
+    fn check_settings(&self, section: &mut Section<'_>) {
+        let scheme = self.url.provider.scheme();
+        for (key, _) in &self.settings {
+            if !key.starts_with(self.url.provider.settings_prefix()) {
+                section.error(key, format!("`{key}` is not for a url that begins with {scheme}://"), None);
+            }
+        }
+        for (key, other) in [
+            ("aws_access_key_id", "aws_secret_access_key"),
+            ("aws_secret_access_key", "aws_access_key_id"),
+            ("azure_storage_account_key", "azure_storage_account_name"),
+            ("azure_storage_sas_key", "azure_storage_account_name"),
+        ] {
+            if self.setting(key).is_some() && self.setting(other).is_none() {
+                section.error(key, format!("`{key}` needs `{other}`"), None);
+            }
+        }
+        if let Some(key) = self.plain_address().filter(|_| !self.allow_http) {
+            section.error(key, "is an address of http", Some("set allow_http = true".into()));
+        }
+    }
+
+    /// The setting that is an address of http, if there is one.
+    fn plain_address(&self) -> Option<&'static str> {
+        let is_plain = |value: &Secret| matches!(value, Secret::Text(text) if text.starts_with("http://"));
+        let is_endpoint = |key: &str| ["aws_endpoint", "google_base_url", "azure_storage_endpoint"].contains(&key);
+        self.settings.iter().find(|(key, value)| is_endpoint(key) && is_plain(value)).map(|(key, _)| *key)
+    }
+
+    /// Whether the store is addressed by http, so that no authorities of certificates are needed.
+    pub(super) fn is_plain(&self) -> bool {
+        self.plain_address().is_some()
+    }
+
+    fn setting(&self, key: &str) -> Option<&Secret> {
+        self.settings.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
+    }
+
+    /// The files with secrets, with the names of the settings that name them.
+    pub(crate) fn secret_files(&self) -> impl Iterator<Item = (&'static str, &FilePath)> {
+        self.settings.iter().filter_map(|(key, value)| match value {
+            Secret::File(path) => Some((*key, &**path)),
+            Secret::Text(path) if names_a_secret_file(key) => Some((*key, FilePath::new(path))),
+            Secret::Text(_) | Secret::Env(_) => None,
+        })
+    }
+
+    /// Declares the memory that uploads take at most.
+    pub(in crate::sink::parquet) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        let part = self.part_bytes as u64;
+        bounds.add(of, "a part of a file being uploaded", part + MAX_RESPONSE_BYTES as u64 + CLIENT_BYTES);
+    }
+}
+
+/// An invalid url is reported; the result is not used then.
+fn read_url(section: &mut Section<'_>) -> Url {
+    const HELP: &str = "write url = \"s3://BUCKET/PREFIX\", \"gs://BUCKET/PREFIX\" or \"az://CONTAINER/PREFIX\"";
+    let unused = Url { provider: Provider::S3, bucket: String::new(), prefix: Path::default() };
+    let Some(text) = section.required_text("url", HELP) else { return unused };
+    Url::parse(&text).unwrap_or_else(|why| {
+        section.error("url", why, Some(HELP.to_owned()));
+        unused
+    })
+}
+
+/// How a setting is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Value {
+    /// A text, from a file or the environment where it is so written.
+    Text,
+    /// The same, which is not shown.
+    Secret,
+    /// `true` or `false`.
+    Flag,
+}
+
+fn setting(section: &mut Section<'_>, key: &str, value: Value) -> Option<Secret> {
+    match value {
+        Value::Text => section.optional_secret(key, false),
+        Value::Secret => section.optional_secret(key, true),
+        Value::Flag => section.bool(key, false).then(|| Secret::Text("true".to_owned())),
+    }
+}
+
+/// The settings of object_store that are read, under its names.
+const SETTINGS: [(&str, Value); 32] = [
+    ("aws_access_key_id", Value::Secret),
+    ("aws_secret_access_key", Value::Secret),
+    ("aws_session_token", Value::Secret),
+    ("aws_region", Value::Text),
+    ("aws_endpoint", Value::Text),
+    ("aws_virtual_hosted_style_request", Value::Flag),
+    ("aws_role_arn", Value::Text),
+    ("aws_role_session_name", Value::Text),
+    ("aws_web_identity_token_file", Value::Text),
+    ("aws_endpoint_url_sts", Value::Text),
+    ("aws_container_credentials_relative_uri", Value::Text),
+    ("aws_container_credentials_full_uri", Value::Text),
+    ("aws_container_authorization_token_file", Value::Text),
+    ("aws_metadata_endpoint", Value::Text),
+    ("aws_checksum_algorithm", Value::Text),
+    ("aws_server_side_encryption", Value::Text),
+    ("aws_sse_kms_key_id", Value::Text),
+    ("google_service_account", Value::Text),
+    ("google_service_account_key", Value::Secret),
+    ("google_application_credentials", Value::Text),
+    ("google_base_url", Value::Text),
+    ("google_skip_signature", Value::Flag),
+    ("azure_storage_account_name", Value::Text),
+    ("azure_storage_account_key", Value::Secret),
+    ("azure_storage_sas_key", Value::Secret),
+    ("azure_storage_client_id", Value::Text),
+    ("azure_storage_client_secret", Value::Secret),
+    ("azure_storage_tenant_id", Value::Text),
+    ("azure_storage_authority_host", Value::Text),
+    ("azure_storage_endpoint", Value::Text),
+    ("azure_federated_token_file", Value::Text),
+    ("azure_msi_endpoint", Value::Text),
+];
+
+/// Whether the value of a setting is not shown.
+pub(super) fn is_secret(key: &str) -> bool {
+    SETTINGS.contains(&(key, Value::Secret))
+}
+
+/// Whether the value of a setting is a file with a secret, which object_store reads.
+fn names_a_secret_file(key: &str) -> bool {
+    key.ends_with("_file") || key == "google_service_account" || key == "google_application_credentials"
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::aws::AmazonS3ConfigKey;
+    use object_store::azure::AzureConfigKey;
+    use object_store::gcp::GoogleConfigKey;
+
+    use super::*;
+
+    #[test]
+    fn object_store_knows_every_setting_by_this_name() {
+        for (key, _) in SETTINGS {
+            let is_known = match key.split_once('_').unwrap().0 {
+                "aws" => key.parse::<AmazonS3ConfigKey>().is_ok(),
+                "google" => key.parse::<GoogleConfigKey>().is_ok(),
+                _ => key.parse::<AzureConfigKey>().is_ok(),
+            };
+            assert!(is_known, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_url_has_a_scheme_a_bucket_and_a_prefix() {
+        for url in ["s3://b/a/prefix", "gs://b.c_d/", "az://container/x=y/z"] {
+            assert_eq!(Url::parse(url).unwrap().to_string(), url);
+        }
+        assert_eq!(Url::parse("s3://bucket").unwrap().prefix, Path::default());
+        for (url, why) in [
+            ("bucket/prefix", "scheme"),
+            ("ftp://bucket", "unknown scheme ftp"),
+            ("s3:///prefix", "bucket"),
+            ("s3://key:secret@bucket/prefix", "bucket"),
+            ("s3://bucket/a//b", "prefix"),
+            ("s3://bucket/../b", "prefix"),
+        ] {
+            let error = Url::parse(url).unwrap_err();
+            assert!(error.contains(why), "{url}: {error}");
+        }
+    }
+}
