@@ -368,7 +368,14 @@ fn the_reference_file_shows_every_default() {
     let endpoint = "https://tempo.example:4317".parse().unwrap();
     assert_eq!(**tempo, otlp::Options { tls, spool, ..otlp::Options::to(endpoint) });
     let Some(SinkKind::Parquet(lake)) = with_examples.sinks.get(5).map(|sink| &sink.kind) else { panic!("six sinks") };
-    assert_eq!(**lake, parquet::Options::default());
+    let parquet::Options { upload: Some(upload), .. } = &**lake else { panic!("with an upload") };
+    assert_eq!(upload.settings.len(), 16, "{:?}", upload.settings);
+    let upload = Some(parquet::UploadOptions {
+        settings: upload.settings.clone(),
+        tls: upload.tls.clone(),
+        ..parquet::UploadOptions::to(parquet::Url::parse("s3://telemetry/tributary").unwrap())
+    });
+    assert_eq!(**lake, parquet::Options { upload, ..parquet::Options::default() });
     assert_eq!(*console, builtin.sinks[0]);
     assert_eq!(archive.kind, SinkKind::File(file::Options::default()));
     assert_eq!(archive.queue, QueueOptions::default());

@@ -62,7 +62,7 @@ fn secrets_are_not_printed_and_their_places_are() {
         "upload.azure_storage_account_key = \"***\"",
         "upload.azure_storage_client_secret = { env = \"SECRET\" }",
         "upload.azure_storage_sas_key = { file = \"/etc/key\" }",
-        "# upload.aws_region is not set",
+        "# upload.azure_storage_tenant_id is not set",
     ] {
         assert!(found.stdout.lines().any(|found| found == line), "{line}\n{}", found.stdout);
     }
@@ -76,7 +76,7 @@ fn settings_of_another_store_and_half_of_a_pair_are_errors() {
     for (upload, what) in [
         ("delete_after = false", "`url`"),
         ("url = \"http://bucket/x\"", "unknown scheme http"),
-        ("url = \"gs://bucket\"\naws_region = \"eu-1\"", "`aws_region` is not for a url that begins with gs://"),
+        ("url = \"gs://bucket\"\naws_region = \"eu-1\"", "it is for a url that begins with s3://"),
         ("url = \"s3://bucket\"\naws_access_key_id = \"x\"", "`aws_access_key_id` needs `aws_secret_access_key`"),
         ("url = \"s3://bucket\"\naws_endpoint = \"http://x\"", "is an address of http"),
         ("url = \"s3://bucket\"\naws_reggion = \"x\"", "did you mean `aws_region`?"),

@@ -140,7 +140,7 @@ impl UploadOptions {
             retry_max: section.duration("retry_max", default.retry_max, positive),
             allow_http: section.bool("allow_http", default.allow_http),
             tls: ClientTls { ca: section.optional_path("ca"), ..ClientTls::default() },
-            settings: SETTINGS.iter().filter_map(|(key, value)| Some((*key, setting(section, key, *value)?))).collect(),
+            settings: read_settings(section, default.url.provider),
             url: default.url,
         };
         if options.retry_min > options.retry_max {
@@ -151,12 +151,6 @@ impl UploadOptions {
     }
 
     fn check_settings(&self, section: &mut Section<'_>) {
-        let scheme = self.url.provider.scheme();
-        for (key, _) in &self.settings {
-            if !key.starts_with(self.url.provider.settings_prefix()) {
-                section.error(key, format!("`{key}` is not for a url that begins with {scheme}://"), None);
-            }
-        }
         for (key, other) in [
             ("aws_access_key_id", "aws_secret_access_key"),
             ("aws_secret_access_key", "aws_access_key_id"),
@@ -226,12 +220,25 @@ enum Value {
     Flag,
 }
 
-fn setting(section: &mut Section<'_>, key: &str, value: Value) -> Option<Secret> {
-    match value {
-        Value::Text => section.optional_secret(key, false),
-        Value::Secret => section.optional_secret(key, true),
-        Value::Flag => section.bool(key, false).then(|| Secret::Text("true".to_owned())),
-    }
+/// Reads the settings of this provider. Those of others do not belong here.
+fn read_settings(section: &mut Section<'_>, provider: Provider) -> Vec<(&'static str, Secret)> {
+    let is_of = |key: &str, provider: Provider| key.starts_with(provider.settings_prefix());
+    let help = |key: &'static str| {
+        let of = Provider::ALL.into_iter().find(|provider| is_of(key, *provider));
+        (key.to_owned(), format!("it is for a url that begins with {}://", of.map_or("", Provider::scheme)))
+    };
+    let others = SETTINGS.iter().filter(|(key, _)| !is_of(key, provider));
+    section.explain_keys(others.map(|(key, _)| help(key)).collect());
+    let own = SETTINGS.iter().filter(|(key, _)| is_of(key, provider));
+    let read = own.filter_map(|(key, value)| {
+        let value = match value {
+            Value::Text => section.optional_secret(key, false),
+            Value::Secret => section.optional_secret(key, true),
+            Value::Flag => section.bool(key, false).then(|| Secret::Text("true".to_owned())),
+        };
+        Some((*key, value?))
+    });
+    read.collect()
 }
 
 /// The settings of object_store that are read, under its names.
