@@ -127,7 +127,7 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
     let config = config(protocols, ruby.as_ref().map(Process::options), format);
     let server = Server::start(&config).await.map_err(|error| Failure::Failed(error.to_string()))?;
     if let Some(address) = server.admin_address() {
-        say(format_args!("look: {}", run::page_address(address, &config)));
+        say(format_args!("page: {}", run::page_address(address, &config)));
     }
     let started = Instant::now();
     let mut agents = tokio::task::JoinSet::new();

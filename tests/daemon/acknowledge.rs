@@ -59,9 +59,15 @@ async fn metrics_count_acknowledgements_by_level_and_their_times() {
     // A request that is refused is not acknowledged.
     let mut stream = connect(&server).await;
     let wrong = b"PUT /3/00 HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc";
-    assert_ne!(within("the answer", ask(&mut stream, wrong)).await.status, 200);
+    let refused = within("the answer", ask(&mut stream, wrong)).await.status;
+    assert_ne!(refused, 200);
     assert_eq!(acknowledged(&server).await, [0.0, 3.0]);
     let metrics = metrics(&server).await;
+    let responses = |status: u16| {
+        let labels = format!("listener=\"desktops\",protocol=\"endless\",status=\"{status}\"");
+        value(&metrics, &format!("tributary_http_responses_total{{{labels}}}"))
+    };
+    assert_eq!((responses(200), responses(refused)), (3.0, 1.0));
     let of = |what: &str| value(&metrics, &format!("tributary_acknowledgement_seconds_{what}"));
     assert_eq!(of("count{listener=\"desktops\"}"), 3.0);
     assert_eq!(of("bucket{le=\"+Inf\",listener=\"desktops\"}"), 3.0);

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::page::{Block, Step};
 
 /// The longest time that one command may take, and that its lines may take to appear.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The line that the shell prints when a command has ended.
 const END: &str = "-- end of the command --";
 /// Commands of the system that transcripts use.
