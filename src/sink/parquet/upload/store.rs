@@ -29,6 +29,8 @@ const ABORT_TIME: Duration = Duration::from_secs(5);
 const MAX_PARTS: u64 = 10_000;
 /// Objects whose name is taken are numbered; more than this many are an error.
 const MAX_SAME_NAME: u32 = 1_000;
+/// A shorter secret would be found in other words of an error.
+const SHORTEST_SECRET: usize = 6;
 /// Of an error, so much is shown.
 const SHOWN_BYTES: usize = 600;
 
@@ -228,7 +230,7 @@ fn numbered(key: &Path, number: u32) -> Path {
 /// An error in one line of limited length, without secrets. Of an answer in XML, its code and its message.
 fn shown(error: &Error, secrets: &[String]) -> String {
     let mut text = error.to_string();
-    for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
+    for secret in secrets.iter().filter(|secret| secret.len() >= SHORTEST_SECRET) {
         text = text.replace(secret, "***");
     }
     let of = |name: &str| {
