@@ -19,14 +19,18 @@ pub(super) fn rate(text: &str) -> Result<u64, String> {
 /// A line for each sink that writes files. An event has `event_bytes` as a JSON line.
 pub(super) fn lines(config: &Config, rate: u64, event_bytes: u64) -> Vec<String> {
     let files = config.sinks.iter().filter_map(|sink| match &sink.kind {
-        SinkKind::File(options) => Some((&sink.name, options.clone(), event_bytes)),
-        SinkKind::Parquet(options) => Some((&sink.name, options.kept(), event_bytes.div_ceil(PARQUET_SHARE))),
+        SinkKind::File(options) => Some((&sink.name, options.clone(), event_bytes, false)),
+        SinkKind::Parquet(options) => {
+            let is_uploaded = options.upload.as_ref().is_some_and(|upload| upload.delete_after);
+            Some((&sink.name, options.kept(), event_bytes.div_ceil(PARQUET_SHARE), is_uploaded))
+        }
         _ => None,
     });
     files
-        .map(|(name, options, event_bytes)| {
+        .map(|(name, options, event_bytes, is_uploaded)| {
             let kept = kept(&options, rate.saturating_mul(event_bytes));
-            format!("sink {name}, at {rate} events/s of {event_bytes} bytes for one series of files: {kept}")
+            let until = if is_uploaded { "files stay until they are uploaded; while the store is away, " } else { "" };
+            format!("sink {name}, at {rate} events/s of {event_bytes} bytes for one series of files: {until}{kept}")
         })
         .collect()
 }

@@ -22,7 +22,7 @@ fn a_deep_check_asks_the_store_and_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let upload = |bucket: &str| {
         format!(
-            "url = \"s3://{bucket}/x\"\naws_endpoint = \"http://{}\"\nallow_http = true\naws_access_key_id = \"id\"\n\
+            "url = \"s3://{bucket}/x\"\naws_endpoint = \"http://{}\"\nallow_http = true\naws_access_key_id = \"the-key-of-tests\"\n\
              aws_secret_access_key = \"{KEY}\"",
             store.proxy.address
         )

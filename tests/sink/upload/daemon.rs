@@ -1,7 +1,7 @@
 //! The daemon: killed between upload and removal, and what it says about uploads.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 
@@ -17,6 +17,9 @@ fn start(directory: &Path, store: &Store) -> Binary {
     fs::write(directory.join("key"), KEY).unwrap();
     let config = format!(
         r#"
+[admin]
+listen = "127.0.0.1:0"
+
 [listeners.test]
 protocol = "datadog"
 listen = "127.0.0.1:0"
@@ -39,6 +42,16 @@ retry_min = "10ms"
     );
     fs::write(&file, config).unwrap();
     Binary::start(tributary(&["run", "--config", file.to_str().unwrap()]))
+}
+
+/// The answer of the admin endpoint.
+fn ask(daemon: &Binary, path: &str) -> String {
+    let line = daemon.until_stderr("admin endpoint on ");
+    let mut stream = TcpStream::connect(line.rsplit(' ').next().unwrap()).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 fn send(daemon: &Binary, names: std::ops::Range<u64>) {
@@ -104,6 +117,17 @@ fn a_daemon_whose_store_is_away_ends_and_keeps_its_files_for_the_next_one() {
     send(&daemon, 0..10);
     let line = daemon.until_stderr("cannot upload a file; it stays here and is tried again");
     assert!(line.contains(&format!("s3://{BUCKET}/archive")) && !line.contains(KEY), "{line}");
+    let ready = ask(&daemon, "/readyz");
+    assert!(ready.starts_with("HTTP/1.1 200 ") && ready.contains("wait to be uploaded; last error: "), "{ready}");
+    let metrics = ask(&daemon, "/metrics");
+    let value = |name: &str| {
+        let value =
+            metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}\n{metrics}"));
+        value.trim().parse::<u64>().unwrap()
+    };
+    assert!(value("tributary_uploads_total{sink=\"archive\",outcome=\"failed\"}") > 0);
+    assert_eq!(value("tributary_uploads_total{sink=\"archive\",outcome=\"uploaded\"}"), 0);
+    assert!(value("tributary_upload_waiting_files{sink=\"archive\"}") > 0);
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);

@@ -300,10 +300,5 @@ pub(crate) fn probe(options: &UploadOptions, time: Duration) -> Result<(), Strin
     let store = Store::open(options)?;
     let probed = runtime.block_on(async { timeout(time, store.probe(&options.url.prefix)).await });
     runtime.shutdown_background();
-    match probed {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(Fault::Store(why))) => Err(why),
-        Ok(Err(Fault::File(error))) => Err(error.to_string()),
-        Err(_) => Err("the store does not answer".to_owned()),
-    }
+    probed.unwrap_or_else(|_| Err("the store does not answer".to_owned()))
 }

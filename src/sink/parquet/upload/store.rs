@@ -8,7 +8,7 @@ use std::time::Duration;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::path::Path;
+use object_store::path::{Path, PathPart};
 use object_store::{
     Attribute, Attributes, BackoffConfig, Error, MultipartUpload, ObjectStore, ObjectStoreExt as _,
     PutMultipartOptions, PutOptions, RetryConfig,
@@ -29,6 +29,12 @@ const ABORT_TIME: Duration = Duration::from_secs(5);
 const MAX_PARTS: u64 = 10_000;
 /// Objects whose name is taken are numbered; more than this many are an error.
 const MAX_SAME_NAME: u32 = 1_000;
+/// The name of the object that a check asks for.
+const PROBE: &str = "tributary-check";
+/// How stores say that there is no such bucket, beside those that there is no such object.
+const MISSING_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
+/// A shorter secret would be found in other words of an error.
+const SHORTEST_SECRET: usize = 6;
 /// Of an error, so much is shown.
 const SHOWN_BYTES: usize = 600;
 
@@ -76,12 +82,16 @@ impl Store {
         Ok(Store { store, part_bytes: options.part_bytes as u64, secrets })
     }
 
-    /// Asks for the name of one object: whether the store answers, knows the bucket, and accepts the credentials.
+    /// Asks for an object that nothing has written: whether the store answers, knows the bucket, and accepts the credentials.
     ///
     /// # Errors
     /// It does not.
-    pub(super) async fn probe(&self, prefix: &Path) -> Result<(), Fault> {
-        self.store.list_with_delimiter(Some(prefix)).await.map(drop).map_err(|error| self.fault(&error))
+    pub(super) async fn probe(&self, prefix: &Path) -> Result<(), String> {
+        let key = prefix.parts().chain([PathPart::from(PROBE)]).collect::<Path>();
+        let Err(error) = self.store.get_range(&key, 0..1).await else { return Ok(()) };
+        let why = shown(&error, &self.secrets);
+        let has_bucket = !MISSING_BUCKET.iter().any(|code| why.contains(code));
+        if matches!(error, Error::NotFound { .. }) && has_bucket { Ok(()) } else { Err(why) }
     }
 
     /// Uploads a file. When this returns `Ok`, the store has the whole of it: it says so in the answer to a request of its own.
@@ -228,7 +238,7 @@ fn numbered(key: &Path, number: u32) -> Path {
 /// An error in one line of limited length, without secrets. Of an answer in XML, its code and its message.
 fn shown(error: &Error, secrets: &[String]) -> String {
     let mut text = error.to_string();
-    for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
+    for secret in secrets.iter().filter(|secret| secret.len() >= SHORTEST_SECRET) {
         text = text.replace(secret, "***");
     }
     let of = |name: &str| {
