@@ -184,7 +184,7 @@ fn servers(section: &mut Section<'_>) -> Vec<ServerAddr> {
                 section.error("servers", "has credentials, which the log would show", Some(help));
             }
             Ok(server) if matches!(server.scheme(), "nats" | "tls") && !server.host().is_empty() => {
-                servers.push(server)
+                servers.push(server);
             }
             _ => section.error("servers", format!("`{text}` is not an address of NATS"), Some(example.clone())),
         }

@@ -77,17 +77,13 @@ impl NatsServer {
         Some(NatsServer { port, directory, child, token })
     }
 
-    /// Ends it as a loss of its machine would, and starts it again with the same store.
-    pub(super) fn restart(&mut self) {
-        self.kill();
-        self.start_again();
-    }
-
+    /// Ends it, as the loss of its process.
     pub(super) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
+    /// Starts it with the same store.
     pub(super) fn start_again(&mut self) {
         self.child = spawn(&self.directory.path().join("nats.conf"), self.port);
         self.until_it_answers();
