@@ -97,6 +97,7 @@ fn a_daemon_that_is_killed_with_messages_in_flight_sends_them_again_and_the_stre
         server.signal("CONT");
     }
     let daemon = site.start();
+    until_ready(&daemon);
     until_stored(&server, events);
     daemon.signal("TERM");
     let ended = daemon.end();

@@ -97,11 +97,12 @@ fn a_deleted_stream_is_created_again_or_reported_as_configured() {
 #[test]
 fn a_full_stream_takes_everything_when_it_has_room() {
     let Some(server) = NatsServer::start() else { return };
-    server.create(STREAM, &["tributary.>"], json!({ "max_msgs": 5 }));
+    server.create(STREAM, &["tributary.>"], json!({ "max_msgs": 1 }));
     let site = Site::with_spool(&server.url(), "");
     let daemon = site.start();
-    let events = upload(&daemon, 60, 1);
-    until("the stream is full", || (server.count(STREAM) == 5).then_some(()));
+    let mut events = upload(&daemon, 20, 1);
+    until("the stream is full", || (server.count(STREAM) == 1).then_some(()));
+    events += upload(&daemon, 20, 2);
     until("the fault is shown", || {
         super::daemon::get(&daemon, "/readyz").1.contains("maximum messages exceeded").then_some(())
     });
@@ -137,11 +138,12 @@ fn a_credentials_file_that_has_none_is_reported() {
 
 #[test]
 fn a_permission_that_is_missing_is_told_in_the_words_of_the_server() {
-    let users = "authorization { token: right, default_permissions: { publish: [\"$JS.API.>\"], subscribe: \">\" } }\n";
-    let Some(server) = NatsServer::start_with(users) else { return };
+    let permissions = "{ publish: [\"$JS.API.>\"], subscribe: \">\" }";
+    let user = format!("users: [{{ user: edge, password: edge, permissions: {permissions} }}]");
+    let users = format!("authorization {{ {user} }}\nno_auth_user: edge\n");
+    let Some(server) = NatsServer::start_with(&users) else { return };
     server.create(STREAM, &["tributary.>"], json!({}));
-    let site = Site::with_spool(&server.url(), "request_timeout = \"100ms\"\ntoken_file = \"DIR/token\"");
-    std::fs::write(site.directory.path().join("token"), "right").unwrap();
+    let site = Site::with_spool(&server.url(), "request_timeout = \"100ms\"");
     let daemon = site.start();
     upload(&daemon, 5, 1);
     until("the server's words are shown", || {

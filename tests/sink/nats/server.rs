@@ -64,7 +64,7 @@ impl NatsServer {
 
     fn spawn(port: Option<u16>, configuration: &str) -> Option<NatsServer> {
         if let Err(error) = Command::new(program()).arg("--version").stdout(Stdio::null()).status() {
-            eprintln!("NOT TESTED: {} cannot be run: {error} (apt-get install nats-server)", program());
+            println!("skipped: {} cannot be run: {error} (apt-get install nats-server)", program());
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -77,17 +77,13 @@ impl NatsServer {
         Some(NatsServer { port, directory, child, token })
     }
 
-    /// Ends it as a loss of its machine would, and starts it again with the same store.
-    pub(super) fn restart(&mut self) {
-        self.kill();
-        self.start_again();
-    }
-
+    /// Ends it, as the loss of its process.
     pub(super) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
+    /// Starts it with the same store.
     pub(super) fn start_again(&mut self) {
         self.child = spawn(&self.directory.path().join("nats.conf"), self.port);
         self.until_it_answers();
