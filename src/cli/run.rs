@@ -214,7 +214,7 @@ fn log_addresses(server: &Server, config: &Config) {
     for sink in &config.sinks {
         info!(sink = sink.name, writes = %sink.kind, "sink");
     }
-    config.acknowledge_notes().iter().for_each(|note| info!(note, "acknowledgements are not durable"));
+    config.acknowledge_notes().iter().for_each(|note| info!(%note, "acknowledgements are not durable"));
 }
 
 /// Reads the configuration again and puts it into force. An invalid one changes nothing. A stop signal does not wait for
