@@ -3,6 +3,8 @@
 //! docs/contributing.md describes how a transcript is written. Each page has a directory, a shell and a network of its own, so that the
 //! ports of the pages are free.
 
+#![allow(clippy::print_stdout, reason = "tests print what they skip")]
+
 mod page;
 mod shell;
 
