@@ -1,13 +1,11 @@
 //! What the network, the server and its rules do to uploads.
 
-use std::time::Duration;
-
 use tributary::sink::parquet::{Options, Parquet};
 use tributary::sink::{Kinds, Selection, Sink as _};
 
 use super::proxy::Fault;
 use super::server::BUCKET;
-use super::{KEY, Store, batches, until_fault, uploads, with_upload};
+use super::{KEY, Store, batches, ticked_until, until_fault, uploads, with_upload};
 use crate::live;
 use crate::parquet::{archived, assert_same, files, take, write};
 
@@ -67,6 +65,7 @@ async fn a_server_that_is_stopped_and_started_again_gets_all_files() {
     live::until("a file is uploaded", || (uploads(&sink).uploaded > 0).then_some(())).await;
     store.server.ask("stop");
     take(&mut sink, second).await;
+    sink.reopen();
     let mut sink = ticked_until(sink, |sink| uploads(sink).failed > 0).await;
     store.server.ask("start");
     sink.close().await.unwrap();
@@ -76,18 +75,6 @@ async fn a_server_that_is_stopped_and_started_again_gets_all_files() {
     sink.close().await.unwrap();
     assert!(files(directory.path(), ".parquet").is_empty());
     store.assert_exactly_once(directory.path(), &all);
-}
-
-/// Finishes files until the condition is true.
-async fn ticked_until(mut sink: Parquet, condition: impl Fn(&Parquet) -> bool) -> Parquet {
-    let deadline = tokio::time::Instant::now() + live::PATIENCE;
-    while !condition(&sink) {
-        assert!(tokio::time::Instant::now() < deadline, "it did not happen in time");
-        sink.reopen();
-        sink.tick().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    sink
 }
 
 #[tokio::test]
@@ -102,6 +89,7 @@ async fn a_server_that_does_not_answer_delays_no_event() {
         sink.flush().await.unwrap();
         sink.tick().await.unwrap();
     }
+    sink.reopen();
     // Everything is accepted, and files are finished, while the first upload waits.
     let sink = ticked_until(sink, |_| files(directory.path(), ".rows").is_empty()).await;
     assert_same(&archived(directory.path()), &all, "everything is here");
