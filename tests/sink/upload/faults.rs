@@ -1,5 +1,7 @@
 //! What the network, the server and its rules do to uploads.
 
+use std::fs;
+
 use tributary::sink::parquet::{Options, Parquet};
 use tributary::sink::{Kinds, Selection, Sink as _};
 
@@ -134,11 +136,11 @@ async fn an_object_of_another_file_keeps_its_name() {
     // As another daemon with the same prefix would have used these names.
     let all = files(directory.path(), ".parquet");
     let (first, second) = (&all[0], all.last().unwrap());
-    let (bytes, others) = (std::fs::read(first).unwrap(), std::fs::read(second).unwrap());
-    std::fs::write(first, &others).unwrap();
+    let (bytes, others) = (fs::read(first).unwrap(), fs::read(second).unwrap());
+    fs::write(first, &others).unwrap();
     upload_all(options.clone()).await;
-    std::fs::create_dir_all(first.parent().unwrap()).unwrap();
-    std::fs::write(first, &bytes).unwrap();
+    fs::create_dir_all(first.parent().unwrap()).unwrap();
+    fs::write(first, &bytes).unwrap();
     upload_all(options).await;
     let objects = store.server.objects();
     assert_eq!(objects.len(), all.len() + 1, "{objects:?}");
@@ -146,6 +148,25 @@ async fn an_object_of_another_file_keeps_its_name() {
     assert_eq!(objects[&taken], others.len() as u64);
     assert_eq!(objects[&taken.replace(".parquet", "-1.parquet")], bytes.len() as u64);
     assert_eq!(store.server.ask(&format!("parts {BUCKET}")), "0");
+}
+
+#[tokio::test]
+async fn a_file_waits_while_its_journal_is_there() {
+    let Some(mut store) = Store::start() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let options = store.options(directory.path());
+    write(Options { upload: None, ..options.clone() }, &batches()).await;
+    let first = files(directory.path(), ".parquet").remove(0);
+    // A directory is never converted, as a journal that cannot be read.
+    let journal = directory.path().join(".journal").join(first.strip_prefix(directory.path()).unwrap());
+    let journal = journal.with_extension("rows");
+    fs::create_dir_all(&journal).unwrap();
+    upload_all(options.clone()).await;
+    assert_eq!(files(directory.path(), ".parquet"), [first]);
+    fs::remove_dir(&journal).unwrap();
+    upload_all(options).await;
+    assert!(files(directory.path(), ".parquet").is_empty());
+    store.assert_exactly_once(directory.path(), &batches());
 }
 
 async fn upload_all(options: Options) {
