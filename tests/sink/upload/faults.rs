@@ -1,13 +1,13 @@
 //! What the network, the server and its rules do to uploads.
 
-use std::time::Duration;
+use std::fs;
 
 use tributary::sink::parquet::{Options, Parquet};
 use tributary::sink::{Kinds, Selection, Sink as _};
 
 use super::proxy::Fault;
 use super::server::BUCKET;
-use super::{KEY, Store, batches, until_fault, uploads, with_upload};
+use super::{KEY, Store, batches, ticked_until, until_fault, uploads, with_upload};
 use crate::live;
 use crate::parquet::{archived, assert_same, files, take, write};
 
@@ -67,6 +67,7 @@ async fn a_server_that_is_stopped_and_started_again_gets_all_files() {
     live::until("a file is uploaded", || (uploads(&sink).uploaded > 0).then_some(())).await;
     store.server.ask("stop");
     take(&mut sink, second).await;
+    sink.reopen();
     let mut sink = ticked_until(sink, |sink| uploads(sink).failed > 0).await;
     store.server.ask("start");
     sink.close().await.unwrap();
@@ -76,18 +77,6 @@ async fn a_server_that_is_stopped_and_started_again_gets_all_files() {
     sink.close().await.unwrap();
     assert!(files(directory.path(), ".parquet").is_empty());
     store.assert_exactly_once(directory.path(), &all);
-}
-
-/// Finishes files until the condition is true.
-async fn ticked_until(mut sink: Parquet, condition: impl Fn(&Parquet) -> bool) -> Parquet {
-    let deadline = tokio::time::Instant::now() + live::PATIENCE;
-    while !condition(&sink) {
-        assert!(tokio::time::Instant::now() < deadline, "it did not happen in time");
-        sink.reopen();
-        sink.tick().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    sink
 }
 
 #[tokio::test]
@@ -102,6 +91,7 @@ async fn a_server_that_does_not_answer_delays_no_event() {
         sink.flush().await.unwrap();
         sink.tick().await.unwrap();
     }
+    sink.reopen();
     // Everything is accepted, and files are finished, while the first upload waits.
     let sink = ticked_until(sink, |_| files(directory.path(), ".rows").is_empty()).await;
     assert_same(&archived(directory.path()), &all, "everything is here");
@@ -146,11 +136,11 @@ async fn an_object_of_another_file_keeps_its_name() {
     // As another daemon with the same prefix would have used these names.
     let all = files(directory.path(), ".parquet");
     let (first, second) = (&all[0], all.last().unwrap());
-    let (bytes, others) = (std::fs::read(first).unwrap(), std::fs::read(second).unwrap());
-    std::fs::write(first, &others).unwrap();
+    let (bytes, others) = (fs::read(first).unwrap(), fs::read(second).unwrap());
+    fs::write(first, &others).unwrap();
     upload_all(options.clone()).await;
-    std::fs::create_dir_all(first.parent().unwrap()).unwrap();
-    std::fs::write(first, &bytes).unwrap();
+    fs::create_dir_all(first.parent().unwrap()).unwrap();
+    fs::write(first, &bytes).unwrap();
     upload_all(options).await;
     let objects = store.server.objects();
     assert_eq!(objects.len(), all.len() + 1, "{objects:?}");
@@ -158,6 +148,25 @@ async fn an_object_of_another_file_keeps_its_name() {
     assert_eq!(objects[&taken], others.len() as u64);
     assert_eq!(objects[&taken.replace(".parquet", "-1.parquet")], bytes.len() as u64);
     assert_eq!(store.server.ask(&format!("parts {BUCKET}")), "0");
+}
+
+#[tokio::test]
+async fn a_file_waits_while_its_journal_is_there() {
+    let Some(mut store) = Store::start() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let options = store.options(directory.path());
+    write(Options { upload: None, ..options.clone() }, &batches()).await;
+    let first = files(directory.path(), ".parquet").remove(0);
+    // A directory is never converted, as a journal that cannot be read.
+    let journal = directory.path().join(".journal").join(first.strip_prefix(directory.path()).unwrap());
+    let journal = journal.with_extension("rows");
+    fs::create_dir_all(&journal).unwrap();
+    upload_all(options.clone()).await;
+    assert_eq!(files(directory.path(), ".parquet"), [first]);
+    fs::remove_dir(&journal).unwrap();
+    upload_all(options).await;
+    assert!(files(directory.path(), ".parquet").is_empty());
+    store.assert_exactly_once(directory.path(), &batches());
 }
 
 async fn upload_all(options: Options) {

@@ -1,14 +1,16 @@
 //! Files that are kept after their upload, and the limits of what is kept.
 
-use std::time::Duration;
+use std::fs;
+use std::path::Path;
 
+use tributary::event::{Batch, Kind};
 use tributary::sink::Sink as _;
 use tributary::sink::parquet::{Options, Parquet};
 
 use super::proxy::Fault;
-use super::{Store, batches, uploads, with_upload};
-use crate::live;
+use super::{Store, batches, ticked_until, uploads, with_upload};
 use crate::parquet::{archived, assert_same, files, take, write};
+use crate::{live, workloads};
 
 #[tokio::test]
 async fn files_that_are_kept_are_uploaded_once() {
@@ -30,38 +32,48 @@ async fn files_that_are_kept_are_uploaded_once() {
     assert_eq!((uploads(&sink).uploaded, uploads(&sink).failed), (0, 0));
     store.server.ask("start");
     // What it has forgotten is not sent again: the server has it.
-    std::fs::remove_file(files(directory.path(), "").into_iter().find(|path| is_list(path)).unwrap()).unwrap();
+    fs::remove_file(files(directory.path(), "").into_iter().find(|path| is_list(path)).unwrap()).unwrap();
     let mut sink = Parquet::new(options).unwrap();
     sink.tick().await.unwrap();
     sink.close().await.unwrap();
     assert_eq!((uploads(&sink).uploaded, store.proxy.puts()), (here, here));
 }
 
-fn is_list(path: &std::path::Path) -> bool {
+fn is_list(path: &Path) -> bool {
     path.file_name().unwrap().to_str().unwrap().starts_with(".uploaded-")
 }
 
 #[tokio::test]
-async fn a_file_that_the_limits_remove_before_its_upload_is_counted() {
+async fn a_file_that_the_limits_remove_before_its_upload_is_counted_and_one_that_is_sent_stays() {
     let Some(mut store) = Store::start() else { return };
     let directory = tempfile::tempdir().unwrap();
     let options = store.options(directory.path());
-    write(Options { upload: None, ..options.clone() }, &batches()).await;
-    let here = files(directory.path(), ".parquet").len() as u64;
-    store.proxy.set(Fault::Stall);
-    let mut sink = Parquet::new(Options { keep_time: Duration::from_millis(1), ..options }).unwrap();
-    let all_but_one = |sink: &mut Parquet| (uploads(sink).discarded == here - 1).then_some(());
-    let deadline = tokio::time::Instant::now() + live::PATIENCE;
-    while all_but_one(&mut sink).is_none() {
-        assert!(tokio::time::Instant::now() < deadline, "{:?}", uploads(&sink));
-        sink.tick().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    let batch = [of_one_kind()];
+    write(Options { upload: None, ..options.clone() }, &batch).await;
+    let [first] = &files(directory.path(), ".parquet")[..] else { panic!("one file") };
+    let keep_bytes = fs::metadata(first).unwrap().len() * 3 / 2;
+    store.proxy.set(Fault::StallAnswerOfPut);
+    let mut sink = Parquet::new(Options { keep_bytes, ..options }).unwrap();
+    sink.tick().await.unwrap();
+    live::until("the first file is sent", || (store.server.objects().len() == 1).then_some(())).await;
+    // With two more files the limit is exceeded.
+    for number in 2..=3 {
+        take(&mut sink, &batch).await;
+        sink.reopen();
+        sink = ticked_until(sink, |sink| sink.files().unwrap().totals().finished == number - 1).await;
     }
-    // The file that is being uploaded stays until the server has it.
-    assert_eq!(files(directory.path(), ".parquet").len(), 1);
+    let mut sink = ticked_until(sink, |sink| uploads(sink).discarded > 0).await;
+    assert!(first.exists());
+    assert_eq!(files(directory.path(), ".parquet").len(), 2);
     store.proxy.set(Fault::None);
     sink.close().await.unwrap();
-    assert_eq!((uploads(&sink).uploaded, uploads(&sink).discarded), (1, here - 1));
-    assert_eq!(store.server.objects().len(), 1);
-    assert_eq!(sink.files().unwrap().totals().removed, here - 1);
+    assert_eq!((uploads(&sink).uploaded, uploads(&sink).discarded), (2, 1));
+    assert_eq!(store.server.objects().len(), 2);
+    assert_eq!(sink.files().unwrap().totals().removed, 1);
+}
+
+/// A batch that makes one file.
+fn of_one_kind() -> Batch {
+    let is_one = |batch: &Batch| Kind::ALL.iter().any(|kind| batch.count(*kind) == batch.len() as u64);
+    workloads::all().into_iter().flat_map(|workload| workload.batches()).find(is_one).unwrap()
 }

@@ -98,6 +98,17 @@ async fn until_fault(sink: &Parquet, text: &str) -> String {
     live::until(text, || uploads(sink).fault.filter(|fault| fault.contains(text))).await
 }
 
+/// Lets the sink work until the condition is true.
+async fn ticked_until(mut sink: Parquet, condition: impl Fn(&Parquet) -> bool) -> Parquet {
+    let deadline = tokio::time::Instant::now() + live::PATIENCE;
+    while !condition(&sink) {
+        assert!(tokio::time::Instant::now() < deadline, "it did not happen in time");
+        sink.tick().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    sink
+}
+
 #[tokio::test]
 async fn finished_files_are_in_the_bucket_and_no_longer_here() {
     for part_bytes in [8 << 20, 4096] {

@@ -128,7 +128,7 @@ impl UploadOptions {
     }
 
     /// Reads the options; errors are reported to the section.
-    pub(in crate::sink::parquet) fn read(section: &mut Section<'_>) -> UploadOptions {
+    pub(crate) fn read(section: &mut Section<'_>) -> UploadOptions {
         let positive = Duration::from_millis(1)..=LONGEST;
         let default = UploadOptions::to(read_url(section));
         let options = UploadOptions {
@@ -192,7 +192,7 @@ impl UploadOptions {
     }
 
     /// Declares the memory that uploads take at most.
-    pub(in crate::sink::parquet) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         let part = self.part_bytes as u64;
         bounds.add(of, "a part of a file being uploaded", part + MAX_RESPONSE_BYTES as u64 + CLIENT_BYTES);
     }
