@@ -71,6 +71,7 @@ fn transcripts_are_true() {
 }
 
 /// Runs the transcripts of a page in their order. Returns what was otherwise; the page ends there.
+#[allow(clippy::print_stdout, reason = "a test says what it skips")]
 fn run(page: &Page) -> Option<String> {
     let mut shell = Shell::start(root()).unwrap();
     for block in &page.blocks {
