@@ -2,6 +2,8 @@
 //!
 //! `TRIBUTARY_NATS_SERVER` names the program; otherwise `nats-server` is searched in `PATH`.
 
+#![allow(clippy::print_stderr, reason = "tests print what they skip")]
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
