@@ -2,7 +2,7 @@
 //!
 //! `TRIBUTARY_NATS_SERVER` names the program; otherwise `nats-server` is searched in `PATH`.
 
-#![allow(clippy::print_stdout, reason = "tests print what they skip")]
+#![allow(clippy::print_stderr, reason = "tests print what they skip")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -66,7 +66,7 @@ impl NatsServer {
 
     fn spawn(port: Option<u16>, configuration: &str) -> Option<NatsServer> {
         if let Err(error) = Command::new(program()).arg("--version").stdout(Stdio::null()).status() {
-            println!("skipped: {} cannot be run: {error} (apt-get install nats-server)", program());
+            eprintln!("NOT TESTED: {} cannot be run: {error} (apt-get install nats-server)", program());
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
