@@ -18,6 +18,8 @@ use super::page::{Block, Step};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The line that the shell prints when a command has ended.
 const END: &str = "-- end of the command --";
+/// Behind the start of a daemon: a reader of the page waits for its lines before the next command, too.
+const UNTIL_READY: &str = "\nfor _ in {1..300}; do tributary health >/dev/null 2>&1 && break; sleep 0.1; done";
 /// Commands of the system that transcripts use.
 const TOOLS: [&str; 4] = ["jq", "curl", "python3", "sqlite3"];
 
@@ -150,10 +152,13 @@ fn lines(output: ChildStdout) -> Receiver<String> {
     receiver
 }
 
-/// The command, so that a job (`tributary run &`) prints into the file of the jobs.
+/// The command, so that a job (`tributary run &`) prints into the file of the jobs, and a daemon is ready when the command has ended.
 fn with_jobs_in_the_background(command: &str) -> String {
     match command.rsplit_once(" &") {
-        Some((job, rest)) if rest.is_empty() || rest.starts_with(' ') => format!("{job} >>.jobs 2>&1 &{rest}"),
+        Some((job, rest)) if rest.is_empty() || rest.starts_with(' ') => {
+            let wait = if job.contains("tributary run") { UNTIL_READY } else { "" };
+            format!("{job} >>.jobs 2>&1 &{rest}{wait}")
+        }
         _ => command.to_owned(),
     }
 }
