@@ -13,7 +13,7 @@ use tributary::protocol::datadog::{self, ListLayout, StringCache};
 use tributary::protocol::{Protocol, endless, zico};
 use tributary::sink::encode::Format;
 use tributary::sink::{AckLevel, file};
-use tributary::sink::{http, otlp, parquet, stdout, tcp};
+use tributary::sink::{http, nats, otlp, parquet, stdout, tcp};
 use tributary::transport::options::{CaptureOptions, HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
 use tributary::zico_store::StoreOptions;
 
@@ -367,7 +367,15 @@ fn the_reference_file_shows_every_default() {
     assert_eq!(spool, Some(otlp::SpoolOptions::at("/var/lib/tributary/spool".into())));
     let endpoint = "https://tempo.example:4317".parse().unwrap();
     assert_eq!(**tempo, otlp::Options { tls, spool, ..otlp::Options::to(endpoint) });
-    let Some(SinkKind::Parquet(lake)) = with_examples.sinks.get(5).map(|sink| &sink.kind) else { panic!("six sinks") };
+    let Some(SinkKind::Nats(stream)) = with_examples.sinks.get(5).map(|sink| &sink.kind) else { panic!("six sinks") };
+    let nats::Options { servers, tls, credentials_file, token_file, spool, .. } = (**stream).clone();
+    assert!(tls.identity.is_some() && credentials_file.is_some() && token_file.is_some() && servers.len() == 2);
+    assert_eq!(spool, Some(nats::SpoolOptions::at("/var/lib/tributary/spool".into())));
+    let defaults = nats::Options::to(servers);
+    assert_eq!(**stream, nats::Options { tls, credentials_file, token_file, spool, ..defaults });
+    let Some(SinkKind::Parquet(lake)) = with_examples.sinks.get(6).map(|sink| &sink.kind) else {
+        panic!("seven sinks")
+    };
     let parquet::Options { upload: Some(upload), .. } = &**lake else { panic!("with an upload") };
     assert_eq!(upload.settings.len(), 16, "{:?}", upload.settings);
     let upload = Some(parquet::UploadOptions {

@@ -97,10 +97,13 @@ impl Connection {
 fn authenticated(options: &Options) -> Result<ConnectOptions, String> {
     let read =
         |path: &Path| std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()));
-    match (&options.credentials_file, &options.token_file) {
-        (Some(path), _) => ConnectOptions::with_credentials(&read(path)?)
-            .map_err(|error| format!("{} has no credentials of NATS: {error}", path.display())),
-        (None, Some(path)) => Ok(ConnectOptions::with_token(read(path)?.trim().to_owned())),
-        (None, None) => Ok(ConnectOptions::new()),
+    let mut connect = ConnectOptions::new();
+    if let Some(path) = &options.credentials_file {
+        let invalid = |error| format!("{} has no credentials of NATS: {error}", path.display());
+        connect = connect.credentials(&read(path)?).map_err(invalid)?;
     }
+    if let Some(path) = &options.token_file {
+        connect = connect.token(read(path)?.trim().to_owned());
+    }
+    Ok(connect)
 }

@@ -141,9 +141,6 @@ impl Options {
         if self.max_age > Duration::ZERO && self.max_age < self.duplicate_window {
             section.error("duplicate_window", "is more than max_age, which JetStream does not allow", None);
         }
-        if self.credentials_file.is_some() && self.token_file.is_some() {
-            section.error("token_file", "cannot be set together with credentials_file", None);
-        }
     }
 
     /// Whether connections are encrypted in any case. Otherwise they are when the server asks for it.
@@ -174,7 +171,7 @@ fn servers(section: &mut Section<'_>) -> Vec<ServerAddr> {
     let example = format!("write servers = [\"nats://host:{PORT}\"]");
     let texts = section.list_of_text("servers");
     if texts.is_empty() {
-        section.error("servers", "is missing or empty", Some(example.clone()));
+        section.error("servers", "`servers` is missing or empty", Some(example.clone()));
     }
     let mut servers = Vec::new();
     for text in texts {
