@@ -52,7 +52,8 @@ impl Shell {
             Command::new("chmod").arg("755").arg(&wrapper).status().unwrap();
         }
         let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "--net", "--pid", "--fork", "--kill-child", "bash", "-c"]);
+        command.args(["--map-root-user", "--net", "--pid", "--fork", "--kill-child", "setsid", "bash", "-c"]);
+        // A session of its own: `kill %1` in a transcript reaches no process outside.
         command.arg(format!("ip link set lo up && echo '{END}' && exec bash 2>&1"));
         command.current_dir(directory.path()).env_remove("TRIBUTARY_LOG").env("NO_COLOR", "1").env("LC_ALL", "C.UTF-8");
         command.env("PATH", format!("{}:{}:/usr/sbin:/sbin", programs.display(), env::var("PATH").unwrap_or_default()));
