@@ -1,7 +1,7 @@
 //! The daemon with a sink `nats`: killed while messages are in flight, and with NATS away.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 
 use serde_json::json;
 
@@ -49,8 +49,7 @@ pub(super) fn upload(daemon: &Binary, count: u64, seed: u64) -> u64 {
 
 /// The status and the body of a page of the admin endpoint.
 pub(super) fn get(daemon: &Binary, path: &str) -> (u16, String) {
-    let address: SocketAddr = daemon.until_stderr("admin endpoint on").rsplit(' ').next().unwrap().parse().unwrap();
-    let mut stream = TcpStream::connect(address).unwrap();
+    let mut stream = TcpStream::connect(daemon.admin_address()).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

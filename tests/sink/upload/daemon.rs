@@ -46,8 +46,7 @@ retry_min = "10ms"
 
 /// The answer of the admin endpoint.
 fn ask(daemon: &Binary, path: &str) -> String {
-    let line = daemon.until_stderr("admin endpoint on ");
-    let mut stream = TcpStream::connect(line.rsplit(' ').next().unwrap()).unwrap();
+    let mut stream = TcpStream::connect(daemon.admin_address()).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
