@@ -146,5 +146,5 @@ fn segments_of_a_newer_version_and_foreign_files_stay_and_a_truncated_segment_co
     site.set(200);
     until("the rest is received", || (site.received().0.len() as u64 >= sent[2]).then_some(()));
     let lost = sent[0] + sent[1];
-    stop(daemon).line(&format!("{} resumed = {} written + 0 shed + {lost} failed", lost + sent[2], sent[2]));
+    stop(daemon).line(&format!("resumed={} written={} shed=0 failed={lost}", lost + sent[2], sent[2]));
 }

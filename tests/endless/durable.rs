@@ -164,7 +164,7 @@ fn events_of_a_failed_sync_are_written_to_a_new_file_before_the_answer() {
     assert!(renamed < synced && synced < answered, "{rest:#?}");
     assert_eq!(events(directory.path()), 27, "each is there once");
     assert_eq!(fs::read_dir(directory.path().join("events")).unwrap().count(), 2);
-    assert!(ended.stderr.contains("27 events = 27 written + 0 shed + 0 failed"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("events=27 written=27 shed=0 failed=0"), "{}", ended.stderr);
 }
 
 #[test]
@@ -179,6 +179,6 @@ fn a_request_whose_events_cannot_be_synced_is_a_503_with_retry_after_and_its_eve
     let statuses = [(); 3].map(|()| put(daemon.address("desktops")));
     assert_eq!(statuses, [200, 503, 200]);
     let (ended, _) = daemon.stop();
-    assert!(ended.stderr.contains("27 events = 18 written + 0 shed + 9 failed"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("events=27 written=18 shed=0 failed=9"), "{}", ended.stderr);
     assert!(ended.stderr.contains("the events of this destination count as failed"), "{}", ended.stderr);
 }
