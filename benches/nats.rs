@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use daemon::Cost;
 use daemon::loads::{FILE, Load};
-use daemon::table::{self, fixed, head, median, rate, row, spread};
+use daemon::table;
 
 fn main() {
     let (numbers, _) = table::arguments();
@@ -37,15 +37,7 @@ fn main() {
             runs.push(Cost::of_load(Load::named("datadog"), events, "", &[sink], &[]).0);
         }
     }
-    println!("{repetitions} interleaved repetitions; medians (lowest–highest); CPU in seconds per million events\n");
-    head(&["events/s", "CPU", "× file", "peak MiB", "sent = written + lost"]);
-    for ((name, _), costs) in sinks.iter().zip(&runs) {
-        let ratios: Vec<f64> =
-            costs.iter().zip(&runs[0]).map(|(cost, file)| cost.cpu_seconds / file.cpu_seconds).collect();
-        let peak = fixed(median(costs, |cost| cost.memory.peak));
-        let (cpu, ratio) = (spread(costs, Cost::cpu_per_million), spread(&ratios, |ratio| *ratio));
-        row(name, &[rate(median(costs, Cost::per_second)), cpu, ratio, peak, costs[0].balance.clone()]);
-    }
+    table::print_beside_the_first(repetitions, &sinks.map(|(name, _)| name), &runs);
     server.kill().unwrap();
     server.wait().unwrap();
 }

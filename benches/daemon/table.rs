@@ -1,5 +1,7 @@
 //! Markdown tables for docs/performance.md, and the format of their numbers.
 
+use super::Cost;
+
 /// Prints the head of a table; the first column has no name.
 pub fn head(columns: &[&str]) {
     println!("| | {} |", columns.join(" | "));
@@ -9,6 +11,19 @@ pub fn head(columns: &[&str]) {
 /// Prints a row.
 pub fn row(name: &str, cells: &[String]) {
     println!("| {name} | {} |", cells.join(" | "));
+}
+
+/// Prints what the same load costs with each sink, beside the first of them.
+pub fn print_beside_the_first(repetitions: u64, sinks: &[&str], runs: &[Vec<Cost>]) {
+    println!("{repetitions} interleaved repetitions; medians (lowest–highest); CPU in seconds per million events\n");
+    head(&["events/s", "CPU", &format!("× {}", sinks[0]), "peak MiB", "sent = written + lost"]);
+    for (name, costs) in sinks.iter().zip(runs) {
+        let ratios: Vec<f64> =
+            costs.iter().zip(&runs[0]).map(|(cost, first)| cost.cpu_seconds / first.cpu_seconds).collect();
+        let peak = fixed(median(costs, |cost| cost.memory.peak));
+        let (cpu, ratio) = (spread(costs, Cost::cpu_per_million), spread(&ratios, |ratio| *ratio));
+        row(name, &[rate(median(costs, Cost::per_second)), cpu, ratio, peak, costs[0].balance.clone()]);
+    }
 }
 
 /// The numbers and the words among the arguments. Arguments that begin with a dash are cargo's and are ignored.
