@@ -5,7 +5,7 @@ use hyper::{Method, StatusCode};
 use serde_json::{Map, Value};
 
 use super::super::Failure;
-use super::super::endpoint::Endpoint;
+use super::super::endpoint::{Endpoint, EndpointArguments};
 use super::feed::{Feed, Identity, host};
 use crate::codec::terminal;
 use crate::protocol::{Protocol, rbkit};
@@ -15,6 +15,23 @@ const MAX_ERROR_BYTES: usize = 16 * 1024;
 /// The attributes of resources that tell agents of one listener apart, where the protocol numbers them.
 const RUN: &str = "bytefrog.run.id";
 const PID: &str = "process.pid";
+
+/// The arguments that name an agent of a running daemon.
+#[derive(Debug, clap::Args)]
+pub(super) struct AgentArguments {
+    /// The agent of a running daemon, by its id in `tributary agents`
+    #[arg(value_name = "AGENT", required = true)]
+    agent: Option<String>,
+    #[command(flatten)]
+    endpoint: EndpointArguments,
+}
+
+impl AgentArguments {
+    /// Asks the daemon for the agent.
+    pub(super) async fn find(&self) -> Result<Agent, Failure> {
+        Agent::find(self.endpoint.endpoint()?, self.agent.as_deref().unwrap_or_default()).await
+    }
+}
 
 /// An agent that a daemon has seen.
 pub(super) struct Agent {
@@ -27,7 +44,7 @@ pub(super) struct Agent {
 
 impl Agent {
     /// Asks the daemon for the agent with this id.
-    pub(super) async fn find(endpoint: Endpoint, id: &str) -> Result<Agent, Failure> {
+    async fn find(endpoint: Endpoint, id: &str) -> Result<Agent, Failure> {
         let (status, body) = endpoint.ask(Method::GET, "/agents").await?;
         if status != StatusCode::OK {
             return Err(endpoint.refused(status, &body));

@@ -4,10 +4,9 @@ use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::super::endpoint::EndpointArguments;
 use super::super::run::StopSignals;
 use super::super::{Failure, block_on, duration, quiet, say};
-use super::daemon::Agent;
+use super::daemon::{Agent, AgentArguments};
 use super::feed::{Feed, Followed};
 use super::process::{self, Process};
 use super::{PATIENCE, follow_for};
@@ -32,11 +31,8 @@ Examples:
   tributary agents                             the ids of the agents of the daemon"
 )]
 pub(in crate::cli) struct Arguments {
-    /// The agent of a running daemon, by its id in `tributary agents`
-    #[arg(value_name = "AGENT", required = true)]
-    agent: Option<String>,
     #[command(flatten)]
-    endpoint: EndpointArguments,
+    agent: AgentArguments,
     #[command(flatten)]
     wanted: Comparing,
     #[command(subcommand)]
@@ -66,12 +62,9 @@ struct Comparing {
 }
 
 pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let heaps = match (&arguments.process, &arguments.agent) {
-        (Some(Target::Ruby { process, wanted }), _) => block_on(of_process(process, wanted))??,
-        (None, agent) => {
-            let (endpoint, id) = (arguments.endpoint.endpoint()?, agent.as_deref().unwrap_or_default());
-            block_on(async { of_agent(&Agent::find(endpoint, id).await?, &arguments.wanted).await })??
-        }
+    let heaps = match &arguments.process {
+        Some(Target::Ruby { process, wanted }) => block_on(of_process(process, wanted))??,
+        None => block_on(async { of_agent(&arguments.agent.find().await?, &arguments.wanted).await })??,
     };
     let mut out = BufWriter::new(io::stdout().lock());
     let written = match &heaps[..] {

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::super::endpoint::EndpointArguments;
 use super::super::profile::{Picture, Samples, StackForm};
 use super::super::run::StopSignals;
 use super::super::{Failure, block_on, duration, quiet, say};
-use super::daemon::Agent;
+use super::daemon::{Agent, AgentArguments};
 use super::feed::{Feed, Followed};
 use super::process::{self, Process};
 use super::{PATIENCE, follow_for};
@@ -43,11 +42,8 @@ Examples:
   tributary agents                             the ids of the agents of the daemon"
 )]
 pub(in crate::cli) struct Arguments {
-    /// The agent of a running daemon, by its id in `tributary agents`
-    #[arg(value_name = "AGENT", required = true)]
-    agent: Option<String>,
     #[command(flatten)]
-    endpoint: EndpointArguments,
+    agent: AgentArguments,
     #[command(flatten)]
     wanted: Wanted,
     #[command(subcommand)]
@@ -104,18 +100,13 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let usual = if io::stdout().is_terminal() { StackForm::Top } else { StackForm::Flamegraph };
     let picture = Picture { form: wanted.form.unwrap_or(usual), sample: wanted.sample, agent: None };
     picture.check()?;
-    let (mut collected, is_ruby) = match (&arguments.process, &arguments.agent) {
-        (Some(Target::Ruby { process, clock, wanted }), _) => {
-            (block_on(of_process(process, *clock, wanted.time))??, true)
-        }
-        (None, agent) => {
-            let (endpoint, id) = (arguments.endpoint.endpoint()?, agent.as_deref().unwrap_or_default());
-            block_on(async {
-                let agent = Agent::find(endpoint, id).await?;
-                let is_ruby = agent.protocol == Protocol::Rbkit;
-                Ok::<_, Failure>((of_agent(&agent, wanted.time).await?, is_ruby))
-            })??
-        }
+    let (mut collected, is_ruby) = match &arguments.process {
+        Some(Target::Ruby { process, clock, wanted }) => (block_on(of_process(process, *clock, wanted.time))??, true),
+        None => block_on(async {
+            let agent = arguments.agent.find().await?;
+            let is_ruby = agent.protocol == Protocol::Rbkit;
+            Ok::<_, Failure>((of_agent(&agent, wanted.time).await?, is_ruby))
+        })??,
     };
     collected.finish();
     let picture = Picture { sample: picture.sample.or(is_ruby.then_some(Samples::Cpu)), ..picture };
