@@ -132,7 +132,7 @@ async fn unknown_paths_methods_and_agents_have_clear_errors() {
         ("POST", "/metrics", 405, "takes GET"),
         ("DELETE", "/agents", 405, "takes GET"),
         ("GET", "/agents/a:0/commands/start", 405, "takes POST"),
-        ("POST", "/agents/nobody:0/commands/start", 404, "no such agent"),
+        ("POST", "/agents/unknown:0/commands/start", 404, "no such agent"),
         ("POST", "/agents/test/commands/start", 404, "no such agent"),
     ] {
         let answer = ask(address, method, path, "x-tributary: 1\r\n").await;
@@ -425,7 +425,7 @@ async fn a_request_of_another_site_is_refused() {
 #[tokio::test]
 async fn a_command_needs_a_header_that_forms_cannot_send() {
     let (daemon, address) = daemon("").await;
-    let command = async |headers: &str| ask(address, "POST", "/agents/nobody:0/commands/stop", headers).await;
+    let command = async |headers: &str| ask(address, "POST", "/agents/unknown:0/commands/stop", headers).await;
     for headers in [
         "",
         "content-type: application/x-www-form-urlencoded\r\n",

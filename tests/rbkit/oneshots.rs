@@ -89,9 +89,9 @@ async fn a_process_that_cannot_be_profiled_says_why() {
     let heap = end(direct("heap", &released.options(), &[])).await;
     assert_eq!((heap.code, total(&heap.stdout)), (Some(0), 2_000), "{}", heap.stderr);
     assert_eq!(released.end().await.faults(), 0);
-    let nobody = end(Binary::start(tributary(&["profile", "ruby", "127.0.0.1:1"]))).await;
-    assert_eq!(nobody.code, Some(1));
-    assert!(nobody.last_words().contains("cannot connect to 127.0.0.1:1"), "{}", nobody.stderr);
+    let refused = end(Binary::start(tributary(&["profile", "ruby", "127.0.0.1:1"]))).await;
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.last_words().contains("cannot connect to 127.0.0.1:1"), "{}", refused.stderr);
     for wrong in [
         &["profile", "ruby", "5555"][..],
         &["profile", "ruby", "a:65535"],

@@ -255,7 +255,7 @@ impl Outbox {
             && let Some(suppressed) = self.blocked.permit()
         {
             let (sink, events) = (&self.sink, state.events);
-            warn!(sink, waiting = events, suppressed, "the destination takes no events: {why}; trying again");
+            warn!(sink, waiting = events, error = why, suppressed, "the destination takes no events; trying again");
         }
     }
 

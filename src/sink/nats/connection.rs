@@ -40,7 +40,7 @@ impl Connection {
             .connection_timeout(options.connect_timeout)
             .request_timeout(Some(options.request_timeout))
             .ping_interval(PING_INTERVAL)
-            // Each server once. After a loss these attempts are made, too, for nobody, and end.
+            // Each server once. The client makes these attempts after a loss too; the sink does not use their connection.
             .max_reconnects(options.servers.len())
             .reconnect_delay_callback(|_| Duration::ZERO)
             .require_tls(options.requires_tls())

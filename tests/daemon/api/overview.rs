@@ -54,7 +54,7 @@ async fn an_agent_is_shown_with_its_resource_and_its_own_last_events() {
     let again = json(&daemon, &format!("events/{}", event["id"].as_str().unwrap())).await;
     assert_eq!(again, *event);
     assert!(daemon.events().contains(&event["event"]));
-    assert_eq!(number(&json(&daemon, "agents?text=nobody").await["total"]), 0);
+    assert_eq!(number(&json(&daemon, "agents?text=unknown").await["total"]), 0);
     assert_eq!(number(&json(&daemon, "agents?protocol=datadog").await["total"]), number(&agents["total"]));
     daemon.stop().await;
 }

@@ -30,7 +30,7 @@ struct Shared {
 
 struct State {
     fault: Fault,
-    /// How many PUTs have begun.
+    /// The number of PUTs that were started.
     puts: u64,
 }
 
