@@ -1,7 +1,7 @@
 //! Whether the daemon makes progress: a process that receives and writes nothing is not healthy, however busy it is.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -10,6 +10,7 @@ use crate::memory::MemoryBudget;
 use crate::options::ByteSize;
 use crate::pipeline::accounting::{Accounting, SinkTotals};
 use crate::sink::file::UploadTotals;
+use crate::wall_clock;
 
 /// How often progress is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -173,7 +174,7 @@ fn stalled(sinks: &[SinkTotals], progress: &[Progress], limit: Duration) -> Opti
 
 /// Seconds since 1970.
 fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+    wall_clock::now().0 / 1_000_000_000
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

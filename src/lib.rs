@@ -48,4 +48,5 @@ pub mod sink;
 pub mod spool;
 pub mod stored;
 pub mod transport;
+mod wall_clock;
 pub mod zico_store;

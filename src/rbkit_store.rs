@@ -9,12 +9,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::directories;
-
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use crate::blocking;
+use crate::directories;
 use crate::log_throttle::LogThrottle;
 use crate::protocol::rbkit::{Command, PendingUndo, ProcessId, UndoStore};
 

@@ -11,6 +11,7 @@ use crate::codec::terminal::push_word;
 use crate::config::ProtocolOptions;
 use crate::event::UnixNanos;
 use crate::protocol::zico::agents::Counters;
+use crate::wall_clock;
 use crate::zico_store::{self, Known, StoreError, StoreOptions};
 
 use super::endpoint::EndpointArguments;
@@ -166,7 +167,7 @@ fn text(part: Option<&std::ffi::OsStr>) -> Option<&str> {
 fn list(stores: &[Store], format: OutputFormat) -> Result<(), Failure> {
     let mut lines = Vec::new();
     for Store { listener, path, session_timeout } in stores {
-        let known = zico_store::list(path, *session_timeout, UnixNanos::now())?;
+        let known = zico_store::list(path, *session_timeout, wall_clock::now())?;
         match format {
             OutputFormat::Json => json_lines(listener, &known, &mut lines),
             OutputFormat::Text => push_table(listener, path, &known, &mut lines),

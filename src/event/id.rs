@@ -2,19 +2,10 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::time::SystemTime;
 
 /// Nanoseconds since the Unix epoch, UTC. The largest value is in the year 2554.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 pub struct UnixNanos(pub u64);
-
-impl UnixNanos {
-    /// The wall clock. A time before 1970 is 1970. Decoders do not read it: sessions are given the time.
-    pub fn now() -> UnixNanos {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        UnixNanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
-    }
-}
 
 /// The 16 bytes of a trace id, in wire order. Shown as 32 lower-case hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

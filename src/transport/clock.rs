@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::event::UnixNanos;
 use crate::protocol::Now;
+use crate::wall_clock;
 
 /// Gives sessions the time.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ impl Clock {
 
     /// The time on both clocks.
     pub fn now(&self) -> Now {
-        Now { unix: UnixNanos::now(), elapsed: self.started.elapsed() }
+        Now { unix: wall_clock::now(), elapsed: self.started.elapsed() }
     }
 
     /// The instant that [`Now::elapsed`] calls `elapsed`.

@@ -14,7 +14,7 @@ const LAYERS: &[(u32, &[&str])] = &[
     (6, &["server", "admin", "config", "health", "commands", "quarantine"]),
     (5, &["transport", "driver", "decode", "capture"]),
     (4, &["pipeline", "select", "sink", "zico_store", "rbkit_store", "blocking"]),
-    (3, &["protocol", "simulate"]),
+    (3, &["protocol", "simulate", "wall_clock"]),
     (2, &["explain", "profile", "spool"]),
     (1, &["codec", "memory", "options", "stored"]),
     (0, &["event", "log_throttle", "directories", "histogram"]),

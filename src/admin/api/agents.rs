@@ -12,9 +12,10 @@ use super::answer::{ApiError, Made};
 use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::{ShownEvent, newest};
-use crate::event::{EventView, Kind, Origin, Resource, ResourceValue, UnixNanos, semconv};
+use crate::event::{EventView, Kind, Origin, Resource, ResourceValue, semconv};
 use crate::protocol::{Protocol, bytefrog, rbkit};
 use crate::sink::view::Class;
+use crate::wall_clock;
 
 /// An agent without events for so long is silent.
 const SILENT_MS: u64 = 60_000;
@@ -55,7 +56,7 @@ pub(super) fn find(context: &Context, id: &str) -> Result<Known, ApiError> {
 fn shown(agent: &Known) -> ShownAgent {
     let entry = agent.entry.as_ref();
     let last_seen_ms = entry.map(|entry| entry.last_seen.0 / 1_000_000);
-    let is_silent = last_seen_ms.is_none_or(|at| at + SILENT_MS < UnixNanos::now().0 / 1_000_000);
+    let is_silent = last_seen_ms.is_none_or(|at| at + SILENT_MS < wall_clock::now().0 / 1_000_000);
     let (state, state_text, is_healthy) = match &agent.status {
         Status::Bytefrog(status) => {
             let parts = [
@@ -132,7 +133,7 @@ fn shown(agent: &Known) -> ShownAgent {
         last_seen_ms,
         events: entry.map_or(0, |entry| entry.events),
         losses: entry.map_or(0, |entry| entry.losses),
-        events_per_second: entry.map_or(0.0, |entry| entry.recent.per_second(UnixNanos::now())),
+        events_per_second: entry.map_or(0.0, |entry| entry.recent.per_second(wall_clock::now())),
         state,
         state_text,
         is_healthy,

@@ -9,9 +9,9 @@ use serde_json::json;
 use super::answer::{ApiError, Made};
 use super::context::Context;
 use super::coverage::{Coverage, Window};
-use crate::event::UnixNanos;
 use crate::protocol::Protocol;
 use crate::sink::view::code::{Mark, Method, Run, Sums};
+use crate::wall_clock;
 
 #[derive(Serialize)]
 struct ShownRun {
@@ -187,7 +187,7 @@ pub(super) fn mark(context: &Context, id: &str) -> Result<Made, ApiError> {
     if name.len() > 200 {
         return Err(ApiError::new(StatusCode::BAD_REQUEST, "the name of a mark has at most 200 bytes"));
     }
-    let mark: Option<ShownMark> = context.view()?.code(|code| code.mark(id, name, UnixNanos::now()).map(mark_of));
+    let mark: Option<ShownMark> = context.view()?.code(|code| code.mark(id, name, wall_clock::now()).map(mark_of));
     let mark = mark.ok_or_else(|| ApiError::gone("run"))?;
     context.json(&json!({ "mark": mark }))
 }

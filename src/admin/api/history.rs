@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::event::{Kind, UnixNanos};
+use crate::event::Kind;
 use crate::pipeline::accounting::{ListenerTotals, SinkTotals, Totals};
 use crate::protocol::Protocol;
+use crate::wall_clock;
 
 /// The time between two samples.
 pub(super) const STEP_MS: u64 = 5_000;
@@ -127,5 +128,5 @@ pub(super) fn rate(samples: &[Sample], counter: impl Fn(&Sample) -> u64) -> f64 
 
 /// The present in milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
-    UnixNanos::now().0 / 1_000_000
+    wall_clock::now().0 / 1_000_000
 }

@@ -15,6 +15,7 @@ use crate::log_throttle::LogThrottle;
 use crate::sink::encode::Encoder;
 use crate::sink::records::Records;
 use crate::sink::{AckLevel, SinkFault, Unwritten};
+use crate::wall_clock;
 
 /// Reports a fault of a file that another process has moved or removed.
 static ABANDONED: LogThrottle = LogThrottle::new();
@@ -214,7 +215,7 @@ impl Output {
     fn finish(&mut self, context: &mut Context) -> io::Result<()> {
         self.settle(context)?;
         if let Some(live) = &mut self.live {
-            live.finish(UnixNanos::now(), &mut context.disk)?;
+            live.finish(wall_clock::now(), &mut context.disk)?;
             context.status.add_finished();
         }
         self.live = None;
@@ -266,7 +267,7 @@ impl Output {
         if records == 0 {
             return false;
         }
-        match live.replace(UnixNanos::now(), &context.options, &mut context.disk) {
+        match live.replace(wall_clock::now(), &context.options, &mut context.disk) {
             Ok(live) => {
                 let path = self.path.display();
                 tracing::warn!(%path, %error, "fsync failed; the events since the last one are written to a new file");
@@ -312,7 +313,7 @@ impl Output {
         live.cut()?;
         let has_records = live.len() > 0;
         if has_records {
-            live.finish(UnixNanos::now(), &mut context.disk)?;
+            live.finish(wall_clock::now(), &mut context.disk)?;
             context.status.add_finished();
         }
         self.live = None;

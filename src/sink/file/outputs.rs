@@ -17,6 +17,7 @@ use crate::event::{Kind, Origin, UnixNanos};
 use crate::log_throttle::LogThrottle;
 use crate::sink::encode::Encoder;
 use crate::sink::{Selection, SinkFault, Unwritten};
+use crate::wall_clock;
 
 /// How often the age of finished files is checked.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
@@ -191,7 +192,7 @@ impl Outputs {
     pub(in crate::sink) fn tick(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
         self.close_for_reopening();
         let mut result = self.write();
-        let now = UnixNanos::now();
+        let now = wall_clock::now();
         let sync_is_due = self.context.options.fsync == Fsync::Interval
             && self.synced.elapsed() >= self.context.options.fsync_interval;
         if sync_is_due {
@@ -285,14 +286,14 @@ impl Outputs {
         let is_open = |path: &Path| outputs.iter().any(|output| output.path == path && output.live.is_some());
         let mut result = Ok(());
         if self.unrepaired {
-            result = tidy::repair(template, options, UnixNanos::now(), disk, is_open);
+            result = tidy::repair(template, options, wall_clock::now(), disk, is_open);
             self.unrepaired = false;
         }
         if self.untidy && compression_is_idle && self.to_compress.is_empty() {
             self.untidy = false;
             self.tidied = Instant::now();
             let is_open = |path: &Path| outputs.iter().any(|output| output.path == path);
-            match tidy::tidy(template, options, UnixNanos::now(), disk, status, is_open) {
+            match tidy::tidy(template, options, wall_clock::now(), disk, status, is_open) {
                 Ok(to_compress) => self.to_compress = to_compress,
                 Err(error) => result = Err(error),
             }
@@ -329,7 +330,7 @@ mod tests {
     fn take(outputs: &mut Outputs, listener: &str, number: u64, level: AckLevel) {
         let mut batch = BatchBuilder::new(Arc::new(Origin::new("datadog", listener.into(), "peer".into(), 1)));
         let name = batch.push_text("x").into();
-        let header = Header { name, time: None, observed: UnixNanos::now(), position: Position::default() };
+        let header = Header { name, time: None, observed: wall_clock::now(), position: Position::default() };
         batch.event(header).log(Severity::Info, None);
         outputs.take(Selection::new(&batch.take(), Kinds::ALL).numbered(number).at_level(level));
     }

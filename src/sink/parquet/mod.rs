@@ -33,8 +33,8 @@ use super::file::outputs::Outputs;
 use super::file::template::Template;
 use super::file::{FLUSH_BYTES, FileStatus, tidy};
 use super::{Selection, Sink, SinkError, SinkFault, Unwritten};
-use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
+use crate::wall_clock;
 
 pub use self::options::{ColumnType, Compression, Options};
 pub use self::read::read;
@@ -177,7 +177,7 @@ impl Parquet {
             Ok(mut found) => {
                 found.retain(|found| found.state == State::Finished);
                 let remove = |found: &mut Vec<_>| {
-                    tidy::remove_old(found, &self.options.kept(), UnixNanos::now(), &self.to, &self.status)
+                    tidy::remove_old(found, &self.options.kept(), wall_clock::now(), &self.to, &self.status)
                 };
                 match &self.uploader {
                     Some(uploader) => uploader.remove_old(found, remove),

@@ -16,6 +16,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::event::UnixNanos;
+use crate::wall_clock;
 
 pub use class::Class;
 use code::Code;
@@ -197,7 +198,7 @@ impl Sink for ViewSink {
     }
 
     async fn tick(&mut self) -> Result<(), SinkError> {
-        self.view.expire(UnixNanos::now());
+        self.view.expire(wall_clock::now());
         self.pay();
         Ok(())
     }
