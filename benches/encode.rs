@@ -109,7 +109,10 @@ fn encode_each(c: &mut Criterion) {
 fn otlp(group: &mut BenchmarkGroup<'_, WallTime>, workload: &workloads::Workload, batches: &[Batch]) {
     let requests = |batches: &[Batch]| {
         let mut encoder = otlp::Encoder::new(3 << 20, true, 0);
-        batches.iter().flat_map(Batch::events).for_each(|event| assert!(encoder.push(event, true)));
+        for batch in batches {
+            encoder.begin_batch();
+            batch.events().for_each(|event| assert!(encoder.push(event, true)));
+        }
         encoder.end_requests();
         encoder.take_requests()
     };

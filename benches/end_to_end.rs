@@ -16,7 +16,8 @@ use daemon::table::{self, fixed, head, median, rate, row, spread};
 use daemon::{Cost, ceiling, peer, raw};
 
 /// CPU seconds per million events of the fastest other collector that was measured: Fluent Bit 5.1.1, msgpack by
-/// the forward protocol, packed, to a file of 266 bytes a line. Recorded 2026-11 on a similar machine; this bench does not run it.
+/// the forward protocol, packed, to a file of 266 bytes a line. Recorded 2026-11 on a similar machine; this bench does not run
+/// it.
 const FLUENT_BIT: f64 = 3.95;
 
 fn main() {

@@ -1,5 +1,5 @@
-//! What a stream costs: events to a file, and the same lines to a stream of NATS JetStream in memory, on the same machine, with and
-//! without a spool.
+//! What a stream costs: events to a file, and the same lines to a stream of NATS JetStream in memory, on the same machine, with
+//! and without a spool.
 //!
 //! `cargo bench --bench nats [-- EVENTS [REPETITIONS]]` prints a table. CPU seconds are user + system time of the daemon's own
 //! process, so those of the server do not count. Messages are compressed, as they are by default. The server is `nats-server` in

@@ -1,9 +1,9 @@
 //! The sink `otlp`: what a whole daemon needs to send events by gRPC, next to what it needs to write them to a file; what writing
 //! requests costs next to structs of prost; and the time from the daemon's read of an event until a receiver has it.
 //!
-//! `cargo bench --bench otlp [-- [cpu] [encode] [latency] [EVENTS [REPETITIONS]]]` prints tables. CPU seconds are user + system time of the
-//! daemon's own process; machines differ, so compare the ratios of one run. The receiver is a server of gRPC in this process
-//! that discards requests, or, for latency, decodes them. The only assertion is that every event arrives.
+//! `cargo bench --bench otlp [-- [cpu] [encode] [latency] [EVENTS [REPETITIONS]]]` prints tables. CPU seconds are user + system
+//! time of the daemon's own process; machines differ, so compare the ratios of one run. The receiver is a server of gRPC in this
+//! process that discards requests, or, for latency, decodes them. The only assertion is that every event arrives.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
@@ -24,7 +24,11 @@ use otlp_receiver::Receiver;
 use otlp_structs::Structs;
 use tributary::event::Batch;
 use tributary::sink::encode::{Encoder as LineEncoder, Format};
-use tributary::sink::otlp::{Encoder, Signal};
+use tributary::sink::otlp::{Body, Encoder, Signal};
+
+/// As in the daemon: requests of megabytes are allocated again and again.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Spans, calls, logs and metrics, objects of a heap.
 const LOADS: [&str; 4] = ["datadog", "bytefrog v4", "endless v3", "rbkit dump"];
@@ -124,6 +128,8 @@ fn encoding(workload: &workloads::Workload, repetitions: u64) {
             black_box(&out);
         }
     };
+    let mut encoder = Encoder::new(REQUEST_BYTES, true, 0);
+    let mut requests = |batches: &[Batch]| requests(&mut encoder, batches);
     let structs: Vec<Structs> = requests(&batches).iter().map(|(signal, body)| Structs::of(*signal, body)).collect();
     let bytes: usize = requests(&batches).iter().map(|(_, body)| body.len()).sum();
     let nanos = |work: &mut dyn FnMut()| {
@@ -150,9 +156,11 @@ fn seconds_of(work: &mut dyn FnMut()) -> f64 {
     }
 }
 
-fn requests(batches: &[Batch]) -> Vec<(Signal, Vec<u8>)> {
-    let mut encoder = Encoder::new(REQUEST_BYTES, true, 0);
-    batches.iter().flat_map(Batch::events).for_each(|event| assert!(encoder.push(event, true)));
+fn requests(encoder: &mut Encoder, batches: &[Batch]) -> Vec<(Signal, Body)> {
+    for batch in batches {
+        encoder.begin_batch();
+        batch.events().for_each(|event| assert!(encoder.push(event, true)));
+    }
     encoder.end_requests();
     encoder.end_heap();
     encoder.take_requests().into_iter().map(|request| (request.signal, request.body)).collect()

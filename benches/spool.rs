@@ -1,4 +1,5 @@
-//! What a spool costs: events to a file, and the same lines as HTTP requests to a server on loopback, with and without a spool.
+//! What a spool costs: events to a file; the same lines to a spool whose server is away; and the same lines as HTTP requests to a
+//! server on loopback, with and without a spool.
 //!
 //! `cargo bench --bench spool [-- EVENTS [REPETITIONS]]` prints a table. CPU seconds are user + system time of the daemon's own
 //! process. Every event arrives, and the requests are not compressed, so the same bytes are written to the file, to the spool
@@ -24,14 +25,19 @@ fn main() {
     let endpoint = receive();
     let http = format!("type = \"http\"\nendpoint = \"http://{endpoint}/\"\n");
     let spooled = format!("{http}spool = {{ dir = \"spool\", max_bytes = \"10GiB\", min_free_bytes = \"0B\" }}\n");
-    let sinks = [("file", FILE), ("http without a spool", http.as_str()), ("http with a spool", spooled.as_str())];
-    let mut runs: [Vec<Cost>; 3] = Default::default();
+    let away = spooled.replace(&endpoint.to_string(), &daemon::free_address().to_string());
+    let load = Load::named("datadog");
+    let to = |sink: &str| Cost::of_load(load, events, "", &[sink], &[]).0;
+    let mut runs: [Vec<Cost>; 4] = Default::default();
     for _ in 0..repetitions {
-        for ((_, sink), runs) in sinks.iter().zip(&mut runs) {
-            runs.push(Cost::of_load(Load::named("datadog"), events, "", &[sink], &[]).0);
-        }
+        runs[0].push(to(FILE));
+        // Nothing of it is written to its destination.
+        runs[1].push(Cost::of_sums(load, events, "", &[&away]));
+        runs[2].push(to(&http));
+        runs[3].push(to(&spooled));
     }
-    table::print_beside_the_first(repetitions, &sinks.map(|(name, _)| name), &runs);
+    let names = ["file", "spool, the server is away", "http without a spool", "http with a spool"];
+    table::print_beside_the_first(repetitions, &names, &runs);
 }
 
 /// Starts a server that accepts every request; returns its address.

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::memory::MemoryBudget;
 use crate::options::ByteSize;
-use crate::pipeline::accounting::{Accounting, SinkTotals};
+use crate::pipeline::accounting::{Accounting, ListenerCounters, SinkTotals, StoreFault};
 use crate::sink::file::UploadTotals;
 use crate::wall_clock;
 
@@ -143,11 +143,29 @@ impl Health {
             let blocked = remotes.iter().find(|(_, state, _)| state.is_blocked);
             blocked.map(|(name, state, _)| format!("sink {name} cannot send: {state}"))
         };
-        down.or_else(cannot_start).or_else(blocked).or_else(|| self.hangs())
+        let store = || {
+            let faults = self.store_faults();
+            let blocked = faults.into_iter().find(|(_, fault)| fault.is_blocked);
+            blocked.map(|(name, fault)| format!("listener {name} cannot use what it shares: {}", fault.why))
+        };
+        let streams = self.accounting.listeners();
+        let away = || {
+            let fault =
+                |listener: &Arc<ListenerCounters>| Some((listener.name().to_owned(), listener.stream().fault()?));
+            let (name, why) = streams.iter().find_map(fault)?;
+            Some(format!("listener {name} cannot receive: {why}"))
+        };
+        down.or_else(cannot_start).or_else(blocked).or_else(store).or_else(away).or_else(|| self.hangs())
     }
 
-    /// Notes for the operator of a daemon that is ready: the destinations that are away while their spools have room, and the object
-    /// stores that do not take files.
+    /// The listeners that cannot use what they share with other daemons, by their names.
+    fn store_faults(&self) -> Vec<(String, StoreFault)> {
+        let listeners = self.accounting.listeners();
+        listeners.iter().filter_map(|counters| Some((counters.name().to_owned(), counters.store_fault()?))).collect()
+    }
+
+    /// Notes for the operator of a daemon that is ready: the destinations that are away while their spools have room, and the
+    /// object stores that do not take files.
     pub fn notes(&self) -> Vec<String> {
         let remotes = self.accounting.remotes();
         let away = remotes.iter().filter(|(_, state, _)| state.is_spooled && state.events > 0 && state.fault.is_some());
@@ -157,7 +175,9 @@ impl Health {
             let size = ByteSize(waiting_bytes);
             Some(format!("sink {name}: {waiting} files ({size}) wait to be uploaded; last error: {}", fault?))
         });
-        away.chain(behind).collect()
+        let stores = self.store_faults().into_iter();
+        let stores = stores.map(|(name, fault)| format!("listener {name}: what it shares is away: {}", fault.why));
+        away.chain(behind).chain(stores).collect()
     }
 }
 

@@ -9,6 +9,8 @@
 //!   4  pipeline  sink                        queues and accounting; encoders, files, streams
 //!      select                                what a sink takes, and what it may show
 //!      zico_store  rbkit_store               registered agents; profiles that were switched on
+//!      endless_store                         delivered events that daemons share
+//!      nats                                  servers of NATS: connections, JetStream's API
 //!   3  protocol                              sessions: bytes and time in, events and replies out; no I/O
 //!   2  explain  profile                      annotated bytes; flame graphs and heap tables
 //!   1  codec  memory  options                bounded readers; the memory budget; the checked option reader
@@ -29,12 +31,14 @@ pub mod config;
 pub mod decode;
 mod directories;
 pub mod driver;
+pub mod endless_store;
 pub mod event;
 pub mod explain;
 pub mod health;
 pub mod histogram;
 mod log_throttle;
 pub mod memory;
+pub mod nats;
 pub mod options;
 pub mod pipeline;
 pub mod profile;

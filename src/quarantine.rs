@@ -23,10 +23,11 @@ use crate::memory::MemoryBudget;
 use crate::pipeline::accounting::ListenerCounters;
 use crate::pipeline::{DeliveryOutcome, Sender};
 use crate::protocol::endless::EndlessExchange;
+use crate::protocol::nats::NatsExchange;
 use crate::protocol::zico::ZicoExchange;
 use crate::protocol::{Exchange, Now, Protocol, Request};
 use crate::transport::clock::Clock;
-use crate::transport::options::HttpOptions;
+use crate::transport::options::QuarantineOptions;
 use crate::transport::quarantine::RECEIVED_HEADER;
 
 /// The extension of complete files.
@@ -139,12 +140,15 @@ impl Decoder {
     pub(crate) fn of(listener: &ListenerConfig, memory: &Arc<MemoryBudget>) -> Option<Decoder> {
         let (memory, definitions) = (memory.clone(), listener.options.emit_definitions);
         Some(Decoder(match listener.protocol.clone() {
-            ProtocolOptions::Endless(options, _) => Box::new(move |request, origin, counters, now, take| {
+            ProtocolOptions::Endless(options, ..) => Box::new(move |request, origin, counters, now, take| {
                 again(&EndlessExchange::new(options.clone(), &memory), request, origin, counters, now, take)
             }),
             ProtocolOptions::Zico(options, ..) => Box::new(move |request, origin, counters, now, take| {
                 let exchange = ZicoExchange::recorded(options.clone(), definitions, &memory);
                 again(&exchange, request, origin, counters, now, take)
+            }),
+            ProtocolOptions::Nats(options) => Box::new(move |request, origin, counters, now, take| {
+                again(&NatsExchange::new(options.limits, &memory), request, origin, counters, now, take)
             }),
             _ => return None,
         }))
@@ -245,8 +249,8 @@ impl Quarantined {
         clock: Clock,
         tasks: TaskTracker,
     ) -> Option<Arc<Quarantined>> {
-        let http = http_options(listener).filter(|http| !http.quarantine.dir.as_os_str().is_empty())?;
-        let (directory, longest) = (http.quarantine.dir.join(&listener.name), http.delivery_timeout);
+        let (options, longest) = options(listener).filter(|(options, _)| !options.dir.as_os_str().is_empty())?;
+        let directory = options.dir.join(&listener.name);
         let decoder = Decoder::of(listener, memory)?;
         let one_by_one = tokio::sync::Mutex::default();
         Some(Arc::new(Quarantined { directory, longest, decoder, sender, counters, clock, tasks, one_by_one }))
@@ -308,10 +312,13 @@ impl Quarantined {
     }
 }
 
-/// The options of a listener whose protocol has requests.
-pub(crate) fn http_options(listener: &ListenerConfig) -> Option<&HttpOptions> {
+/// The quarantine of a listener whose protocol has requests or messages, and how long delivering one may take.
+pub(crate) fn options(listener: &ListenerConfig) -> Option<(&QuarantineOptions, Duration)> {
     match &listener.protocol {
-        ProtocolOptions::Endless(_, http) | ProtocolOptions::Zico(_, _, http) => Some(http),
+        ProtocolOptions::Endless(_, _, http) | ProtocolOptions::Zico(_, _, http) => {
+            Some((&http.quarantine, http.delivery_timeout))
+        }
+        ProtocolOptions::Nats(options) => Some((&options.quarantine, options.ack_wait)),
         _ => None,
     }
 }

@@ -120,13 +120,18 @@ fn wait_for_start(received: &Receiver<String>) -> Option<SocketAddr> {
         let line = received.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("the daemon does not start:\n{log}"));
         log.push_str(&line);
         log.push('\n');
-        if line.contains(" listener ") && address.is_none() {
-            address = line.split(" on ").nth(1).and_then(|address| address.trim().parse().ok());
+        if line.contains(" listening ") && address.is_none() {
+            address = field(&line, "address").and_then(|address| address.parse().ok());
         }
-        if line.contains(" sink ") {
+        if line.contains(" sink sink=") {
             return address;
         }
     }
+}
+
+/// A field of a line of the log.
+fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    line.split_once(&format!(" {name}="))?.1.split(' ').next()
 }
 
 /// The log of a stopped daemon with its final counters, and its files.
@@ -147,18 +152,26 @@ impl FinalCounters {
 
     /// Bytes that the daemon read from agents.
     pub fn bytes_read(&self) -> u64 {
-        let before = self.text.split(" bytes in = ").next().unwrap();
-        before.split_whitespace().last().unwrap().parse().expect(&self.text)
+        let totals = self.text.lines().find(|line| line.contains(" listener totals "));
+        totals.and_then(|line| field(line, "bytes_in")?.parse().ok()).expect(&self.text)
+    }
+
+    /// Asserts that no byte was lost.
+    fn check_bytes(&self) {
+        let mut totals = self.text.lines().filter(|line| line.contains(" listener totals ")).peekable();
+        assert!(totals.peek().is_some(), "no totals:\n{}", self.text);
+        assert!(totals.all(|line| field(line, "bytes_lost") == Some("0")), "bytes were lost:\n{}", self.text);
     }
 
     /// Asserts for every sink that `sent` events were written and nothing was lost. Returns `sent = written + lost`.
     pub fn check(&self, sent: u64) -> String {
-        let FinalCounters { text, .. } = self;
-        assert!(text.contains("decoded + 0 lost;"), "bytes were lost:\n{text}");
-        let expected = format!("{sent} events = {sent} written + 0 shed + 0 failed");
-        let mut sinks = text.lines().filter(|line| line.contains(" shed + ")).peekable();
-        assert!(sinks.peek().is_some(), "no counters:\n{text}");
-        assert!(sinks.all(|line| line.ends_with(&expected)), "{sent} events were sent, not all are written:\n{text}");
+        self.check_bytes();
+        let all = sent.to_string();
+        let expected = [("events", &*all), ("written", &*all), ("shed", "0"), ("failed", "0")];
+        let mut sinks = self.text.lines().filter(|line| line.contains(" sink totals ")).peekable();
+        assert!(sinks.peek().is_some(), "no totals:\n{}", self.text);
+        let is_expected = |line: &str| expected.iter().all(|(name, value)| field(line, name) == Some(value));
+        assert!(sinks.all(is_expected), "{sent} events were sent, not all are written:\n{}", self.text);
         format!("{0} = {0} + 0", table::count(sent))
     }
 }
@@ -205,7 +218,7 @@ impl Cost {
             SentEvents { events: sent, before: 0 }
         };
         let check = |counters: &FinalCounters, _| {
-            assert!(counters.text.contains("decoded + 0 lost;"), "bytes were lost:\n{}", counters.text);
+            counters.check_bytes();
             "summed up".to_owned()
         };
         Cost::run(&load.config(direction, more, sinks), |_| (), send, check).0

@@ -1,62 +1,35 @@
 //! The open connections of the endpoint, in a fixed number.
 //!
-//! A new connection is always accepted. If there are too many then, the one that has waited longest for its request is
-//! closed: so connections that send nothing, or send slowly, do not keep others out.
+//! A new connection is always accepted. If there are too many then, one is closed: first the one that has had no request for
+//! longest, then the one that has waited longest for its request. So connections that send nothing, send slowly, or are kept
+//! open do not keep others out.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::Instant;
+
+use super::stage::{Progress, Stage};
 
 /// A connection without a complete request is not closed for another one before it has had this much time.
 const MIN_HEAD_TIME: Duration = Duration::from_millis(25);
 /// The same for a connection that has not received its whole response.
 const MIN_RESPONSE_TIME: Duration = Duration::from_secs(1);
 
-/// What a connection is doing.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Stage {
-    /// Its TLS handshake and the head of its request.
-    Head,
-    /// Its response, since this moment.
-    Response(Instant),
-    /// A live view, which ends when its reader or the daemon ends it.
-    Tap,
-}
-
-/// The stage of a connection, shared with the task that serves it.
-#[derive(Clone, Debug)]
-pub(super) struct Progress(Arc<Mutex<Stage>>);
-
-impl Progress {
-    fn new() -> Progress {
-        Progress(Arc::new(Mutex::new(Stage::Head)))
-    }
-
-    pub(super) fn stage(&self) -> Stage {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn set(&self, stage: Stage) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stage;
-    }
-}
-
 /// A connection that is being served.
 struct Open {
     task: Id,
     abort: AbortHandle,
-    accepted: Instant,
     progress: Progress,
 }
 
 impl Open {
-    /// When it may be closed for another connection. None: never.
-    fn closable_from(&self) -> Option<Instant> {
+    /// When it may be closed for another connection, after those of a lower rank. None: never.
+    fn closable_from(&self) -> Option<(u8, Instant)> {
         match self.progress.stage() {
-            Stage::Head => Some(self.accepted + MIN_HEAD_TIME),
-            Stage::Response(since) => Some(since + MIN_RESPONSE_TIME),
+            Stage::Idle(since) => Some((0, since)),
+            Stage::Head(since) => Some((1, since + MIN_HEAD_TIME)),
+            Stage::Response(since) => Some((2, since + MIN_RESPONSE_TIME)),
             Stage::Tap => None,
         }
     }
@@ -65,7 +38,6 @@ impl Open {
 /// The open connections, each served by a task of its own. Dropped: all are closed.
 pub(super) struct Connections {
     tasks: JoinSet<()>,
-    /// In the order in which they were accepted.
     open: Vec<Open>,
     max: usize,
 }
@@ -82,7 +54,7 @@ impl Connections {
             return None;
         }
         let now = Instant::now();
-        let from = self.open.iter().filter_map(Open::closable_from).min();
+        let from = self.open.iter().filter_map(Open::closable_from).map(|(_, from)| from).min();
         from.map_or_else(|| Some(now + MIN_RESPONSE_TIME), |from| Some(from).filter(|from| *from > now))
     }
 
@@ -91,26 +63,21 @@ impl Connections {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let closed = if self.open.len() >= self.max { self.close_slowest() } else { None };
+        let closed = if self.open.len() >= self.max { self.close_one() } else { None };
         let progress = Progress::new();
         let abort = self.tasks.spawn(serve(progress.clone()));
-        self.open.push(Open { task: abort.id(), abort, accepted: Instant::now(), progress });
+        self.open.push(Open { task: abort.id(), abort, progress });
         closed
     }
 
-    /// Closes the connection that has waited longest for its request; if there is none, the one with the oldest response.
-    fn close_slowest(&mut self) -> Option<Stage> {
+    /// Closes the connection of the lowest rank that has been there for longest.
+    fn close_one(&mut self) -> Option<Stage> {
         let now = Instant::now();
-        let closable = |open: &Open| open.closable_from().is_some_and(|from| from <= now);
-        let is_head = |open: &Open| open.progress.stage() == Stage::Head;
-        let head = self.open.iter().position(|open| is_head(open) && closable(open));
-        let slowest = head.or_else(|| {
-            let responses = self.open.iter().enumerate().filter(|(_, open)| closable(open));
-            responses.min_by_key(|(_, open)| open.closable_from()).map(|(index, _)| index)
-        });
-        let slowest = self.open.remove(slowest?);
-        slowest.abort.abort();
-        Some(slowest.progress.stage())
+        let closable = self.open.iter().enumerate().filter_map(|(index, open)| Some((open.closable_from()?, index)));
+        let ((..), index) = closable.filter(|((_, from), _)| *from <= now).min()?;
+        let closed = self.open.swap_remove(index);
+        closed.abort.abort();
+        Some(closed.progress.stage())
     }
 
     /// Waits until a connection has ended. Never returns if none is open.

@@ -15,7 +15,8 @@ use prometheus_client::registry::Registry;
 use crate::event::{Kind, Reason};
 use crate::health::Reloads;
 use crate::histogram::DurationTotals;
-use crate::pipeline::accounting::{ListenerTotals, SinkTotals, Totals};
+use crate::pipeline::accounting::{ListenerTotals, SinkTotals, StreamTotals, Totals};
+use crate::protocol::Protocol;
 use crate::select::Rule;
 use crate::sink::file::FileTotals;
 use crate::sink::{AckLevel, RemoteState};
@@ -30,6 +31,8 @@ struct Reading {
     totals: Totals,
     remotes: Vec<(String, RemoteState, DurationTotals)>,
     files: Vec<(String, FileTotals)>,
+    /// The sinks of the configuration, with their types.
+    sinks: Vec<(String, &'static str)>,
     reloads: Reloads,
     certificates: Vec<(String, i64)>,
     memory: (u64, u64),
@@ -47,6 +50,24 @@ pub(super) struct Process {
     open_files: u64,
 }
 
+/// A name, its help, and its value.
+type StreamCounter = (&'static str, &'static str, fn(&StreamTotals) -> u64);
+
+/// Counters of listeners that receive from a stream.
+const STREAM_COUNTERS: [StreamCounter; 3] = [
+    (
+        "tributary_redelivered_messages",
+        "Messages that were delivered before, to this daemon or another one",
+        |stream| stream.redelivered,
+    ),
+    ("tributary_redelivered_events", "Events of such messages", |stream| stream.redelivered_events),
+    (
+        "tributary_quarantined_messages",
+        "Messages that could not be read or delivered, and are in the quarantine",
+        |stream| stream.quarantined,
+    ),
+];
+
 type Labels<const N: usize> = [(&'static str, String); N];
 
 fn body(subject: &Subject) -> Result<String, fmt::Error> {
@@ -54,6 +75,7 @@ fn body(subject: &Subject) -> Result<String, fmt::Error> {
         totals: subject.accounting.totals(),
         remotes: subject.accounting.remotes(),
         files: subject.accounting.files(),
+        sinks: subject.layout.get().sinks.iter().map(|sink| (sink.name.clone(), sink.kind)).collect(),
         reloads: subject.health.reloads(),
         certificates: subject.certificates.expiries(),
         memory: (subject.memory.used(), subject.memory.limit()),
@@ -173,7 +195,37 @@ impl Collector for Reading {
                 ([listener, protocol, ("code", (*code).to_owned())], *count)
             })
         });
+        let streams = || listeners.iter().filter(|one| one.protocol == Protocol::Nats);
+        let label = |one: &ListenerTotals| -> Labels<1> { [("listener", one.name.clone())] };
+        for (name, help, count) in STREAM_COUNTERS {
+            counters(&mut encoder, name, help, streams().map(|one| (label(one), count(&one.stream))))?;
+        }
+        gauges(
+            &mut encoder,
+            "tributary_stream_pending_messages",
+            "Messages of the stream that were not delivered to a daemon yet, when the server was asked last",
+            streams().map(|one| (label(one), one.stream.pending as i64)),
+        )?;
+        gauges(
+            &mut encoder,
+            "tributary_stream_unacknowledged_messages",
+            "Messages that were delivered to a daemon and are not acknowledged, when the server was asked last",
+            streams().map(|one| (label(one), one.stream.unacknowledged as i64)),
+        )?;
         counters(&mut encoder, "tributary_warnings", "Unusual input that caused no loss", warnings)?;
+        let recognizing = listeners.iter().filter(|one| one.protocol.recognizes_repeats());
+        let repeats = recognizing.flat_map(|one| {
+            ["local", "shared"].map(|known| {
+                let [listener, protocol] = of(one);
+                ([listener, protocol, ("known", known.to_owned())], one.repeats[usize::from(known == "shared")])
+            })
+        });
+        counters(
+            &mut encoder,
+            "tributary_repeats",
+            "Events left out because this daemon (local) or another one (shared) has delivered them before",
+            repeats,
+        )?;
         gauges(
             &mut encoder,
             "tributary_connections",
@@ -223,8 +275,20 @@ impl Collector for Reading {
             "Events that are queued for a sink or being written",
             in_flight,
         )?;
-        let queues = sinks.iter().map(|sink| ([("sink", sink.name.clone())], sink.queue_batches as i64));
-        gauges(&mut encoder, "tributary_sink_queue_batches", "Batches in the queue of a sink", queues)?;
+        let queues = |value: fn(&SinkTotals) -> u64| {
+            let shown = move |sink: &SinkTotals| i64::try_from(value(sink)).unwrap_or(i64::MAX);
+            sinks.iter().map(move |sink| ([("sink", sink.name.clone())], shown(sink)))
+        };
+        let help = "Batches in the queue of a sink, and those that it writes";
+        gauges(&mut encoder, "tributary_sink_queue_batches", help, queues(|sink| sink.queue_batches))?;
+        let help = "Memory of the batches in the queue of a sink, and of those that it writes";
+        gauges(&mut encoder, "tributary_sink_queue_bytes", help, queues(|sink| sink.queue_bytes))?;
+        let help = "Batches that the queue of a sink takes: buffer_batches";
+        let capacity = queues(|sink| sink.queue_capacity.batches);
+        gauges(&mut encoder, "tributary_sink_queue_capacity_batches", help, capacity)?;
+        let help = "Bytes of batches that the queue of a sink takes: buffer_bytes";
+        let capacity = queues(|sink| sink.queue_capacity.bytes);
+        gauges(&mut encoder, "tributary_sink_queue_capacity_bytes", help, capacity)?;
         let cannot_start =
             |name: &str| self.remotes.iter().any(|(remote, state, _)| remote == name && state.cannot_start.is_some());
         let is_up = |sink: &SinkTotals| !sink.is_retrying && !sink.is_dead && !cannot_start(&sink.name);
@@ -233,6 +297,8 @@ impl Collector for Reading {
         let shedding = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(sink.is_shedding)));
         let help = "Whether a sink has shed events in the last 10 seconds";
         gauges(&mut encoder, "tributary_sink_shedding", help, shedding)?;
+        let kinds = self.sinks.iter().map(|(name, kind)| ([("sink", name.clone()), ("type", (*kind).to_owned())], 1));
+        gauges(&mut encoder, "tributary_sink_info", "The type of a sink", kinds)?;
         remotes(&mut encoder, &self.remotes)?;
         files(&mut encoder, &self.files)?;
         reloads(&mut encoder, self.reloads)?;
@@ -311,6 +377,8 @@ fn files(encoder: &mut DescriptorEncoder<'_>, files: &[(String, FileTotals)]) ->
         files.iter().map(move |(name, totals)| -> (Labels<1>, u64) { ([("sink", name.clone())], value(totals)) })
     };
     counters(encoder, "tributary_file_bytes", "Bytes written to files, before compression", all(|of| of.bytes))?;
+    let help = "Events of messages that were delivered again and are in the files already";
+    counters(encoder, "tributary_repeated_events", help, all(|of| of.repeats))?;
     counters(encoder, "tributary_files_finished", "Files finished by size, time or date", all(|of| of.finished))?;
     let help = "Finished files removed, as keep_files, keep_bytes and keep_time say";
     counters(encoder, "tributary_files_removed", help, all(|of| of.removed))?;

@@ -1,8 +1,8 @@
 //! The admin endpoint of a running daemon, over HTTP: health, metrics, agents and their commands, live views, the page and its
 //! API.
 //!
-//! It has tasks of its own, so it responds while listeners are busy and while the daemon stops. A connection has one
-//! request.
+//! It has tasks of its own, so it responds while listeners are busy and while the daemon stops. A connection is kept open for
+//! further requests, within limits.
 
 mod agents;
 mod api;
@@ -14,20 +14,25 @@ pub mod options;
 mod page;
 mod quarantine;
 mod response;
+mod stage;
 mod tap;
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -45,15 +50,19 @@ use crate::pipeline::tap::Taps;
 use crate::sink::view::View;
 use crate::transport::tls::{Certificates, Tls};
 
-use connections::{Connections, Progress, Stage};
+use connections::Connections;
 use exposition::Exposition;
 pub(crate) use guard::COMMAND_HEADER;
 use guard::Guard;
 use options::AdminOptions;
 use response::{AdminResponse, error, method_not_allowed, text};
+use stage::{Progress, Stage, WatchedStream};
 
 /// The longest head of a request.
 const MAX_HEAD_BYTES: usize = 16 << 10;
+/// What the system keeps of responses that a client has not received. With more, a client that reads nothing would have many
+/// requests answered.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// When the daemon stops, connections have this much time for the rest of their responses.
 const CLOSE_TIME: Duration = Duration::from_millis(500);
 /// The pause after an error of `accept`.
@@ -83,6 +92,21 @@ struct Limits {
     connections: usize,
     head_time: Duration,
     response_time: Duration,
+    idle_time: Duration,
+    /// Requests of one connection.
+    requests: u32,
+}
+
+impl Limits {
+    /// When a connection in this stage is closed, and the option that says so.
+    fn deadline(self, stage: Stage) -> Option<(Instant, &'static str)> {
+        match stage {
+            Stage::Head(since) => Some((since + self.head_time, "head_timeout")),
+            Stage::Response(since) => Some((since + self.response_time, "response_timeout")),
+            Stage::Idle(since) => Some((since + self.idle_time, "idle_timeout")),
+            Stage::Tap => None,
+        }
+    }
 }
 
 /// The parts of the daemon that the endpoint shows and commands.
@@ -164,6 +188,8 @@ impl Endpoint {
             connections: options.max_connections,
             head_time: options.head_timeout,
             response_time: options.response_timeout,
+            idle_time: options.idle_timeout,
+            requests: options.max_requests_per_connection,
         };
         let guard = Guard::new(token, &options.hosts);
         Ok(Endpoint { socket: TcpListener::bind(address).await?, tls, guard, scope, limits })
@@ -213,13 +239,15 @@ impl Endpoint {
                     continue;
                 }
             };
+            // Without it the connection works as well.
+            let _ = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER_BYTES);
             let tls = tls.as_ref().map(Tls::acceptor);
             let closed = connections.add(|progress| {
                 let (subject, api, guard) = (subject.clone(), shared.clone(), guard.clone());
-                let connection = Connection { subject, api, guard, scope, progress };
-                connection.serve(stream, tls, limits)
+                let connection = Connection { subject, api, guard, scope, limits, progress };
+                connection.serve(stream, tls, closing.clone())
             });
-            if closed.is_some()
+            if closed.is_some_and(|stage| !matches!(stage, Stage::Idle(_)))
                 && let Some(suppressed) = closed_early.permit()
             {
                 let max_connections = limits.connections;
@@ -259,61 +287,77 @@ struct Connection {
     api: Arc<api::Shared>,
     guard: Guard,
     scope: Scope,
+    limits: Limits,
     progress: Progress,
 }
 
 impl Connection {
-    /// Serves the connection within its time limits. A live view has none.
-    async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>, limits: Limits) {
-        let progress = self.progress.clone();
-        let mut serving = pin!(self.serve_stream(stream, tls));
-        let mut deadline = Instant::now() + limits.head_time;
-        loop {
-            tokio::select! {
-                () = &mut serving => return,
-                () = sleep_until(deadline) => {}
+    /// Serves the connection within its time limits, until `closing`. A live view has none.
+    async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>, closing: CancellationToken) {
+        let (progress, limits) = (self.progress.clone(), self.limits);
+        let mut serving = pin!(self.serve_stream(stream, tls, closing));
+        let mut timer = pin!(sleep_until(Instant::now()));
+        // The stage changes only while the connection is polled.
+        poll_fn(|context| {
+            if serving.as_mut().poll(context).is_ready() {
+                return Poll::Ready(());
             }
-            match progress.stage() {
-                Stage::Head => {
-                    debug!("an admin connection sent no request in time (head_timeout)");
-                    return;
-                }
-                Stage::Response(since) if since + limits.response_time > Instant::now() => {
-                    deadline = since + limits.response_time;
-                }
-                Stage::Response(_) => {
-                    debug!("an admin response took too long (response_timeout)");
-                    return;
-                }
-                Stage::Tap => return serving.await,
+            let Some((deadline, option)) = limits.deadline(progress.stage()) else { return Poll::Pending };
+            if timer.deadline() != deadline {
+                timer.as_mut().reset(deadline);
             }
-        }
+            timer.as_mut().poll(context).map(|()| debug!(option, "an admin connection was closed at a time limit"))
+        })
+        .await;
     }
 
-    async fn serve_stream(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
+    async fn serve_stream(self, stream: TcpStream, tls: Option<TlsAcceptor>, closing: CancellationToken) {
         // A socket without an address is closed already.
         let Ok(local) = stream.local_addr() else { return };
         match tls {
-            None => self.serve_http(stream, local).await,
+            None => self.serve_http(stream, local, closing).await,
             Some(tls) => match tls.accept(stream).await {
-                Ok(stream) => self.serve_http(stream, local).await,
+                Ok(stream) => self.serve_http(stream, local, closing).await,
                 Err(error) => debug!(%error, "the TLS handshake of an admin connection failed"),
             },
         }
     }
 
-    async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin, local: SocketAddr) {
+    async fn serve_http(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        local: SocketAddr,
+        closing: CancellationToken,
+    ) {
+        let stream = WatchedStream::new(stream, self.progress.clone());
         let service = service_fn(move |request| {
             let connection = self.clone();
-            async move { Ok::<_, Infallible>(connection.respond(request, local).await) }
+            async move { Ok::<_, Infallible>(connection.serve_request(request, local).await) }
         });
-        let connection = http1::Builder::new()
-            .keep_alive(false)
-            .max_buf_size(MAX_HEAD_BYTES)
-            .serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = connection.await {
+        let connection =
+            http1::Builder::new().max_buf_size(MAX_HEAD_BYTES).serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        let result = tokio::select! {
+            result = connection.as_mut() => result,
+            () = closing.cancelled() => {
+                // An idle connection is closed, any other after its response.
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = result {
             debug!(%error, "an admin connection failed");
         }
+    }
+
+    /// Responds. The connection is closed after its last request, and after a live view.
+    async fn serve_request(&self, request: Request<Incoming>, local: SocketAddr) -> AdminResponse {
+        let is_last = self.progress.begin_response() >= self.limits.requests;
+        let mut response = self.progress.watch(self.respond(request, local).await);
+        if is_last || self.progress.stage() == Stage::Tap {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 
     /// Whether the request is accepted.
@@ -331,7 +375,6 @@ impl Connection {
     }
 
     async fn respond(&self, request: Request<Incoming>, local: SocketAddr) -> AdminResponse {
-        self.progress.set(Stage::Response(Instant::now()));
         let path = request.uri().path();
         let is_api = path.starts_with("/api/");
         if self.scope == Scope::Metrics {
@@ -360,7 +403,7 @@ impl Connection {
             (&Method::GET, ["tap"]) => {
                 let response = tap::open(&self.subject, request.uri().query().unwrap_or_default());
                 if response.status() == StatusCode::OK {
-                    self.progress.set(Stage::Tap);
+                    self.progress.begin_tap();
                 }
                 response
             }

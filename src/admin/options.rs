@@ -30,12 +30,16 @@ pub struct AdminOptions {
     /// Host names and IP addresses that requests may have in their Host header, besides loopback and the address of the
     /// connection. In lower case. Default: none.
     pub hosts: Vec<String>,
-    /// Open connections; when there are more, the slowest is closed. Default: 16. 8 to 1024.
+    /// Open connections; when there are more, one without a request is closed, or the slowest. Default: 16. 8 to 1024.
     pub max_connections: usize,
     /// How long a connection may take for its request, the TLS handshake included. Default: 5 s. At least 10 ms.
     pub head_timeout: Duration,
     /// How long a response may take, except that of `/tap`. Default: 2 min. At least 1 s.
     pub response_timeout: Duration,
+    /// How long a connection is kept open for a further request. Default: 30 s. At least 10 ms.
+    pub idle_timeout: Duration,
+    /// Requests of one connection; after the last one it is closed. Default: 1,000. At least 1.
+    pub max_requests_per_connection: u32,
     /// TLS. None: plain TCP.
     pub tls: Option<TlsOptions>,
     /// The daemon is not ready when a sink has events and has written none for this long. Default: 30 s. At least 1 s.
@@ -49,6 +53,7 @@ impl AdminOptions {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
         let listen = section.address_or_none("listen", address);
         let second = Duration::from_secs(1);
+        let short = Duration::from_millis(10)..=Duration::from_secs(3600);
         let options = AdminOptions {
             listen,
             is_default: listen == Some(address),
@@ -56,12 +61,14 @@ impl AdminOptions {
             token_file: section.optional_path("token_file"),
             hosts: section.list_of_text("hosts").iter().map(|host| host.to_ascii_lowercase()).collect(),
             max_connections: section.count("max_connections", default.max_connections, 8..=1024),
-            head_timeout: section.duration(
-                "head_timeout",
-                default.head_timeout,
-                Duration::from_millis(10)..=Duration::from_secs(3600),
-            ),
+            head_timeout: section.duration("head_timeout", default.head_timeout, short.clone()),
             response_timeout: section.duration("response_timeout", default.response_timeout, second..=LONGEST),
+            idle_timeout: section.duration("idle_timeout", default.idle_timeout, short),
+            max_requests_per_connection: section.count(
+                "max_requests_per_connection",
+                default.max_requests_per_connection as usize,
+                1..=1_000_000,
+            ) as u32,
             tls: section.optional_section("tls", TlsOptions::read).flatten(),
             stall_time: section.duration("stall_time", default.stall_time, second..=LONGEST),
         };
@@ -114,6 +121,8 @@ impl Default for AdminOptions {
             max_connections: 16,
             head_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(120),
+            idle_timeout: Duration::from_secs(30),
+            max_requests_per_connection: 1_000,
             tls: None,
             stall_time: Duration::from_secs(30),
         }

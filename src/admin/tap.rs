@@ -299,6 +299,6 @@ fn body_of(protocol: &str) -> Option<http::Body> {
     match Protocol::by_name(protocol)? {
         Protocol::Endless => Some(endless::explain::body),
         Protocol::Zico => Some(zico::explain::body),
-        Protocol::Bytefrog | Protocol::Datadog | Protocol::Rbkit => None,
+        Protocol::Bytefrog | Protocol::Datadog | Protocol::Rbkit | Protocol::Nats => None,
     }
 }

@@ -127,6 +127,12 @@ fn configured(config: Option<PathBuf>) -> Result<Vec<Store>, Failure> {
     let (source, loaded) = run::load(config)?;
     let mut stores = Vec::new();
     for listener in &loaded.config.listeners {
+        if let Some(bucket) = listener.protocol.bucket()
+            && let ProtocolOptions::Zico(..) = listener.protocol
+        {
+            let (name, bucket) = (&listener.name, &bucket.bucket);
+            say(format_args!("listener {name}: its agents are in a bucket of NATS: `nats kv ls {bucket}` lists them"));
+        }
         if let ProtocolOptions::Zico(_, StoreOptions { state_dir: Some(dir), session_timeout, .. }, _) =
             &listener.protocol
         {

@@ -123,7 +123,7 @@ enum Content {
 impl clap::ValueEnum for Content {
     fn value_variants<'a>() -> &'a [Self] {
         const fn received(number: usize) -> Content {
-            Content::Received(NamedProtocol(Protocol::ALL[number]))
+            Content::Received(NamedProtocol(Protocol::OF_AGENTS[number]))
         }
         const ALL: [Content; 7] =
             [received(0), received(1), received(2), received(3), received(4), Content::Events, Content::Parquet];
@@ -181,7 +181,7 @@ impl Arguments {
         let versions = match protocol {
             Protocol::Bytefrog => 1..=4,
             Protocol::Endless => 0..=3,
-            Protocol::Datadog | Protocol::Rbkit | Protocol::Zico => {
+            Protocol::Datadog | Protocol::Rbkit | Protocol::Zico | Protocol::Nats => {
                 let why =
                     format!("--protocol-version {version}: bytes of {protocol} say their version; omit the option");
                 return Err(Failure::Misused(why));
@@ -252,9 +252,12 @@ fn decode(arguments: &Arguments, protocol: Protocol, files: Vec<Input>, output: 
             decoder.requests(&exchange, submitted)?;
             decoder.rest(&exchange)
         }
-        ProtocolOptions::Endless(own, _) => {
+        ProtocolOptions::Endless(own, ..) => {
             let version = version.unwrap_or(ENDLESS_VERSION);
             decoder.requests(&EndlessExchange::new(own, &memory), |bundle| upload(version, bundle))
+        }
+        ProtocolOptions::Nats(_) => {
+            Err(Failure::Misused("nats: no agent speaks it; decode its lines as `events`".to_owned()))
         }
     }
 }

@@ -78,8 +78,22 @@ impl Report {
         if let Some(capture) = &listener.options.capture {
             self.directory(&format!("{of}.capture.dir"), &capture.dir);
         }
+        for server in listener.protocol.bucket().iter().flat_map(|bucket| &bucket.servers.servers) {
+            self.destination(&format!("{of}.nats"), &format!("{}:{}", server.host(), server.port()));
+        }
         let quarantine = match &listener.protocol {
-            ProtocolOptions::Endless(_, http) => Some(&http.quarantine.dir),
+            ProtocolOptions::Endless(_, _, http) => Some(&http.quarantine.dir),
+            ProtocolOptions::Nats(options) => {
+                for server in &options.servers.servers {
+                    let address = format!("{}:{}", server.host(), server.port());
+                    let reached = self.connect(&address);
+                    let why = |why| {
+                        format!("{of}.servers: {address} cannot be reached: {why}; the daemon tries again until it can")
+                    };
+                    self.warnings.extend(reached.err().map(why));
+                }
+                Some(&options.quarantine.dir)
+            }
             ProtocolOptions::Zico(_, store, http) => {
                 self.state(&of, store.state_dir.as_deref());
                 Some(&http.quarantine.dir)
@@ -123,7 +137,7 @@ impl Report {
             SinkKind::Http(options) => self.destination(&format!("{of}.endpoint"), &address_of(&options.endpoint)),
             SinkKind::Otlp(options) => self.destination(&format!("{of}.endpoint"), &address_of(&options.endpoint)),
             SinkKind::Nats(options) => {
-                for server in &options.servers {
+                for server in &options.servers.servers {
                     self.destination(&format!("{of}.servers"), &format!("{}:{}", server.host(), server.port()));
                 }
             }

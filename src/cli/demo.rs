@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkKind};
+use crate::endless_store::SeenOptions;
 use crate::event::Kind;
+use crate::nats::Servers;
 use crate::pipeline::accounting::Totals;
 use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
 use crate::server::Server;
@@ -14,6 +16,7 @@ use crate::simulate::rbkit::Process;
 use crate::simulate::{self, Amount, Plan, Sent};
 use crate::sink::encode::Format;
 use crate::sink::stdout;
+use crate::transport::nats::options::NatsOptions;
 use crate::transport::options::HttpOptions;
 use crate::zico_store::StoreOptions;
 
@@ -52,7 +55,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named: Vec<Protocol> = arguments.protocol.iter().map(|name| name.0).collect();
     let is_wanted = |protocol: &Protocol| named.is_empty() || named.contains(protocol);
-    let protocols: Vec<Protocol> = Protocol::ALL.into_iter().filter(is_wanted).collect();
+    let protocols: Vec<Protocol> = Protocol::OF_AGENTS.into_iter().filter(is_wanted).collect();
     let (totals, sent, seconds) = block_on(run_demo(&protocols, arguments))??;
     table(&totals, &sent, seconds);
     run::check_written(&totals)
@@ -86,8 +89,10 @@ fn listener(protocol: Protocol, ruby: Option<simulate::rbkit::Options>) -> Liste
         }),
         Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::default()),
         Protocol::Bytefrog => ProtocolOptions::Bytefrog(bytefrog::Options::default()),
-        Protocol::Endless => ProtocolOptions::Endless(endless::Options::default(), http()),
+        Protocol::Endless => ProtocolOptions::Endless(endless::Options::default(), SeenOptions::default(), http()),
         Protocol::Zico => ProtocolOptions::Zico(zico::Options::default(), StoreOptions::default(), http()),
+        // No agent speaks it.
+        Protocol::Nats => ProtocolOptions::Nats(Box::new(NatsOptions::new(Servers::new(Vec::new())))),
     };
     ListenerConfig {
         name: protocol.as_str().to_owned(),
@@ -164,8 +169,8 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
     Ok((totals, sent, started.elapsed().as_secs_f64()))
 }
 
-/// In a demo that people watch the Java agent loses a buffer now and then, as real agents do when a connection breaks, so that the
-/// page shows losses.
+/// In a demo that people watch the Java agent loses a buffer now and then, as real agents do when a connection breaks, so that
+/// the page shows losses.
 fn demo_agent(protocol: Protocol, time: Duration) -> Result<simulate::Agent, Failure> {
     match agent(protocol)? {
         simulate::Agent::Bytefrog(options) if time >= WATCHED => {

@@ -55,7 +55,8 @@ impl LogFormat {
     }
 }
 
-/// Starts logging, at the level `usual` if none is set. A second start in the same process (in a program that embeds the library, or in a test) has no effect.
+/// Starts logging, at the level `usual` if none is set. A second start in the same process (in a program that embeds the library,
+/// or in a test) has no effect.
 pub(super) fn start(arguments: &Arguments, usual: &str) -> Result<(), Failure> {
     let variable = env::var(VARIABLE).ok().filter(|level| !level.is_empty());
     let (source, level) = match (&arguments.log_level, variable) {

@@ -9,6 +9,7 @@ mod decode;
 mod deep;
 mod demo;
 mod endpoint;
+mod fleet;
 mod health;
 mod input;
 mod log;
@@ -73,6 +74,7 @@ enum Command {
     Agents(agents::Arguments),
     Spool(spool::Arguments),
     Quarantine(quarantine::Arguments),
+    Fleet(fleet::Arguments),
     /// Print shell completions
     #[command(after_help = "Example:\n  tributary completions bash > /etc/bash_completion.d/tributary")]
     Completions {
@@ -122,6 +124,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Agents(arguments) => agents::run(&arguments),
         Command::Spool(arguments) => spool::run(&arguments),
         Command::Quarantine(arguments) => quarantine::run(&arguments),
+        Command::Fleet(arguments) => fleet::run(&arguments),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "tributary", &mut script);
@@ -198,11 +201,11 @@ struct NamedProtocol(Protocol);
 impl ValueEnum for NamedProtocol {
     fn value_variants<'a>() -> &'a [Self] {
         const ALL: [NamedProtocol; 5] = [
-            NamedProtocol(Protocol::ALL[0]),
-            NamedProtocol(Protocol::ALL[1]),
-            NamedProtocol(Protocol::ALL[2]),
-            NamedProtocol(Protocol::ALL[3]),
-            NamedProtocol(Protocol::ALL[4]),
+            NamedProtocol(Protocol::OF_AGENTS[0]),
+            NamedProtocol(Protocol::OF_AGENTS[1]),
+            NamedProtocol(Protocol::OF_AGENTS[2]),
+            NamedProtocol(Protocol::OF_AGENTS[3]),
+            NamedProtocol(Protocol::OF_AGENTS[4]),
         ];
         &ALL
     }

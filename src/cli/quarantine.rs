@@ -14,7 +14,7 @@ use crate::event::Batch;
 use crate::memory::MemoryBudget;
 use crate::pipeline::accounting::ListenerCounters;
 use crate::protocol::Protocol;
-use crate::quarantine::{self, Decoder, Stored, http_options};
+use crate::quarantine::{self, Decoder, Stored};
 use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
 
@@ -151,7 +151,7 @@ type Directory = (String, Option<ListenerConfig>, PathBuf);
 fn configured(config: Option<PathBuf>) -> Result<Vec<Directory>, Failure> {
     let (source, loaded) = run::load(config)?;
     let directory = |listener: ListenerConfig| {
-        let dir = http_options(&listener)?.quarantine.dir.clone();
+        let dir = quarantine::options(&listener)?.0.dir.clone();
         let is_on = !dir.as_os_str().is_empty();
         is_on.then(|| (listener.name.clone(), Some(listener.clone()), dir.join(&listener.name)))
     };

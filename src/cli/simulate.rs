@@ -88,6 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.check_protocol()?;
     let agent = match arguments.protocol.0 {
         Protocol::Rbkit => return ruby(arguments),
+        protocol @ Protocol::Nats => agent(protocol)?,
         Protocol::Datadog => Agent::Datadog(match arguments.list_layout {
             None | Some(Layout::Exact) => datadog::Dialect::Exact,
             Some(Layout::Padded32) => datadog::Dialect::Padded32,
@@ -200,5 +201,6 @@ pub(super) fn agent(protocol: Protocol) -> Result<Agent, Failure> {
         Protocol::Endless => Ok(Agent::Endless(endless::Version::default())),
         Protocol::Zico => Ok(Agent::Zico(zico::Dialect::default())),
         Protocol::Rbkit => Err(Failure::Misused("rbkit: the daemon connects to the agent".to_owned())),
+        Protocol::Nats => Err(Failure::Misused("nats: no agent speaks it".to_owned())),
     }
 }

@@ -90,8 +90,8 @@ Examples:
     },
     /// Remove the requests that wait: their events are lost
     ///
-    /// Refused while a daemon uses the spool. The next start of the daemon counts the events as shed. Refused and damaged requests
-    /// stay.
+    /// Refused while a daemon uses the spool. The next start of the daemon counts the events as shed. Refused and damaged
+    /// requests stay.
     #[command(after_help = "Example:\n  tributary spool drop backend --yes")]
     Drop {
         #[command(flatten)]

@@ -4,7 +4,6 @@ use super::{Config, ListenerConfig, ProtocolOptions, SinkKind};
 use crate::options::Section;
 use crate::sink::AckLevel;
 use crate::sink::file::Fsync;
-use crate::transport::options::HttpOptions;
 
 impl SinkKind {
     /// Why events in this sink are never durable. `None`: they can be.
@@ -25,16 +24,16 @@ impl SinkKind {
 impl Config {
     /// The level at which this listener acknowledges requests.
     pub fn acknowledge(&self, listener: &ListenerConfig) -> AckLevel {
-        let Some(http) = http(listener) else { return AckLevel::Written };
+        let Some(acknowledge) = acknowledge(listener) else { return AckLevel::Written };
         let level = || if self.not_durable(listener).is_empty() { AckLevel::Durable } else { AckLevel::Written };
-        http.acknowledge.unwrap_or_else(level)
+        acknowledge.unwrap_or_else(level)
     }
 
     /// A sentence for each group of listeners that would acknowledge durable events, but for the sinks that it names.
     pub fn acknowledge_notes(&self) -> Vec<String> {
         let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
         for listener in &self.listeners {
-            let is_unset = http(listener).is_some_and(|http| http.acknowledge.is_none());
+            let is_unset = acknowledge(listener) == Some(None);
             let sinks = self.not_durable(listener);
             if !is_unset || sinks.is_empty() {
                 continue;
@@ -54,7 +53,7 @@ impl Config {
     /// Reports listeners that are to acknowledge durable events, and whose sinks or agents cannot be so.
     pub(super) fn check_acknowledge(&self, root: &mut Section<'_>) {
         for listener in &self.listeners {
-            if http(listener).is_none_or(|http| http.acknowledge != Some(AckLevel::Durable)) {
+            if acknowledge(listener) != Some(Some(AckLevel::Durable)) {
                 continue;
             }
             let path = ["listeners", &listener.name];
@@ -66,6 +65,7 @@ impl Config {
             }
             if let ProtocolOptions::Zico(_, store, _) = &listener.protocol
                 && store.state_dir.is_none()
+                && store.state.is_none()
             {
                 let message =
                     "`acknowledge` cannot be \"durable\": without `state_dir` registrations are kept in memory";
@@ -82,10 +82,11 @@ impl Config {
     }
 }
 
-/// The options of a listener whose protocol answers.
-fn http(listener: &ListenerConfig) -> Option<&HttpOptions> {
+/// The option `acknowledge` of a listener whose protocol answers.
+fn acknowledge(listener: &ListenerConfig) -> Option<Option<AckLevel>> {
     match &listener.protocol {
-        ProtocolOptions::Endless(_, http) | ProtocolOptions::Zico(_, _, http) => Some(http),
+        ProtocolOptions::Endless(_, _, http) | ProtocolOptions::Zico(_, _, http) => Some(http.acknowledge),
+        ProtocolOptions::Nats(options) => Some(options.acknowledge),
         ProtocolOptions::Bytefrog(_) | ProtocolOptions::Datadog(_) | ProtocolOptions::Rbkit(_) => None,
     }
 }

@@ -4,13 +4,19 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::conflicts::{Addresses, check_name};
+use crate::endless_store::SeenOptions;
 use crate::event::{Identity, ResourceValue};
+use crate::nats::BucketOptions;
 use crate::options::section::read_document;
 use crate::options::{Bounds, Section};
 use crate::pipeline::AGENT_REGISTRY_BYTES;
 use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
+use crate::transport::nats::options::NatsOptions;
 use crate::transport::options::{HttpOptions, ListenerOptions};
 use crate::zico_store::StoreOptions;
+
+/// The memory of a session of an agent that daemons share, beside that of its definitions: its key, and counters of its agent.
+const SHARED_SESSION_BYTES: u64 = 512;
 
 /// One listener.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +24,7 @@ pub struct ListenerConfig {
     /// Its name, which appears in `origin.listener`. 1 to 64 characters of `A-Z a-z 0-9 _ -`.
     pub name: String,
     /// The address that it binds. Port 0: the system chooses a port. Default: loopback, and the port that agents of the
-    /// protocol use. None for rbkit, which connects to its agents.
+    /// protocol use. None for rbkit, which connects to its agents, and nats.
     pub listen: Option<SocketAddr>,
     /// The options of every listener.
     pub options: ListenerOptions,
@@ -34,11 +40,13 @@ pub enum ProtocolOptions {
     /// Datadog-style binary spans.
     Datadog(datadog::Options),
     /// Endless OS metrics, over HTTP.
-    Endless(endless::Options, HttpOptions),
+    Endless(endless::Options, SeenOptions, HttpOptions),
     /// Ruby processes, which the listener connects to.
     Rbkit(rbkit::Options),
     /// Zorka agents, over HTTP.
     Zico(zico::Options, StoreOptions, HttpOptions),
+    /// Events of other collectors, from a stream of NATS JetStream.
+    Nats(Box<NatsOptions>),
 }
 
 impl ProtocolOptions {
@@ -50,6 +58,16 @@ impl ProtocolOptions {
             ProtocolOptions::Endless(..) => Protocol::Endless,
             ProtocolOptions::Rbkit(_) => Protocol::Rbkit,
             ProtocolOptions::Zico(..) => Protocol::Zico,
+            ProtocolOptions::Nats(_) => Protocol::Nats,
+        }
+    }
+
+    /// The bucket of NATS that it shares with other daemons.
+    pub(crate) fn bucket(&self) -> Option<&BucketOptions> {
+        match self {
+            ProtocolOptions::Endless(_, seen, _) => seen.seen.as_ref(),
+            ProtocolOptions::Zico(_, store, _) => store.state.as_ref(),
+            _ => None,
         }
     }
 
@@ -58,18 +76,33 @@ impl ProtocolOptions {
         match protocol {
             Protocol::Bytefrog => ProtocolOptions::Bytefrog(bytefrog::Options::read(section)),
             Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::read(section)),
-            Protocol::Endless => ProtocolOptions::Endless(endless::Options::read(section), HttpOptions::read(section)),
+            Protocol::Endless => ProtocolOptions::Endless(
+                endless::Options::read(section),
+                SeenOptions::read(section),
+                HttpOptions::read(section),
+            ),
             Protocol::Rbkit => ProtocolOptions::Rbkit(rbkit::Options::read(section)),
             Protocol::Zico => ProtocolOptions::Zico(
                 zico::Options::read(section),
                 StoreOptions::read(section),
                 HttpOptions::read(section),
             ),
+            Protocol::Nats => ProtocolOptions::Nats(Box::new(NatsOptions::read(section))),
         }
     }
 }
 
 impl ListenerConfig {
+    /// Whether heap dumps come as objects and as samples of their sums.
+    pub(super) fn has_both_heaps(&self) -> bool {
+        matches!(&self.protocol, ProtocolOptions::Rbkit(options) if options.heap == rbkit::HeapDumps::Both)
+    }
+
+    /// Whether its events have other listeners as their origin, and other protocols.
+    pub fn has_foreign_events(&self) -> bool {
+        matches!(self.protocol, ProtocolOptions::Nats(_))
+    }
+
     /// Declares the memory that the listener can use.
     pub(super) fn declare(&self, bounds: &mut Bounds) {
         let of = format!("listeners.{}", self.name);
@@ -79,15 +112,21 @@ impl ListenerConfig {
             ProtocolOptions::Bytefrog(_) | ProtocolOptions::Datadog(_) | ProtocolOptions::Rbkit(_) => {
                 bounds.need(self.options.most_buffered_bytes());
             }
-            ProtocolOptions::Endless(options, http) => {
+            ProtocolOptions::Endless(options, seen, http) => {
                 http.declare(&of, bounds);
                 options.declare(&of, bounds);
+                seen.declare(&of, bounds);
             }
             ProtocolOptions::Zico(options, store, http) => {
                 http.declare(&of, bounds);
                 options.declare(&of, bounds);
                 store.declare(&of, bounds);
+                if store.state.is_some() {
+                    let what = format!("{} sessions of agents that daemons share (max_sessions)", options.max_sessions);
+                    bounds.add(&of, what, options.max_sessions as u64 * SHARED_SESSION_BYTES);
+                }
             }
+            ProtocolOptions::Nats(options) => options.declare(&of, bounds),
         }
     }
 }
@@ -101,7 +140,7 @@ pub(super) fn read(
 ) -> Vec<ListenerConfig> {
     let listeners = root.named_sections("listeners", |name, section| listener(name, section, bound));
     let mut listeners: Vec<_> = listeners.into_iter().flatten().collect();
-    for listener in listeners.iter_mut().filter(|_| !labels.is_empty()) {
+    for listener in listeners.iter_mut().filter(|listener| !labels.is_empty() && !listener.has_foreign_events()) {
         let own = listener.options.identity.take();
         listener.options.identity = Some(Arc::new(Identity::labelled(labels, own.as_deref())));
     }
@@ -113,13 +152,17 @@ fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Opt
     check_name(name, section);
     let protocol = section.required_choice("protocol", &Protocol::ALL.map(|protocol| (protocol.as_str(), protocol)));
     let listen = match protocol {
-        Some(Protocol::Rbkit) => None,
+        Some(Protocol::Rbkit | Protocol::Nats) => None,
         _ => {
             let port = protocol.map_or(0, default_port);
             Some(section.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
         }
     };
-    let options = ListenerOptions::read(section, ListenerOptions::of(protocol));
+    let options = match protocol {
+        // Its connections are not those of agents, and its events stay as they are.
+        Some(Protocol::Nats) => ListenerOptions::default(),
+        protocol => ListenerOptions::read(section, ListenerOptions::of(protocol)),
+    };
     section.explain_keys(protocol.map(misplaced_keys).unwrap_or_default());
     let Some(protocol) = protocol.map(|protocol| ProtocolOptions::read(protocol, section)) else {
         section.accept_other_keys();
@@ -144,6 +187,10 @@ fn misplaced_keys(of: Protocol) -> Vec<(String, String)> {
     let mut keys: Vec<_> = others
         .flat_map(|protocol| keys_of(protocol).into_iter().map(move |key| (key, format!("it is a key of {protocol}"))))
         .collect();
+    if of == Protocol::Nats {
+        let help = "the daemon connects to the servers: write servers = [\"nats://HOST:4222\"]";
+        keys.push(("listen".to_owned(), help.to_owned()));
+    }
     if of == Protocol::Rbkit {
         let help =
             "the daemon connects to Ruby processes: write agents = [{ publish = \"HOST:PORT\" }], or listen_publish";
@@ -155,7 +202,9 @@ fn misplaced_keys(of: Protocol) -> Vec<(String, String)> {
 /// The keys that the options of a protocol read.
 fn keys_of(protocol: Protocol) -> Vec<String> {
     let read = |root: &mut Section<'_>| root.section("of", |section| drop(ProtocolOptions::read(protocol, section)));
-    let settings = read_document("", "", "", read).map(|(_, settings)| settings).unwrap_or_default();
+    // A document that is not valid has no settings.
+    let required = if protocol == Protocol::Nats { "[of]\nservers = [\"nats://localhost\"]" } else { "" };
+    let settings = read_document("", required, "", read).map(|(_, settings)| settings).unwrap_or_default();
     let first = |key: &str| key.split('.').next().unwrap_or(key).to_owned();
     settings.iter().map(|setting| first(&setting.key)).collect()
 }
@@ -165,6 +214,8 @@ fn default_port(protocol: Protocol) -> u16 {
     match protocol {
         // Not used: the listener connects to port 5555 of the Ruby processes.
         Protocol::Rbkit => 5555,
+        // Not used either.
+        Protocol::Nats => 4222,
         Protocol::Bytefrog => 8765,
         Protocol::Datadog => 8136,
         Protocol::Endless => 8080,

@@ -144,6 +144,9 @@ impl Config {
         }
         self.listeners.iter().for_each(|listener| listener.declare(&mut bounds));
         self.sinks.iter().for_each(|sink| sink.declare(&mut bounds));
+        if self.listeners.iter().any(ListenerConfig::has_foreign_events) {
+            self.sinks.iter().for_each(|sink| sink.declare_messages(&mut bounds));
+        }
         bounds
     }
 

@@ -64,6 +64,14 @@ impl Config {
             {
                 secrets.push((format!("listeners.{name}.keys_file"), path));
             }
+            if let Some(bucket) = listener.protocol.bucket() {
+                let files = bucket.servers.secrets().into_iter();
+                secrets.extend(files.map(|(option, path)| (format!("listeners.{name}.nats.{option}"), path)));
+            }
+            if let ProtocolOptions::Nats(options) = &listener.protocol {
+                let files = options.servers.secrets().into_iter();
+                secrets.extend(files.map(|(option, path)| (format!("listeners.{name}.{option}"), path)));
+            }
         }
         for SinkConfig { name, kind, select, .. } in &self.sinks {
             if let Some(hash) = &select.hash {
@@ -84,10 +92,8 @@ impl Config {
                     secrets.extend(keys.chain(headers));
                 }
                 SinkKind::Nats(options) => {
-                    let keys = options.tls.identity.iter().map(|(_, key)| (format!("sinks.{name}.tls.key"), &**key));
-                    let files = [("credentials_file", &options.credentials_file), ("token_file", &options.token_file)];
-                    let files = files.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
-                    secrets.extend(keys.chain(files.map(|(option, path)| (format!("sinks.{name}.{option}"), path))));
+                    let files = options.servers.secrets().into_iter();
+                    secrets.extend(files.map(|(option, path)| (format!("sinks.{name}.{option}"), path)));
                 }
                 SinkKind::Parquet(options) => {
                     let files = options.upload.iter().flat_map(|upload| upload.secret_files());

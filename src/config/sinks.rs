@@ -68,7 +68,7 @@ impl fmt::Display for SinkKind {
                 }
             }
             SinkKind::Nats(options) => {
-                write!(f, "ndjson to the stream {} at {}", options.stream, options.shown_servers())?;
+                write!(f, "ndjson to the stream {} at {}", options.stream, options.servers.shown())?;
                 match &options.spool {
                     Some(spool) => write!(f, ", spool {}", spool.dir.display()),
                     None => f.write_str(", without a spool"),
@@ -114,6 +114,9 @@ impl SinkKind {
 
 /// Whether a sink can take an event of this listener.
 fn takes_events_of(queue: &QueueOptions, select: &select::Options, listener: &ListenerConfig) -> bool {
+    if listener.has_foreign_events() {
+        return true;
+    }
     let protocol = listener.protocol.protocol();
     (queue.protocols.is_empty() || queue.protocols.contains(&protocol)) && select.may_take(protocol, &listener.name)
 }
@@ -122,6 +125,14 @@ impl SinkConfig {
     /// Whether it can take an event of this listener.
     pub fn takes_events_of(&self, listener: &ListenerConfig) -> bool {
         takes_events_of(&self.queue, &self.select, listener)
+    }
+
+    /// Declares the memory that it takes beside this, where a listener has messages of a stream.
+    pub(super) fn declare_messages(&self, bounds: &mut Bounds) {
+        let of = format!("sinks.{}", self.name);
+        if let SinkKind::File(options) = &self.kind {
+            options.declare_messages(&of, bounds);
+        }
     }
 
     /// Declares the memory that it takes at most.
@@ -181,12 +192,20 @@ fn sink(
         Type::Parquet => SinkKind::Parquet(Box::new(parquet::Options::read(section))),
         Type::Tcp => SinkKind::Tcp(tcp::Options::read(section)),
         Type::Http => SinkKind::Http(Box::new(http::Options::read(section))),
-        Type::Otlp => SinkKind::Otlp(Box::new(otlp::Options::read(section))),
+        Type::Otlp => {
+            let summed_heaps = listeners.iter().filter(|listener| listener.has_both_heaps());
+            let summed_heaps = summed_heaps.map(|listener| listener.name.clone()).collect();
+            SinkKind::Otlp(Box::new(otlp::Options { summed_heaps, ..otlp::Options::read(section) }))
+        }
         Type::Nats => SinkKind::Nats(Box::new(nats::Options::read(section))),
         Type::Discard => SinkKind::Discard,
     });
     let queue = QueueOptions::read(section);
-    let names: Vec<_> = listeners.iter().map(|listener| listener.name.as_str()).collect();
+    let mut names: Vec<_> = listeners.iter().map(|listener| listener.name.as_str()).collect();
+    if listeners.iter().any(ListenerConfig::has_foreign_events) {
+        // Listeners of other collectors: any name can be meant.
+        names.clear();
+    }
     let select = select::Options::read(section, &names);
     let claim = |files: &str, section: &mut Section<'_>, outputs: &mut Outputs| {
         let of = listeners.iter().filter(|listener| takes_events_of(&queue, &select, listener));

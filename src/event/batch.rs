@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{Kind, Name, Origin, Reason, Resource, Severity, SpanId, TraceId, UnixNanos};
+use super::{ContentId, Kind, Name, Origin, Reason, Resource, Severity, SpanId, TraceId, UnixNanos};
 
 /// Events of one connection, read-only: at least the events of one message, at most about 1,024.
 #[derive(Debug, Default)]
@@ -30,6 +30,20 @@ pub struct Batch {
     pub(super) origins: Vec<Arc<Origin>>,
     pub(super) resources: Vec<Arc<Resource>>,
     pub(super) counts: [u32; Kind::ALL.len()],
+    /// `None`: what it is made of has no id.
+    pub(super) content: Option<ContentId>,
+    pub(super) message: Option<MessagePart>,
+}
+
+/// What a batch is of a message that a stream stores, and that can be delivered several times. The batch is the same each time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MessagePart {
+    /// The stream.
+    pub stream: u64,
+    /// The number of the message in the stream.
+    pub sequence: u64,
+    /// The number of the batch among those of the message.
+    pub part: u32,
 }
 
 impl Batch {
@@ -41,6 +55,16 @@ impl Batch {
     /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
+    }
+
+    /// What it is of a message; `None`: it is of none, or of one that no stream stores.
+    pub fn message(&self) -> Option<MessagePart> {
+        self.message
+    }
+
+    /// Says of which message it is a part.
+    pub fn set_message(&mut self, part: MessagePart) {
+        self.message = Some(part);
     }
 
     /// The kind of the event with this index.
@@ -56,6 +80,11 @@ impl Batch {
     /// The connection of the first event. Every event of a batch comes from one listener and one protocol.
     pub fn origin(&self) -> Option<&Arc<Origin>> {
         self.origins.first()
+    }
+
+    /// The id of what the batch is made of. The same content that is sent again makes batches with the same ids, in any process.
+    pub fn content(&self) -> Option<ContentId> {
+        self.content
     }
 
     /// Attributes, values, members, frames, links and runs.

@@ -7,8 +7,9 @@ use super::batch::{
     Attribute, Batch, Data, Event, Frame, Header, Key, Link, LossData, MetricData, NO_CONTEXT, Named, Run, SampleData,
 };
 use super::batch::{Span32, SpanData, Text, TraceContext, Value, index32, is_plain};
+use super::content::OpenContent;
 use super::semconv::{self, Name};
-use super::{Kind, Loss, Origin, Resource, Severity};
+use super::{ContentId, Kind, Loss, Origin, Resource, Severity};
 
 /// A batch is full at this many events …
 const FULL_EVENTS: usize = 1024;
@@ -66,6 +67,7 @@ pub struct BatchBuilder {
     id: u64,
     expanded: usize,
     taken_expanded: u64,
+    expected: Expected,
     /// Losses since the last batch that are not in it, because they are reported together with others.
     combined_losses: usize,
     origin: Arc<Origin>,
@@ -76,6 +78,18 @@ pub struct BatchBuilder {
     resource_bytes: usize,
     origin_index: Option<u32>,
     resource_index: Option<u32>,
+    content: Option<OpenContent>,
+}
+
+/// What the next batch is expected to have.
+#[derive(Clone, Copy, Debug, Default)]
+struct Expected {
+    text: usize,
+    events: usize,
+    attributes: usize,
+    spans: usize,
+    metrics: usize,
+    samples: usize,
 }
 
 impl BatchBuilder {
@@ -86,6 +100,7 @@ impl BatchBuilder {
         BatchBuilder {
             batch: Batch::default(),
             id: NEXT_BATCH.fetch_add(1, Ordering::Relaxed),
+            expected: Expected::default(),
             combined_losses: 0,
             expanded: 0,
             taken_expanded: 0,
@@ -95,6 +110,7 @@ impl BatchBuilder {
             resource,
             origin_index: None,
             resource_index: None,
+            content: None,
         }
     }
 
@@ -120,6 +136,12 @@ impl BatchBuilder {
         self.resource_index = self.batch.resources.iter().position(|r| Arc::ptr_eq(r, &resource)).map(index32);
         self.resource_bytes = output_size(&resource);
         self.resource = resource;
+    }
+
+    /// Sets what the batches from now on are made of, until it is set again. Call it before an event of this content is written;
+    /// what the batch has already counts as its content, too.
+    pub fn set_content(&mut self, content: Option<ContentId>) {
+        self.content = content.map(OpenContent::new);
     }
 
     /// A resource that single events have instead of the current one: see [`EventBuilder::resource`]. `memo` remembers its
@@ -163,7 +185,7 @@ impl BatchBuilder {
         self.batch.count(kind)
     }
 
-    /// Memory of the current batch, or kept for the next one.
+    /// Memory of the current batch.
     pub fn memory_bytes(&self) -> usize {
         self.batch.memory_bytes()
     }
@@ -189,33 +211,51 @@ impl BatchBuilder {
         self.combined_losses = 0;
     }
 
-    /// Ends the batch and begins the next one, of about the same size.
+    /// Ends the batch and begins the next one, which gets room for about as much when it gets its first event.
     pub fn take(&mut self) -> Batch {
-        // A little more than this batch has, so that a slightly larger one is not copied while it grows.
-        let room = |len: usize| len + len / 8;
-        let next = Batch {
-            text: String::with_capacity(room(self.batch.text.len())),
-            events: Vec::with_capacity(room(self.batch.events.len())),
-            attributes: Vec::with_capacity(room(self.batch.attributes.len())),
-            spans: Vec::with_capacity(room(self.batch.spans.len())),
-            metrics: Vec::with_capacity(room(self.batch.metrics.len())),
-            samples: Vec::with_capacity(room(self.batch.samples.len())),
-            ..Batch::default()
-        };
+        // An idle builder is emptied, too: that ends no batch.
+        if let Some(content) = &mut self.content
+            && !self.batch.is_empty()
+        {
+            self.batch.content = Some(content.close(&self.batch));
+        }
         self.id = NEXT_BATCH.fetch_add(1, Ordering::Relaxed);
         self.taken_expanded += self.expanded as u64;
         self.expanded = 0;
         self.combined_losses = 0;
         self.origin_index = None;
         self.resource_index = None;
-        std::mem::replace(&mut self.batch, next)
+        // A little more than this batch has, so that a slightly larger one is not copied while it grows.
+        let room = |len: usize| len + len / 8;
+        self.expected = Expected {
+            text: room(self.batch.text.len()),
+            events: room(self.batch.events.len()),
+            attributes: room(self.batch.attributes.len()),
+            spans: room(self.batch.spans.len()),
+            metrics: room(self.batch.metrics.len()),
+            samples: room(self.batch.samples.len()),
+        };
+        std::mem::take(&mut self.batch)
     }
 
-    /// Releases the memory that is kept for the next batch, for idle connections.
+    /// Makes room for as much as the last batch had.
+    #[cold]
+    #[inline(never)]
+    fn reserve(&mut self) {
+        let Expected { text, events, attributes, spans, metrics, samples } = self.expected;
+        self.batch.text.reserve(text);
+        self.batch.events.reserve(events.max(1));
+        self.batch.attributes.reserve(attributes);
+        self.batch.spans.reserve(spans);
+        self.batch.metrics.reserve(metrics);
+        self.batch.samples.reserve(samples);
+    }
+
+    /// Releases the memory of an empty batch, for idle connections.
     pub fn shrink(&mut self) {
         if self.is_empty() {
             let _ = self.take();
-            self.batch = Batch::default();
+            self.expected = Expected::default();
         }
     }
 
@@ -314,7 +354,11 @@ impl BatchBuilder {
 
     /// Begins an event. One of the ending calls of [`EventBuilder`] adds it to the batch; if it is dropped before, nothing
     /// is added.
+    #[inline]
     pub fn event(&mut self, header: Header) -> EventBuilder<'_> {
+        if self.batch.events.capacity() == 0 {
+            self.reserve();
+        }
         let first_attribute = self.batch.attributes.len();
         EventBuilder { batch: self, header, first_attribute, resource: None }
     }

@@ -183,7 +183,7 @@ impl<'a, E: Edits> Copier<'a, E> {
     fn new(from: &'a Batch, edits: &'a E) -> Self {
         Copier {
             from,
-            to: Batch::default(),
+            to: Batch { content: from.content, message: from.message, ..Batch::default() },
             edits,
             texts: HashMap::default(),
             runs: vec![None; from.runs.len()],

@@ -53,6 +53,14 @@ impl fmt::Debug for SpanId {
     }
 }
 
+/// Bytes in hex, in lower case.
+pub fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    // Writing to a text does not fail.
+    let _ = write_hex(&mut text, bytes);
+    text
+}
+
 /// Writes bytes as lower-case hex digits.
 ///
 /// # Errors

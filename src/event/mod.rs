@@ -7,6 +7,7 @@
 
 mod batch;
 mod builder;
+mod content;
 pub mod copy;
 mod id;
 mod identity;
@@ -16,13 +17,14 @@ pub mod semconv;
 mod view;
 
 pub use batch::{
-    Batch, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, SampleClock, SampleData, SpanData,
-    Status, Temporality, Text, TraceContext, Value,
+    Batch, Frame, Header, Key, Link, MessagePart, MetricData, MetricType, Number, Position, SampleClock, SampleData,
+    SpanData, Status, Temporality, Text, TraceContext, Value,
 };
 pub use builder::{
     BatchBuilder, BatchResource, EventBuilder, Interned, InternedResource, InternedRun, MOST_BATCH_BYTES,
 };
-pub use id::{SpanId, TraceId, UnixNanos, write_hex};
+pub use content::ContentId;
+pub use id::{SpanId, TraceId, UnixNanos, hex, write_hex};
 pub use identity::Identity;
 pub use loss::{Loss, Reason};
 pub use origin::{Origin, Resource, ResourceValue};

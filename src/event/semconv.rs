@@ -48,6 +48,14 @@ impl Name {
         self.padded(4)
     }
 
+    /// The name itself.
+    #[inline]
+    pub(crate) fn padded_text(self) -> Padded {
+        let [name, padded] = NAMES[self.0 as usize];
+        // Without the quote.
+        Padded { padded: &padded[1..], len: name.len() }
+    }
+
     /// Length of these bytes without the name.
     fn padded(self, more: usize) -> Padded {
         let [name, padded] = NAMES[self.0 as usize];

@@ -77,6 +77,18 @@ impl<'a> KeyView<'a> {
             KeyView::Text(text) => text,
         }
     }
+
+    /// Its bytes and the bytes after them, as [`TextView::tail`], and its length.
+    #[inline]
+    pub(crate) fn tail(self) -> (&'a [u8], usize) {
+        match self {
+            KeyView::Name(name) => {
+                let padded = name.padded_text();
+                (padded.padded.as_bytes(), padded.len)
+            }
+            KeyView::Text(text) => (text.tail(), text.len()),
+        }
+    }
 }
 
 /// An attribute of an event, or several that it shares with other events.
@@ -114,6 +126,7 @@ impl<'a> Member<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct RunView<'a> {
     batch: &'a Batch,
+    index: u32,
     run: &'a Run,
 }
 
@@ -123,6 +136,16 @@ impl<'a> RunView<'a> {
         Members { batch: self.batch, members: &self.batch.members[self.run.members.range()] }
     }
 
+    /// Its position among the runs of the batch.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+
+    /// Whether more than one event has it.
+    pub fn is_shared(self) -> bool {
+        self.run.uses > 1
+    }
+
     /// Their rendering by an encoder, once for all events. `None`: too few events share them to keep a rendering.
     pub fn rendered(self, render: impl FnOnce(Members<'a>, &mut Vec<u8>)) -> Option<&'a [u8]> {
         let keep = || {
@@ -130,7 +153,7 @@ impl<'a> RunView<'a> {
             render(self.members(), &mut out);
             out.into_boxed_slice()
         };
-        (self.run.uses > 1).then(|| &**self.run.rendered.get_or_init(keep))
+        self.is_shared().then(|| &**self.run.rendered.get_or_init(keep))
     }
 }
 
@@ -400,7 +423,7 @@ impl<'a> Iterator for Attributes<'a> {
         Some(match first {
             Attribute::One(key, value) => AttributeView::One(Member { batch: self.batch, key: *key, value: *value }),
             Attribute::Run(run) => {
-                AttributeView::Run(RunView { batch: self.batch, run: &self.batch.runs[*run as usize] })
+                AttributeView::Run(RunView { batch: self.batch, index: *run, run: &self.batch.runs[*run as usize] })
             }
         })
     }

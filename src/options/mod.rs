@@ -5,6 +5,7 @@
 
 mod attributes;
 pub mod bounds;
+mod client_tls;
 pub mod diagnostic;
 pub(crate) mod document;
 mod include;
@@ -15,6 +16,7 @@ pub mod units;
 mod value;
 
 pub use bounds::Bounds;
+pub use client_tls::ClientTls;
 pub use diagnostic::{ConfigErrors, Diagnostic};
 pub use document::Source;
 pub use include::{Files, read_sources};

@@ -37,6 +37,13 @@ impl Section<'_> {
         self.with_default(key, default, read, |size| toml_text(&ByteSize(size.to_u64()).to_string()))
     }
 
+    /// Reports pauses between attempts whose shortest one, `retry_min`, is longer than the longest one, `retry_max`.
+    pub fn check_retry(&mut self, shortest: Duration, longest: Duration) {
+        if shortest > longest {
+            self.error("retry_min", "is more than retry_max", None);
+        }
+    }
+
     /// A duration: a string with a unit.
     pub fn duration(&mut self, key: &str, default: Duration, allowed: RangeInclusive<Duration>) -> Duration {
         let read = |value: &DeValue<'_>| read_duration(value, &allowed);

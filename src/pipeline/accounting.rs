@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::event::{Batch, DataView, Kind, Reason};
+use crate::event::{Batch, DataView, EventView, Kind, Reason};
 use crate::histogram::{DurationTotals, Durations};
 use crate::protocol::{Output, Protocol};
 use crate::select::Rule;
@@ -19,6 +19,7 @@ use crate::sink::{AckLevel, RemoteState};
 
 use super::agent_registry::{Agent, AgentRegistry};
 pub use super::sink_counters::SinkCounters;
+pub use super::stream_counters::{StreamCounters, StreamTotals};
 
 /// The running counters of one listener.
 #[derive(Debug)]
@@ -38,7 +39,20 @@ pub struct ListenerCounters {
     acknowledgement_times: Durations,
     responses: Mutex<BTreeMap<u16, u64>>,
     warnings: Mutex<BTreeMap<&'static str, u64>>,
+    /// By where they were known from: this daemon, or others.
+    repeats: [AtomicU64; 2],
+    store_fault: Mutex<Option<StoreFault>>,
     agent_registry: AgentRegistry,
+    stream: StreamCounters,
+}
+
+/// Why a listener cannot use what it shares with other daemons.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreFault {
+    /// What is wrong.
+    pub why: String,
+    /// It stays so until an operator corrects something.
+    pub is_blocked: bool,
 }
 
 impl ListenerCounters {
@@ -60,13 +74,21 @@ impl ListenerCounters {
             acknowledgement_times: Durations::default(),
             responses: Mutex::default(),
             warnings: Mutex::default(),
+            repeats: Default::default(),
+            store_fault: Mutex::default(),
             agent_registry: AgentRegistry::default(),
+            stream: StreamCounters::default(),
         })
     }
 
     /// The listener's name in the configuration.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What it knows of the stream that it receives from.
+    pub fn stream(&self) -> &StreamCounters {
+        &self.stream
     }
 
     /// The listener's protocol.
@@ -89,12 +111,27 @@ impl ListenerCounters {
                 total.fetch_add(std::mem::take(lost), Relaxed);
             }
         }
+        for (total, repeats) in self.repeats.iter().zip(&mut out.repeats) {
+            if *repeats > 0 {
+                total.fetch_add(std::mem::take(repeats), Relaxed);
+            }
+        }
         if !out.warnings.is_empty() {
             let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
             for (code, count) in out.warnings.drain(..) {
                 *warnings.entry(code).or_default() += count;
             }
         }
+    }
+
+    /// Notes whether what the listener shares with other daemons can be used.
+    pub(crate) fn set_store_fault(&self, fault: Option<StoreFault>) {
+        *self.store_fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    /// Why what the listener shares with other daemons cannot be used. `None`: it can, or there is nothing.
+    pub fn store_fault(&self) -> Option<StoreFault> {
+        self.store_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Counts bytes as lost that no session reports.
@@ -108,7 +145,9 @@ impl ListenerCounters {
             self.events[kind.index()].fetch_add(batch.count(kind), Relaxed);
         }
         if batch.count(Kind::Loss) > 0 {
-            for event in batch.events() {
+            // Losses of other collectors, in messages of a stream, are theirs.
+            let is_own = |event: &EventView<'_>| event.origin().protocol == self.protocol.as_str();
+            for event in batch.events().filter(is_own) {
                 if let DataView::Loss(loss) = event.data() {
                     self.losses[loss.reason.index()].fetch_add(1, Relaxed);
                     self.events_lost[loss.reason.index()].fetch_add(loss.events.unwrap_or(0), Relaxed);
@@ -165,6 +204,8 @@ impl ListenerCounters {
             acknowledgement_times: self.acknowledgement_times.totals(),
             responses: self.responses.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             warnings: self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            repeats: self.repeats.each_ref().map(read),
+            stream: self.stream.totals(),
         }
     }
 }
@@ -292,6 +333,10 @@ pub struct ListenerTotals {
     pub responses: BTreeMap<u16, u64>,
     /// Warnings about data that was decoded in spite of a peculiarity, by code.
     pub warnings: BTreeMap<&'static str, u64>,
+    /// Events that were left out because this daemon, or another one, has delivered them before.
+    pub repeats: [u64; 2],
+    /// Of the stream that it receives from.
+    pub stream: StreamTotals,
 }
 
 /// The values of one sink's counters, in events.
@@ -313,6 +358,10 @@ pub struct SinkTotals {
     pub retries: u64,
     /// Batches that wait in its queue or are being written.
     pub queue_batches: u64,
+    /// Their memory, as far as it counts against the capacity.
+    pub queue_bytes: u64,
+    /// What the queue takes. Batches that are being written are beside it.
+    pub queue_capacity: QueueCapacity,
     /// It has shed events in the last 10 seconds.
     pub is_shedding: bool,
     /// It cannot write now; it keeps its events and retries.
@@ -321,6 +370,14 @@ pub struct SinkTotals {
     pub is_closed: bool,
     /// It failed, and is not started again (`on_failure = "fatal"`).
     pub is_dead: bool,
+}
+
+/// How much may wait in the queue of a sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct QueueCapacity {
+    pub batches: u64,
+    pub bytes: u64,
 }
 
 impl Totals {

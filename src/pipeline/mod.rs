@@ -14,6 +14,7 @@ mod pending_losses;
 mod queue;
 mod shed_log;
 mod sink_counters;
+mod stream_counters;
 pub mod tap;
 mod worker;
 

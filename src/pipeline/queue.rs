@@ -12,6 +12,7 @@ use crate::select::{Choice, Rules};
 use crate::sink::budget::TimeBudget;
 use crate::sink::{Chosen, Kinds, Selection};
 
+use super::accounting::QueueCapacity;
 use super::delivery::{DeliveryHandle, OutcomeSender};
 use super::options::{QueueOptions, WhenFull};
 use super::pending_losses::{LossReport, PendingLosses};
@@ -64,7 +65,8 @@ impl WaitingBatch {
 impl QueuedBatch {
     fn new(waiting: WaitingBatch, room: OwnedSemaphorePermit, counters: &SinkQueueState) -> Self {
         let WaitingBatch { taken, handle } = waiting;
-        let contents = QueuedEvents { taken, _room: room, _counted: counters.sink.in_queue() };
+        let counted = counters.sink.in_queue((room.num_permits() * PERMIT_BYTES) as u64);
+        let contents = QueuedEvents { taken, _room: room, _counted: counted };
         QueuedBatch { contents, handle }
     }
 
@@ -125,6 +127,10 @@ impl SinkQueue {
         let permits = usize::try_from(options.buffer_bytes).unwrap_or(usize::MAX).div_ceil(PERMIT_BYTES);
         let permits = permits.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         let room = Arc::new(Semaphore::new(permits));
+        sink.set_queue_capacity(QueueCapacity {
+            batches: options.buffer_batches.max(1) as u64,
+            bytes: (permits * PERMIT_BYTES) as u64,
+        });
         let counters = Arc::new(SinkQueueState {
             sink,
             room: room.clone(),

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::select::Rule;
 use crate::sink::file::{FileStatus, FileTotals};
 use crate::sink::{Progress, RemoteStatus};
 
-use super::accounting::SinkTotals;
+use super::accounting::{QueueCapacity, SinkTotals};
 
 /// A sink counts as shedding for so long after it has shed events.
 const SHEDDING_TIME: Duration = Duration::from_secs(10);
@@ -32,6 +32,8 @@ pub struct SinkCounters {
     waiting: AtomicU64,
     retries: AtomicU64,
     queue_batches: AtomicU64,
+    queue_bytes: AtomicU64,
+    queue_capacity: OnceLock<QueueCapacity>,
     /// When the sink shed events last, in milliseconds since `created`, and one more; 0: never.
     last_shed: AtomicU64,
     created: Instant,
@@ -58,6 +60,8 @@ impl SinkCounters {
             waiting: AtomicU64::new(0),
             retries: AtomicU64::new(0),
             queue_batches: AtomicU64::new(0),
+            queue_bytes: AtomicU64::new(0),
+            queue_capacity: OnceLock::new(),
             last_shed: AtomicU64::new(0),
             created: Instant::now(),
             is_retrying: AtomicBool::new(false),
@@ -161,10 +165,17 @@ impl SinkCounters {
         files.as_ref().map(|files| files.totals())
     }
 
-    /// Counts a batch as queued until the guard is dropped.
-    pub(super) fn in_queue(self: &Arc<Self>) -> InQueue {
+    /// The sink's queue takes so much. To be called once.
+    pub(super) fn set_queue_capacity(&self, capacity: QueueCapacity) {
+        // Only a test gives two queues the same counters.
+        let _ = self.queue_capacity.set(capacity);
+    }
+
+    /// Counts a batch of this size as queued until the guard is dropped.
+    pub(super) fn in_queue(self: &Arc<Self>, bytes: u64) -> InQueue {
         self.queue_batches.fetch_add(1, Relaxed);
-        InQueue(self.clone())
+        self.queue_bytes.fetch_add(bytes, Relaxed);
+        InQueue { sink: self.clone(), bytes }
     }
 
     pub(super) fn set_retrying(&self, is_retrying: bool) {
@@ -194,6 +205,8 @@ impl SinkCounters {
             waiting: self.waiting.load(Relaxed),
             retries: self.retries.load(Relaxed),
             queue_batches: self.queue_batches.load(Relaxed),
+            queue_bytes: self.queue_bytes.load(Relaxed),
+            queue_capacity: self.queue_capacity.get().copied().unwrap_or_default(),
             is_shedding: self.is_shedding_at(self.created.elapsed()),
             is_retrying: self.is_retrying.load(Relaxed),
             is_closed: self.is_closed.load(Relaxed),
@@ -204,11 +217,15 @@ impl SinkCounters {
 
 /// Counts a batch as queued until dropped.
 #[derive(Debug)]
-pub(super) struct InQueue(Arc<SinkCounters>);
+pub(super) struct InQueue {
+    sink: Arc<SinkCounters>,
+    bytes: u64,
+}
 
 impl Drop for InQueue {
     fn drop(&mut self) {
-        self.0.queue_batches.fetch_sub(1, Relaxed);
+        self.sink.queue_batches.fetch_sub(1, Relaxed);
+        self.sink.queue_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 

@@ -1,11 +1,12 @@
 //! Protocols of requests and responses over HTTP: one request in, events and one response out.
 //!
 //! The order of calls for one request: [`Exchange::admit`] with its head; [`Exchange::work`] when the body was received within
-//! the limit; [`Work::step`] while it returns [`Flow::Again`]; [`Work::respond`] when the sinks have written the events or
-//! failed. Nothing here waits or knows a socket.
+//! the limit; [`Work::step`] while it returns [`Flow::Again`]; [`Work::conclude`] and [`Work::respond`] when the sinks have
+//! written the events or failed. Before each step and the response [`Work::poll_ready`]. Nothing here waits or knows a socket.
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
@@ -57,11 +58,20 @@ pub trait Work: Send + 'static {
     /// [`Output::inflated`] is called before.
     fn step(&mut self, now: Now, out: &mut Output) -> Flow;
 
+    /// Whether the next call can be made: [`Work::step`], or [`Work::respond`]. If something else is waited for than the sinks,
+    /// `context` is woken when it can.
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
     /// Why the request goes to the quarantine, after the last `step`. `None`: it does not.
     fn quarantine_reason(&self) -> Option<&str>;
 
     /// The request as it was received.
     fn request(&self) -> &Request;
+
+    /// The outcome of the events is known. [`Work::respond`] follows as soon as the work is [ready](Work::poll_ready).
+    fn conclude(&mut self, _outcome: RequestOutcome) {}
 
     /// The response, when the outcome of the events is known.
     fn respond(self, outcome: RequestOutcome, now: Now) -> Response;
@@ -137,7 +147,13 @@ impl Response {
 
     /// 503: the request is valid and can be repeated later.
     pub fn unavailable(sentence: impl Into<String>) -> Self {
-        Response::text(503, sentence).with("retry-after", RETRY_AFTER_SECONDS.to_string())
+        Response::text(503, sentence).again_later()
+    }
+
+    /// The same with the time after which the request can be repeated.
+    #[must_use]
+    pub fn again_later(self) -> Self {
+        self.with("retry-after", RETRY_AFTER_SECONDS.to_string())
     }
 
     /// 405, with the allowed methods.

@@ -9,6 +9,7 @@ pub mod endless;
 mod exchange;
 mod fault;
 mod loss_limit;
+pub mod nats;
 mod output;
 pub mod rbkit;
 pub mod zico;
@@ -34,11 +35,17 @@ pub enum Protocol {
     Datadog,
     Endless,
     Zico,
+    /// Events of other collectors, from a stream. Only losses of such a listener have it as their protocol.
+    Nats,
 }
 
 impl Protocol {
     /// Every protocol.
-    pub const ALL: [Protocol; 5] =
+    pub const ALL: [Protocol; 6] =
+        [Protocol::Rbkit, Protocol::Bytefrog, Protocol::Datadog, Protocol::Endless, Protocol::Zico, Protocol::Nats];
+
+    /// Those that agents speak.
+    pub const OF_AGENTS: [Protocol; 5] =
         [Protocol::Rbkit, Protocol::Bytefrog, Protocol::Datadog, Protocol::Endless, Protocol::Zico];
 
     /// The name in configuration and in `origin.protocol`.
@@ -49,15 +56,21 @@ impl Protocol {
             Protocol::Datadog => "datadog",
             Protocol::Endless => "endless",
             Protocol::Zico => "zico",
+            Protocol::Nats => "nats",
         }
     }
 
     /// Whether its agents are answered when their events are delivered.
     pub fn acknowledges(self) -> bool {
         match self {
-            Protocol::Endless | Protocol::Zico => true,
+            Protocol::Endless | Protocol::Zico | Protocol::Nats => true,
             Protocol::Rbkit | Protocol::Bytefrog | Protocol::Datadog => false,
         }
+    }
+
+    /// Whether it leaves events out that were delivered before.
+    pub fn recognizes_repeats(self) -> bool {
+        self == Protocol::Endless
     }
 
     /// The protocol of this name.

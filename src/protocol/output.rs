@@ -22,6 +22,9 @@ pub struct Output {
     pub lost_bytes: [u64; Reason::ALL.len()],
     /// By how many bytes inflating made more of what was received, since the driver last took the number.
     pub inflated_bytes: i64,
+    /// Events that were left out because this daemon, or another one, has delivered them before, since the driver last took the
+    /// numbers.
+    pub repeats: [u64; 2],
     /// Warnings that are no loss, by code, since the driver last took them.
     pub warnings: Vec<(&'static str, u64)>,
     /// How long to wait before reading on: the peer caused more output than its allowance.
@@ -41,6 +44,7 @@ impl Output {
             decoded_bytes: 0,
             lost_bytes: [0; Reason::ALL.len()],
             inflated_bytes: 0,
+            repeats: [0; 2],
             warnings: Vec::new(),
             throttle: None,
             allowance: Allowance::default(),

@@ -91,7 +91,11 @@ fn read_condition(section: &mut Section<'_>, listeners: &[&str]) -> Condition {
         kinds: kind.map_or(Kinds::ALL, |kind| Kinds::from_iter([kind])),
         name: section.optional_parsed("name", Glob::parse).map(NameGlob::new),
         protocol: section.optional_choice("protocol", &protocols),
-        listener: section.optional_choice("listener", &listeners).map(str::to_owned),
+        listener: match listeners.is_empty() {
+            // Listeners of other collectors: their names are not known here.
+            true => section.optional_text("listener"),
+            false => section.optional_choice("listener", &listeners).map(str::to_owned),
+        },
         severity: section.optional_parsed("severity", Level::parse).map(|Level(severity)| severity),
         status: section.optional_choice("status", &STATUSES),
         min_duration: section.optional_duration("min_duration", Duration::ZERO..=LONGEST).map(|time| {

@@ -17,15 +17,18 @@ use tracing::{info, warn};
 
 use crate::commands::{BytefrogAgents, Directory, Processes};
 use crate::config::{ListenerConfig, ProtocolOptions};
+use crate::endless_store::SeenStore;
 use crate::memory::MemoryBudget;
-use crate::pipeline::accounting::{Accounting, ListenerCounters};
+use crate::nats::Fault;
+use crate::pipeline::accounting::{Accounting, ListenerCounters, StoreFault};
 use crate::pipeline::{RequestedLevel, Sender};
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
 use crate::protocol::rbkit::{Agent, AgentOptions, Command, Control, PendingUndo, Subscription, UndoStore};
 use crate::protocol::zico::ZicoExchange;
-use crate::protocol::zico::agents::{Agents, Recorded};
+use crate::protocol::zico::agents::Recorded;
+use crate::protocol::zico::registrations::Registrations;
 use crate::protocol::{Protocol, rbkit};
 use crate::quarantine::Quarantined;
 use crate::rbkit_store::ProfileStore;
@@ -33,9 +36,10 @@ use crate::sink::AckLevel;
 use crate::transport::capture::Capture;
 use crate::transport::clock::Clock;
 use crate::transport::dialer::{Dialer, Finish, NothingToFinish};
+use crate::transport::nats::NatsListener;
 use crate::transport::tcp::{self, Draining, Listener};
 use crate::transport::tls::{Tls, TlsError};
-use crate::zico_store::Store;
+use crate::zico_store::{SharedStore, Store};
 
 use super::{Bound, StartError};
 
@@ -67,7 +71,7 @@ pub(super) struct BoundListener {
     /// A second handle of its socket.
     socket: Option<Socket>,
     /// The registered agents, for protocols whose agents register.
-    agents: Option<Arc<dyn Agents>>,
+    agents: Option<Arc<dyn Registrations>>,
     /// The processes that it connects to, and the store of what is switched on in them.
     processes: Vec<Agent>,
     profiles: Option<Arc<ProfileStore>>,
@@ -83,7 +87,7 @@ pub(super) struct ListenerHandle {
     /// A second handle of its socket, through which a listener with other options takes over the connections that wait in
     /// its queue.
     socket: Option<Socket>,
-    agents: Option<Arc<dyn Agents>>,
+    agents: Option<Arc<dyn Registrations>>,
     /// The processes that it connects to.
     processes: Vec<Agent>,
     tls: Option<Tls>,
@@ -146,18 +150,36 @@ impl BoundListener {
     pub(super) fn open_agents(
         &mut self,
         config: &ListenerConfig,
-        known: Option<Arc<dyn Agents>>,
+        known: Option<Arc<dyn Registrations>>,
+        decoding: &Handle,
     ) -> Result<(), StartError> {
-        let ProtocolOptions::Zico(_, options, _) = &config.protocol else { return Ok(()) };
+        let ProtocolOptions::Zico(zico, options, _) = &config.protocol else { return Ok(()) };
         let open = || {
             let part = format!("the agents of listener {}", config.name);
-            match Store::open(options, &config.name) {
-                Ok(store) => Ok(Arc::new(store) as Arc<dyn Agents>),
-                Err(error) => Err(StartError { part, source: io::Error::other(error) }),
-            }
+            self.counters.set_store_fault(None);
+            let opened = match &options.state {
+                Some(bucket) => {
+                    let note = note_store(&self.counters);
+                    let store = SharedStore::start(options, bucket, &config.name, zico.max_sessions, note, decoding);
+                    store.map(|store| Arc::new(store) as Arc<dyn Registrations>)
+                }
+                None => Store::open(options, &config.name).map(|store| Arc::new(store) as _),
+            };
+            opened.map_err(|error| StartError { part, source: io::Error::other(error) })
         };
         self.agents = Some(known.map_or_else(open, Ok)?);
         Ok(())
+    }
+}
+
+/// Notes in the counters of a listener whether its store can be used.
+fn note_store(counters: &Arc<ListenerCounters>) -> impl Fn(Option<&Fault>) + Send + Sync + 'static + use<> {
+    let counters = counters.clone();
+    move |fault| {
+        counters.set_store_fault(fault.map(|fault| match fault {
+            Fault::Later(why) => StoreFault { why: why.clone(), is_blocked: false },
+            Fault::Blocked(why) => StoreFault { why: why.clone(), is_blocked: true },
+        }));
     }
 }
 
@@ -204,7 +226,7 @@ impl ListenerHandle {
     }
 
     /// The store of its agents, for a listener that uses the same.
-    pub(super) fn agents_for(&self, config: &ListenerConfig) -> Option<Arc<dyn Agents>> {
+    pub(super) fn agents_for(&self, config: &ListenerConfig) -> Option<Arc<dyn Registrations>> {
         match (&self.config.protocol, &config.protocol) {
             (ProtocolOptions::Zico(_, old, _), ProtocolOptions::Zico(_, new, _)) if old == new => self.agents.clone(),
             _ => None,
@@ -225,7 +247,10 @@ impl ListenerHandle {
     pub(super) fn shares_agents_with(&self, config: &ListenerConfig) -> bool {
         match (&self.config.protocol, &config.protocol) {
             (ProtocolOptions::Zico(_, old, _), ProtocolOptions::Zico(_, new, _)) => {
-                self.config.name == config.name && old.state_dir == new.state_dir
+                self.config.name == config.name
+                    && old.state_dir == new.state_dir
+                    && old.state.is_none()
+                    && new.state.is_none()
             }
             _ => false,
         }
@@ -358,8 +383,15 @@ impl Runtime {
                 };
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
             }
-            (ProtocolOptions::Endless(options, http), Some(listener)) => {
-                let exchange = EndlessExchange::new(options, &memory);
+            (ProtocolOptions::Endless(options, seen, http), Some(listener)) => {
+                let time = options.dedup.time;
+                let mut exchange = EndlessExchange::new(options, &memory);
+                let note = note_store(&counters);
+                note(None);
+                if let Some(bucket) = &seen.seen {
+                    let store = SeenStore::start(&seen, bucket, &config.name, time, note, &self.decoding);
+                    exchange = exchange.with_elsewhere(Arc::new(store));
+                }
                 tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
             }
             (ProtocolOptions::Zico(options, store, http), Some(listener)) => {
@@ -381,6 +413,11 @@ impl Runtime {
                     Subscription::new(agent, options.clone(), max_message_bytes).within(memory)
                 };
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+            }
+            (ProtocolOptions::Nats(options), _) => {
+                let listener = NatsListener::new(&config.name, *options, counters, memory, sender, clock);
+                tasks.spawn(listener.serve(stop, abort));
+                return running;
             }
             // Listeners of all other protocols are bound.
             (_, None) => return running,

@@ -166,7 +166,7 @@ impl Server {
         let mut bound_listeners = Vec::new();
         for config in &config.listeners {
             let mut bound_listener = BoundListener::open(config, given(config.listen), &accounting, decoding)?;
-            bound_listener.open_agents(config, None)?;
+            bound_listener.open_agents(config, None, decoding)?;
             bound_listeners.push((bound_listener, config));
         }
         let admin = open_admin(&config.admin).await?;

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Limits, ListenerConfig};
 use crate::pipeline::Sinks;
-use crate::protocol::zico::agents::Agents;
+use crate::protocol::zico::registrations::Registrations;
 use crate::select::Rules;
 use crate::transport::tls::TlsError;
 
-use super::listeners::{BoundListener, ListenerHandle};
+use super::listeners::{BoundListener, ListenerHandle, Runtime};
 use super::{Admin, Server, StartError, add_sink, open_admin};
 
 /// Pause before the next try to open a store that connections which end still use.
@@ -80,7 +79,7 @@ impl Server {
             // Connections that end may still hold its old store.
             let is_held = self.listeners.iter().any(|running| running.shares_agents_with(listener));
             if !is_held {
-                bound_listener.open_agents(listener, None)?;
+                bound_listener.open_agents(listener, None, &self.runtime.decoding)?;
             }
             bound_listeners.push((bound_listener, listener, is_held));
         }
@@ -91,6 +90,11 @@ impl Server {
         let old_rules = std::mem::replace(&mut self.rules, rules);
         let grace = config.limits.shutdown_grace;
         self.runtime.grace = grace;
+        // Before peers get the memory that it does not use any more.
+        if let Some(view) = self.view.as_ref().filter(|_| old.view != config.view) {
+            view.set_options(config.view.clone());
+            reloaded.changes.push("view changed".to_owned());
+        }
         self.runtime.memory.set_limit(config.bounds().left_of(config.limits.memory_bytes));
         self.runtime.memory.set_address_limit(config.limits.memory_per_address);
         let without_threads = |limits: &Limits| Limits { threads: None, ..limits.clone() };
@@ -144,8 +148,7 @@ impl Server {
             }
             if is_held {
                 let store = stores.iter().find(|(of, _)| of == name).map(|(_, store)| store.clone());
-                if let Err(failure) =
-                    take_over_agents(&mut bound_listener, listener, store, grace, &self.runtime.stop).await
+                if let Err(failure) = take_over_agents(&mut bound_listener, listener, store, grace, &self.runtime).await
                 {
                     reloaded.failures.push(failure);
                     continue;
@@ -159,8 +162,10 @@ impl Server {
         self.listeners = kept;
         self.note_addresses();
         self.note_layout();
-        if (old.has_view(), &old.view) != (config.has_view(), &config.view) {
-            reloaded.stale.push("[view] needs a restart: the page keeps what it has until then".to_owned());
+        let is_switched = old.has_view() != config.has_view();
+        if is_switched && self.view.is_some() != config.has_view() {
+            let new = if config.has_view() { "on" } else { "off" };
+            reloaded.stale.push(format!("to switch the view {new} needs a restart"));
         }
 
         self.health.set_stall_time(config.admin.stall_time);
@@ -218,13 +223,13 @@ impl Server {
 async fn take_over_agents(
     bound_listener: &mut BoundListener,
     listener: &ListenerConfig,
-    known: Option<Arc<dyn Agents>>,
+    known: Option<Arc<dyn Registrations>>,
     grace: Duration,
-    stop: &CancellationToken,
+    Runtime { decoding, stop, .. }: &Runtime,
 ) -> Result<(), StartError> {
     let deadline = Instant::now() + grace;
     loop {
-        let opened = bound_listener.open_agents(listener, known.clone());
+        let opened = bound_listener.open_agents(listener, known.clone(), decoding);
         if opened.is_ok() || Instant::now() >= deadline || stop.is_cancelled() {
             return opened;
         }

@@ -10,7 +10,7 @@ const BURST: Duration = Duration::from_secs(1);
 /// skipped. So the sink gets some batches completely and others not at all.
 #[derive(Debug)]
 pub struct TimeBudget {
-    percent: u64,
+    percent: AtomicU64,
     started: Instant,
     /// When everything that was spent is earned, in nanoseconds since `started`.
     earned_at: AtomicU64,
@@ -21,7 +21,12 @@ impl TimeBudget {
     /// A budget of so many percent of one processor, at least one.
     pub fn new(percent: u64) -> Self {
         let (earned_at, skipped) = (AtomicU64::new(0), AtomicU64::new(0));
-        TimeBudget { percent: percent.max(1), started: Instant::now(), earned_at, skipped }
+        TimeBudget { percent: AtomicU64::new(percent.max(1)), started: Instant::now(), earned_at, skipped }
+    }
+
+    /// Sets the budget of what is spent from now on, in percent of one processor, at least one.
+    pub fn set_percent(&self, percent: u64) {
+        self.percent.store(percent.max(1), Relaxed);
     }
 
     /// Whether the sink may get another batch.
@@ -40,7 +45,7 @@ impl TimeBudget {
 
     fn spend_at(&self, now: Duration, time: Duration) {
         let earned_at = self.earned_at.load(Relaxed).max(nanos(now));
-        self.earned_at.store(earned_at.saturating_add(nanos(time).saturating_mul(100) / self.percent), Relaxed);
+        self.earned_at.store(earned_at.saturating_add(nanos(time).saturating_mul(100) / self.percent()), Relaxed);
     }
 
     /// Counts events that the sink does not get.
@@ -55,7 +60,7 @@ impl TimeBudget {
 
     /// The budget in percent of one processor.
     pub fn percent(&self) -> u64 {
-        self.percent
+        self.percent.load(Relaxed)
     }
 }
 

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::event::{Batch, EventView, Kind, Origin};
+use crate::event::{Batch, ContentId, EventView, Kind, Origin};
 pub use remote::{RemoteState, RemoteStatus};
 
 /// A destination of events.
@@ -280,6 +280,11 @@ impl<'a> Selection<'a> {
     /// The batch that contains the events.
     pub fn batch(&self) -> &'a Batch {
         self.batch
+    }
+
+    /// The id of what the whole batch was made of, also if some of its events are not among these.
+    pub fn content(&self) -> Option<ContentId> {
+        self.batch.content()
     }
 
     /// The number by which [`Unwritten`] names the batch.

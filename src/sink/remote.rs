@@ -86,7 +86,9 @@ impl fmt::Display for RemoteState {
             write!(f, "{full}; ")?;
         }
         let place = if self.is_spooled { "the spool" } else { "memory" };
-        write!(f, "{events} events in {requests} requests wait in {place}")?;
+        let end = |number: u64| if number == 1 { "" } else { "s" };
+        let verb = if *events == 1 { "waits" } else { "wait" };
+        write!(f, "{events} event{} in {requests} request{} {verb} in {place}", end(*events), end(*requests))?;
         if let Some(age) = self.age() {
             write!(f, ", the oldest for {}", format_duration(Duration::from_secs(age.as_secs())))?;
         }

@@ -73,7 +73,7 @@ pub struct Spool {
     segments: VecDeque<Segment>,
     writer: Option<Writer>,
     last_serial: u32,
-    /// Behind the last record that is on the disk, with the name of its file.
+    /// Behind the last record that is on the disk, with the name of its file, or settled with all before it.
     synced: Position,
     /// The records behind that, for the case that a sync fails.
     unsynced: VecDeque<Unsynced>,
@@ -99,6 +99,13 @@ struct Unsynced {
     time: u64,
 }
 
+impl Unsynced {
+    /// What it takes in its file.
+    fn bytes(&self) -> u64 {
+        (record::HEAD_BYTES + self.payload.len()) as u64
+    }
+}
+
 impl Spool {
     /// Appends a request with this many events. It survives a kill of the daemon from here on, and a loss of power from the
     /// next [`Spool::sync`] on.
@@ -110,8 +117,12 @@ impl Spool {
         self.require_room(record_bytes)?;
         let segment_len = self.writer.as_ref().map_or(0, Writer::len);
         let is_segment_full = segment_len > HEADER_BYTES && segment_len + record_bytes > self.limits.segment_bytes;
+        self.forget_settled();
         let is_much_unsynced = self.unsynced_bytes + record_bytes > MAX_UNSYNCED_BYTES;
-        if is_segment_full || is_much_unsynced || self.must_rewrite {
+        if is_segment_full && self.unsynced.is_empty() && !self.must_rewrite {
+            // After a loss of power, records of this segment may be missing before those of the next one: they are settled.
+            self.save_cursor().map_err(|error| AppendError::Io(self.directory.clone(), error))?;
+        } else if is_segment_full || is_much_unsynced || self.must_rewrite {
             self.sync().map_err(|(path, error)| AppendError::Io(path, error))?;
         }
         if is_segment_full {
@@ -122,8 +133,9 @@ impl Spool {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => AppendError::Full(error.to_string()),
             _ => AppendError::Io(self.directory.clone(), error),
         })?;
-        self.unsynced_bytes += record_bytes;
-        self.unsynced.push_back(Unsynced { payload, events, time });
+        let record = Unsynced { payload, events, time };
+        self.unsynced_bytes += record.bytes();
+        self.unsynced.push_back(record);
         Ok(())
     }
 
@@ -150,6 +162,29 @@ impl Spool {
         }
         self.forget_unsynced();
         Ok(())
+    }
+
+    /// The same as [`Spool::sync`], if a record has been waiting for so long, neither synced nor settled.
+    ///
+    /// # Errors
+    /// As for [`Spool::sync`].
+    pub fn sync_waiting(&mut self, longest: Duration) -> Result<(), (PathBuf, io::Error)> {
+        self.forget_settled();
+        let recent = now().saturating_sub(longest.as_millis() as u64)..=now();
+        let is_due = self.unsynced.front().is_some_and(|oldest| !recent.contains(&oldest.time));
+        if is_due || self.must_rewrite { self.sync() } else { Ok(()) }
+    }
+
+    /// Records that are settled, with all before them, need no sync: the destination has them, and the cursor says so.
+    fn forget_settled(&mut self) {
+        let settled = self.taken.acknowledged().number;
+        while self.synced.number < settled
+            && let Some(record) = self.unsynced.pop_front()
+        {
+            self.unsynced_bytes -= record.bytes();
+            self.synced.number += 1;
+            self.synced.events += u64::from(record.events);
+        }
     }
 
     /// The next record, or `None` when all were taken. Records that cannot be read are settled, and what is left of them is
@@ -242,8 +277,8 @@ impl Spool {
     /// # Errors
     /// The system's. The next call tries again.
     pub fn tidy(&mut self) -> io::Result<()> {
+        self.save_cursor()?;
         let acknowledged = self.taken.acknowledged();
-        self.cursor.save(Saved { acknowledged, synced: self.synced })?;
         while let Some(first) = self.segments.front() {
             let (name, is_last) = (first.name, self.segments.len() == 1);
             let end = self.segments.get(1).map_or(self.end, |next| next.name.start);
@@ -259,6 +294,11 @@ impl Spool {
             self.remove(name);
         }
         Ok(())
+    }
+
+    /// What is settled stays settled after a loss of power.
+    fn save_cursor(&mut self) -> io::Result<()> {
+        self.cursor.save(Saved { acknowledged: self.taken.acknowledged(), synced: self.synced })
     }
 
     /// Keeps a request that the destination has refused for good in `refused/`; returns its path, or `None` when that is

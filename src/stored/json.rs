@@ -127,7 +127,34 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D
 /// # Errors
 /// The line is no event; nothing is added.
 pub fn read(line: &[u8], out: &mut Rebuilder) -> Result<(), String> {
-    let line: Line<'_> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    add(parse(line)?, out)
+}
+
+/// The same if all events of the batch are of the listener that this one is of. `false`: they are not, and nothing is added.
+///
+/// # Errors
+/// As for [`read`].
+pub fn read_of_listener(line: &[u8], out: &mut Rebuilder) -> Result<bool, String> {
+    let line = parse(line)?;
+    for (key, name) in [("protocol", &line.origin.protocol), ("listener", &line.origin.listener)] {
+        // They are parts of file names.
+        let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+        if !is_plain || !(1..=64).contains(&name.len()) {
+            return Err(format!("`origin.{key}` is no name: 1 to 64 characters of A-Z a-z 0-9 _ -"));
+        }
+    }
+    let (builder, Origin { protocol, listener, .. }) = (out.builder(), &line.origin);
+    if !builder.is_empty() && (builder.origin().protocol != *protocol || *builder.origin().listener != **listener) {
+        return Ok(false);
+    }
+    add(line, out).map(|()| true)
+}
+
+fn parse(line: &[u8]) -> Result<Line<'_>, String> {
+    serde_json::from_slice(line).map_err(|error| error.to_string())
+}
+
+fn add(line: Line<'_>, out: &mut Rebuilder) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("`{what}` is not as events have it"));
     let Some(observed) = time(&line.observed_time) else { return wrong("observed_time") };
     let at = line.time.as_deref().map(time);

@@ -243,7 +243,6 @@ impl<S: Session> Connection<S> {
     /// Hands events over to the sinks.
     async fn hand_over(&mut self, batch: Option<Batch>) {
         if let Some(batch) = batch {
-            self.input.keep_batch(self.driver.output());
             let since = self.now().elapsed;
             self.context.sender.send(batch).await;
             self.excuse(since);
@@ -300,9 +299,7 @@ impl<S: Session> Connection<S> {
 
     /// Gives back the memory that a quiet connection does not need.
     fn release_memory(&mut self) {
-        let out = self.driver.output();
-        out.batch.shrink();
-        self.input.keep_batch(out);
+        self.driver.output().batch.shrink();
         self.input.release();
     }
 

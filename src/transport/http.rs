@@ -55,7 +55,7 @@ impl Listener {
             permits: Arc::new(Semaphore::new(options.max_requests)),
             quarantine: Quarantine::new(&options.quarantine, &self.name),
             options,
-            decode_buffers: DecodeBuffers::new(budget),
+            decode_buffers: DecodeBuffers::default(),
         });
         let ticker = Ticker::new(http.clone(), self.origin(), self.counters.clone(), sender.clone(), clock);
         let connections = TaskTracker::new();

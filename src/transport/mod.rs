@@ -15,6 +15,7 @@ pub mod http;
 mod http_head;
 mod http_state;
 mod http_timeouts;
+pub mod nats;
 pub mod options;
 mod proxy;
 pub mod quarantine;

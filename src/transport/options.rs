@@ -276,10 +276,7 @@ impl HttpOptions {
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         let what = format!("{} requests being decoded (max_requests)", self.max_requests);
         bounds.add(of, what, (self.max_requests as u64).saturating_mul(REQUEST_BYTES));
-        if !self.quarantine.dir.as_os_str().is_empty() {
-            let what = "the list of what is kept (quarantine.max_bytes)";
-            bounds.add(of, what, listed_files(self.quarantine.max_bytes));
-        }
+        self.quarantine.declare(of, bounds);
     }
 }
 
@@ -287,7 +284,15 @@ impl HttpOptions {
 const REQUEST_BYTES: u64 = 64 << 10;
 
 impl QuarantineOptions {
-    fn read(section: &mut Section<'_>) -> Self {
+    /// Declares the memory that a quarantine takes.
+    pub(super) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        if !self.dir.as_os_str().is_empty() {
+            let what = "the list of what is kept (quarantine.max_bytes)";
+            bounds.add(of, what, listed_files(self.max_bytes));
+        }
+    }
+
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
         let default = QuarantineOptions::default();
         QuarantineOptions {
             dir: section.text("dir", &default.dir.to_string_lossy()).into(),

@@ -11,7 +11,6 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 
 use crate::memory::{MemoryBudget, MemoryLease};
-use crate::protocol::Output;
 
 /// Reads are of this size at first, and grow with the traffic …
 pub(super) const MIN_READ_BYTES: usize = 8 * 1024;
@@ -20,8 +19,6 @@ const MAX_READ_BYTES: usize = 256 * 1024;
 /// A message may be buffered up to `max_message_bytes` and this much more, for its head, and for protocols whose smallest
 /// messages are longer than that limit.
 const BUFFER_SLACK: u64 = 128 * 1024;
-/// A batch up to this size is not leased.
-const SMALL_BATCH_BYTES: usize = 4 * 1024;
 
 /// What the task, the socket and the session of a connection take …
 const STATE_BYTES: u64 = 8 * 1024;
@@ -46,8 +43,6 @@ pub(super) struct ReadBuffer {
     allocated: usize,
     read_bytes: usize,
     max_bytes: u64,
-    /// The leased size of the next batch.
-    batch_bytes: usize,
     lease: MemoryLease,
     is_stuck: bool,
 }
@@ -68,7 +63,6 @@ impl ReadBuffer {
             allocated: 0,
             read_bytes: MIN_READ_BYTES,
             max_bytes: max_message_bytes.saturating_add(BUFFER_SLACK),
-            batch_bytes: 0,
             lease: memory.passing(MIN_READ_BYTES as u64),
             is_stuck: false,
         }
@@ -82,9 +76,10 @@ impl ReadBuffer {
         if spare >= self.read_bytes {
             return Some(&mut self.bytes);
         }
-        if consumed >= self.bytes.len() && spare + consumed >= self.read_bytes {
-            // The buffered bytes move to the front, into the room of consumed ones: nothing is allocated.
-            self.bytes.reserve(self.read_bytes);
+        if consumed >= self.bytes.len() && spare + consumed >= self.read_bytes / 2 {
+            // The buffered bytes move to the front, into the room of consumed ones: nothing is allocated. A read that is a
+            // little shorter costs less than a buffer of twice the size.
+            self.bytes.reserve(spare + consumed);
             return Some(&mut self.bytes);
         }
         let wanted = (self.bytes.len() + self.read_bytes).next_power_of_two();
@@ -147,7 +142,6 @@ impl ReadBuffer {
     pub(super) fn has_spare(&self) -> bool {
         self.allocated > self.bytes.len().next_multiple_of(MIN_READ_BYTES)
             || self.bytes.is_empty() && self.allocated > 0
-            || self.batch_bytes > 0
     }
 
     /// Releases an empty, small buffer of a connection that waits: it is allocated again faster than it is worth.
@@ -164,31 +158,12 @@ impl ReadBuffer {
         let _ = self.resize(self.bytes.len().next_multiple_of(MIN_READ_BYTES));
     }
 
-    /// Leases the memory that `out` keeps for its next batch, or releases it.
-    pub(super) fn keep_batch(&mut self, out: &mut Output) {
-        let kept = match out.batch.memory_bytes() {
-            small if small <= SMALL_BATCH_BYTES => 0,
-            bytes => bytes.next_multiple_of(SMALL_BATCH_BYTES),
-        };
-        // Batches of about the same size change nothing.
-        if kept <= self.batch_bytes && kept > self.batch_bytes / 2 || kept == self.batch_bytes {
-            return;
-        }
-        self.batch_bytes = kept;
-        if !self.lease(self.allocated) {
-            out.batch.shrink();
-            self.batch_bytes = 0;
-            // A smaller size always succeeds.
-            let _ = self.lease(self.allocated);
-        }
-    }
-
     /// Moves the buffered bytes into a buffer of this length. `false`: there is no memory for it.
     fn resize(&mut self, length: usize) -> bool {
         if length == self.allocated && self.bytes.capacity() == length {
             return length > self.bytes.len();
         }
-        if !self.lease(length) {
+        if !self.lease.try_resize(length as u64) {
             return false;
         }
         let mut moved = BytesMut::with_capacity(length);
@@ -196,10 +171,6 @@ impl ReadBuffer {
         self.allocated = moved.capacity();
         self.bytes = moved;
         true
-    }
-
-    fn lease(&mut self, length: usize) -> bool {
-        self.lease.try_resize((length + self.batch_bytes) as u64)
     }
 }
 

@@ -1,8 +1,10 @@
 //! One request: from its head to its response.
 //!
-//! A request is answered when every sink that takes its events has them at the level that the listener acknowledges. The task of its connection works on it. When
-//! the peer has gone, or was asked to repeat the request because the sinks took too long, a task of its own completes it.
+//! A request is answered when every sink that takes its events has them at the level that the listener acknowledges. The task of
+//! its connection works on it. When the peer has gone, or was asked to repeat the request because the sinks took too long, a task
+//! of its own completes it.
 
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,12 +26,11 @@ use crate::explain::http::without_secrets;
 use crate::memory::MemoryLease;
 use crate::pipeline::DeliveryOutcome;
 use crate::pipeline::tap::TapRequest;
-use crate::protocol::{Exchange, Flow, Head, HeadDecision, LossLimit, Request, RequestOutcome, Response, Work};
+use crate::protocol::{Exchange, Flow, Head, HeadDecision, LossLimit, Output, Request, RequestOutcome, Response, Work};
 use crate::sink::AckLevel;
 
 use super::body::{ReceivedBody, UndecidedBytes, read_body, refuse_body, too_large};
 use super::context::ConnectionContext;
-use super::decode_buffers::DecodeBuffer;
 use super::http_head;
 use super::http_state::{HttpState, SMALL_BODY_BYTES};
 use super::http_timeouts::HttpTimeouts;
@@ -198,7 +199,7 @@ impl Drop for InFlightRequest<'_> {
 /// A request that is decoded and delivered.
 struct Job<E: Exchange> {
     work: E::Work,
-    buffer: DecodeBuffer,
+    out: Output,
     undecided: UndecidedBytes,
     connection: Arc<HttpConnection<E>>,
     /// The memory of the body, and one of `max_requests`.
@@ -215,14 +216,14 @@ impl<E: Exchange> Job<E> {
     ) -> Box<Self> {
         let HttpConnection { http, origin, context, .. } = &*connection;
         let work = http.exchange.work(request, Some(&context.memory), context.clock.now());
-        let buffer = http.decode_buffers.take(origin, &context.allowance, connection.take_loss_limit());
-        Box::new(Job { work, buffer, undecided, connection, _held: held })
+        let out = http.decode_buffers.take(origin, &context.allowance, connection.take_loss_limit());
+        Box::new(Job { work, out, undecided, connection, _held: held })
     }
 
     async fn run(mut self: Box<Self>) -> Answer {
         let connection = self.connection.clone();
         let context = &connection.context;
-        let DecodeBuffer { out, lease } = &mut self.buffer;
+        let out = &mut self.out;
         let delivery = context.sender.delivery();
         let level = delivery.level();
         let received = context.clock.now();
@@ -230,6 +231,9 @@ impl<E: Exchange> Job<E> {
         loop {
             context.sender.wait_for_capacity().await;
             let work = &mut self.work;
+            if ready(work).await {
+                now = context.clock.now();
+            }
             let step = self.undecided.call(out, now, |out| {
                 let flow = work.step(now, out);
                 if flow != Flow::Again {
@@ -238,9 +242,6 @@ impl<E: Exchange> Job<E> {
                 flow
             });
             if let Some(batch) = step.batch {
-                if !lease.try_resize(out.batch.memory_bytes() as u64) {
-                    out.batch.shrink();
-                }
                 delivery.send(batch).await;
             }
             if step.flow != Flow::Again {
@@ -258,14 +259,16 @@ impl<E: Exchange> Job<E> {
             since_yield = now.elapsed;
         }
         let is_kept = self.quarantine_if_asked(received.unix).await;
-        connection.put_loss_limit_back(self.buffer.out.set_loss_limit(None));
-        connection.http.decode_buffers.put_back(self.buffer);
+        connection.put_loss_limit_back(self.out.set_loss_limit(None));
+        connection.http.decode_buffers.put_back(self.out);
         let is_written = delivery.outcome().await == DeliveryOutcome::Written;
         let outcome = match (is_written, is_kept) {
             (true, true) => RequestOutcome::Delivered,
             (true, false) => RequestOutcome::Unkept,
             (false, _) => RequestOutcome::Failed,
         };
+        self.work.conclude(outcome);
+        ready(&mut self.work).await;
         (self.work.respond(outcome, context.clock.now()), level)
     }
 
@@ -290,6 +293,18 @@ impl<E: Exchange> Job<E> {
             }
         }
     }
+}
+
+/// Waits until the work can continue; returns whether that took any time.
+async fn ready(work: &mut impl Work) -> bool {
+    let mut has_waited = false;
+    poll_fn(|context| {
+        let polled = work.poll_ready(context);
+        has_waited |= polled.is_pending();
+        polled
+    })
+    .await;
+    has_waited
 }
 
 fn to_hyper(response: Response) -> hyper::Response<Full<Bytes>> {

@@ -154,7 +154,8 @@ impl Listener {
     }
 
     /// Accepts connections until `stop` is cancelled. A task of its own, tracked by `tasks`, serves each connection with a
-    /// session that `make` makes for its peer and the memory of its address. Tasks that have not ended when `abort` is cancelled are aborted.
+    /// session that `make` makes for its peer and the memory of its address. Tasks that have not ended when `abort` is cancelled
+    /// are aborted.
     pub async fn serve<S: Session>(
         self,
         make: impl Fn(SocketAddr, &Arc<MemoryBudget>) -> S + Send + Sync + 'static,

@@ -124,12 +124,12 @@ impl Files {
     }
 
     fn current(&self, options: &TlsOptions) -> Result<Current, TlsError> {
-        let first = certificates(&self.cert, &options.cert)?.into_iter().next();
-        let expires = first.and_then(|certificate| {
-            let (_, certificate) = X509Certificate::from_der(&certificate).ok()?;
+        let certificates = certificates(&self.cert, &options.cert)?;
+        let expires = certificates.first().and_then(|certificate| {
+            let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
             Some(certificate.validity().not_after.timestamp())
         });
-        Ok(Current { acceptor: self.acceptor(options)?, expires, files: self.digest() })
+        Ok(Current { acceptor: self.acceptor(certificates, options)?, expires, files: self.digest() })
     }
 
     /// A digest of the contents.
@@ -138,8 +138,11 @@ impl Files {
         files.into_iter().flatten().flat_map(|file| digest(&SHA256, file).as_ref().to_vec()).collect()
     }
 
-    fn acceptor(&self, options: &TlsOptions) -> Result<TlsAcceptor, TlsError> {
-        let certificates = certificates(&self.cert, &options.cert)?;
+    fn acceptor(
+        &self,
+        certificates: Vec<CertificateDer<'static>>,
+        options: &TlsOptions,
+    ) -> Result<TlsAcceptor, TlsError> {
         let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| fault(&options.key, error))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())

@@ -100,6 +100,10 @@ impl RkeyDigests {
         RkeyDigests { salt, known: Mutex::default() }
     }
 
+    pub(super) fn salt(&self) -> &[u8] {
+        &self.salt
+    }
+
     pub(super) fn digest(&self, rkey: &str) -> Hash {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let key = hash(rkey);
@@ -133,6 +137,11 @@ pub(super) fn hash(key: &str) -> Hash {
 /// Whether `hash` is among `others`, in constant time.
 pub(super) fn is_among<'a>(hash: &Hash, others: impl Iterator<Item = &'a Hash>) -> bool {
     others.fold(Choice::from(0), |found, other| found | hash.ct_eq(other)).into()
+}
+
+/// Whether two texts are equal, in a time that depends only on their length.
+pub(super) fn is_equal(one: &str, other: &str) -> bool {
+    one.as_bytes().ct_eq(other.as_bytes()).into()
 }
 
 /// Random bytes, suitable for keys.

@@ -1,6 +1,6 @@
 //! The store of the `zico` protocol: registered agents, their keys and sessions, kept over restarts.
 //!
-//! Each listener has one file, written by SQLite. What was answered to an agent was committed and synced before, so it
+//! Several daemons can share a store in a bucket of NATS: [`SharedStore`]. Otherwise each listener has one file, written by SQLite. What was answered to an agent was committed and synced before, so it
 //! holds after a kill or a loss of power. The sqlite3 shell can open the file while the daemon uses it, and so does
 //! `tributary agents`.
 //!
@@ -9,6 +9,7 @@
 //! people; they are stored as PBKDF2 with a salt of the file, which makes guessing slow, but does not make a weak key strong.
 
 mod agents;
+mod bucket;
 mod error;
 mod file;
 mod keys;
@@ -37,6 +38,7 @@ use shared::Shared;
 use time::millis;
 
 pub use agents::{Known, KnownAgent, UnregisteredSession, forget, list};
+pub use bucket::SharedStore;
 pub use error::StoreError;
 pub use file::path;
 pub use options::StoreOptions;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::nats::BucketOptions;
 use crate::options::{Bounds, LONGEST, Section};
 
 /// Options of a listener whose agents register. Relative paths are relative to the working directory.
@@ -11,6 +12,9 @@ pub struct StoreOptions {
     /// The directory in which the agents are kept, as `<listener>.db`; created if missing. None, the default: they are kept
     /// in memory, and after a restart of the daemon each agent must register again, which it does when its JVM starts.
     pub state_dir: Option<PathBuf>,
+    /// A bucket of NATS JetStream in which several daemons keep the agents of such listeners together, instead of `state_dir`:
+    /// `nats://host:port,host:port/bucket`. With `nats.*`: how it is reached. None, the default.
+    pub state: Option<BucketOptions>,
     /// A file with the accepted registration keys, one per line; read again when it changes. None, the default: all keys
     /// are accepted.
     pub keys_file: Option<PathBuf>,
@@ -25,7 +29,7 @@ pub struct StoreOptions {
     /// address, also one that was not seen for `session_timeout`. A tenth of `max_agents`, but not less than 10. At least 1.
     pub max_agents_per_address: usize,
     /// The number of valid keys of one agent, and so of its sessions; a new key replaces the one that was unused for
-    /// longest. 64. At least 1.
+    /// longest. 64. At least 1; with `state` at most 1,000.
     pub max_sessions_per_agent: usize,
     /// How long an agent is kept after it was last seen, if the table is full. 30 days. At least 1 h.
     pub agent_retention: Duration,
@@ -40,8 +44,9 @@ impl StoreOptions {
         let default = StoreOptions::default();
         let max_agents = section.count("max_agents", default.max_agents, 1..=10_000_000);
         let of_address = (max_agents / 10).max(10);
-        StoreOptions {
+        let options = StoreOptions {
             state_dir: section.optional_path("state_dir"),
+            state: BucketOptions::read(section, "state"),
             keys_file: section.optional_path("keys_file"),
             session_timeout: section.duration("session_timeout", default.session_timeout, SECOND..=LONGEST),
             max_agents,
@@ -57,13 +62,25 @@ impl StoreOptions {
                 default.unused_agent_retention,
                 SECOND..=LONGEST,
             ),
+        };
+        if options.state.is_some() && options.state_dir.is_some() {
+            let help = "remove one of them: agents are kept in a bucket or in a file".to_owned();
+            section.error("state", "`state` and `state_dir` exclude each other", Some(help));
         }
+        if options.state.is_some() && options.max_sessions_per_agent > MAX_SHARED_KEYS {
+            let message = format!("with `state` an agent has at most {MAX_SHARED_KEYS} keys");
+            section.error("max_sessions_per_agent", message, Some("an agent is one value of the bucket".into()));
+        }
+        options
     }
 }
 
 impl StoreOptions {
     /// Declares the most memory that a store takes beside the shared budget.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        if let Some(bucket) = &self.state {
+            return bucket.declare(of, bounds);
+        }
         match self.state_dir {
             Some(_) => bounds.add(of, "the cached part of the registered agents' file", CACHE_BYTES),
             None => bounds.add(of, "the registered agents (without state_dir)", CACHE_BYTES + IN_MEMORY_BYTES),
@@ -76,6 +93,8 @@ impl StoreOptions {
 const CACHE_BYTES: u64 = 6 << 20;
 /// The most that a store without a file takes.
 pub(super) const IN_MEMORY_BYTES: u64 = 16 << 20;
+/// The most keys of an agent that daemons share: a value of a bucket has at most 1 MiB, and a key takes about 300 bytes of it.
+const MAX_SHARED_KEYS: usize = 1_000;
 /// Sessions and agents that are counted before they are written.
 const MARKS_BYTES: u64 = 6 << 20;
 
@@ -83,6 +102,7 @@ impl Default for StoreOptions {
     fn default() -> Self {
         StoreOptions {
             state_dir: None,
+            state: None,
             keys_file: None,
             session_timeout: 3600 * SECOND,
             max_agents: 10_000,

@@ -430,7 +430,7 @@ fn agent_of(row: &Row<'_>) -> rusqlite::Result<Agent> {
     })
 }
 
-fn attrs_to_json(attrs: &[(String, ResourceValue)]) -> String {
+pub(super) fn attrs_to_json(attrs: &[(String, ResourceValue)]) -> String {
     let value = |value: &ResourceValue| match value {
         ResourceValue::Bool(value) => Value::Bool(*value),
         ResourceValue::I64(number) => (*number).into(),
@@ -442,7 +442,7 @@ fn attrs_to_json(attrs: &[(String, ResourceValue)]) -> String {
 }
 
 /// Values that cannot be read, because they were changed by hand, are left out.
-fn attrs_from_json(text: &str) -> Vec<(String, ResourceValue)> {
+pub(super) fn attrs_from_json(text: &str) -> Vec<(String, ResourceValue)> {
     let map: Map<String, Value> = serde_json::from_str(text).unwrap_or_default();
     let value = |value: Value| {
         Some(match value {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tributary::config::{Config, Loaded, ProtocolOptions, SinkKind};
+use tributary::endless_store::SeenOptions;
 use tributary::event::{Identity, Kind, ResourceValue};
 use tributary::memory::Amplification;
+use tributary::nats::{BucketOptions, Servers};
 use tributary::pipeline::options::{OnFailure, QueueOptions, WhenFull};
 use tributary::profile::limits::ProfileLimits;
 use tributary::protocol::datadog::{self, ListLayout, StringCache};
@@ -14,6 +16,7 @@ use tributary::protocol::{Protocol, endless, zico};
 use tributary::sink::encode::Format;
 use tributary::sink::{AckLevel, file};
 use tributary::sink::{http, nats, otlp, parquet, stdout, tcp};
+use tributary::transport::nats::options::NatsOptions;
 use tributary::transport::options::{CaptureOptions, HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
 use tributary::zico_store::StoreOptions;
 
@@ -161,7 +164,9 @@ fn every_option_of_an_http_listener_is_read_from_the_file() {
                 quarantine = { dir = \"q\", max_bytes = \"3MiB\" }\npath_prefix = \"/p/\"\n\
                 max_body_bytes = \"4KiB\"\nmax_inflated_bytes = \"5KiB\"\nmax_payload_bytes = \"6KiB\"\n\
                 max_channel_bytes = \"7KiB\"\ndedup = { time = \"8s\", entries = 9 }\n\
-                amplification = { ratio = 10, burst = \"11MiB\", rate = \"12MiB\" }\n";
+                amplification = { ratio = 10, burst = \"11MiB\", rate = \"12MiB\" }\nseen = \"nats://a,b:5/c\"\n\
+                seen_timeout = \"13s\"\nmax_seen_events = 14\nmax_seen_waiting = 15\n\
+                nats = { create = false, replicas = 3, token_file = \"t\", request_timeout = \"16s\" }\n";
     let endless = endless::Options {
         path_prefix: "/p".into(),
         max_body_bytes: 4 << 10,
@@ -178,7 +183,15 @@ fn every_option_of_an_http_listener_is_read_from_the_file() {
         acknowledge: Some(AckLevel::Written),
         quarantine: QuarantineOptions { dir: "q".into(), max_bytes: 3 << 20 },
     };
-    assert_eq!(read(text).config.listeners[0].protocol, ProtocolOptions::Endless(endless, http));
+    let mut servers = Servers::new(["nats://a", "nats://b:5"].map(|server| server.parse().unwrap()).into());
+    (servers.token_file, servers.request_timeout) = (Some("t".into()), Duration::from_secs(16));
+    let seen = SeenOptions {
+        seen: Some(BucketOptions { servers, bucket: "c".into(), create: false, replicas: 3 }),
+        seen_timeout: Duration::from_secs(13),
+        max_seen_events: 14,
+        max_seen_waiting: 15,
+    };
+    assert_eq!(read(text).config.listeners[0].protocol, ProtocolOptions::Endless(endless, seen, http));
 }
 
 #[test]
@@ -210,6 +223,7 @@ fn every_option_of_a_zico_listener_is_read_from_the_file() {
     };
     let store = StoreOptions {
         state_dir: Some("s".into()),
+        state: None,
         keys_file: Some("k".into()),
         session_timeout: Duration::from_secs(15),
         max_agents: 16,
@@ -239,6 +253,7 @@ fn every_option_of_a_sink_is_read_from_the_file() {
         keep_time: Duration::from_secs(7 * 86_400),
         fsync: file::Fsync::Always,
         fsync_interval: Duration::from_millis(4),
+        remembered_messages: 7,
     };
     assert_eq!(config.sinks[0].kind, SinkKind::File(options));
     let queue = QueueOptions {
@@ -267,6 +282,7 @@ keep_bytes = "5MiB"
 keep_time = "7d"
 fsync = "always"
 fsync_interval = "4ms"
+remembered_messages = 7
 buffer_batches = 5
 buffer_bytes = "6MiB"
 when_full = "shed"
@@ -351,6 +367,15 @@ fn the_reference_file_shows_every_default() {
     assert_eq!(*ruby, read("[listeners.ruby]\nprotocol = \"rbkit\"\n").config.listeners[0]);
     let [console, archive] = shown.sinks.as_slice() else { panic!("two sinks") };
     let with_examples = read(&with_examples()).config;
+    let Some(ProtocolOptions::Nats(stream)) = with_examples.listeners.get(5).map(|listener| &listener.protocol) else {
+        panic!("six listeners")
+    };
+    let Servers { servers: addresses, tls, credentials_file, token_file, .. } = stream.servers.clone();
+    assert!(tls.identity.is_some() && credentials_file.is_some() && token_file.is_some() && addresses.len() == 2);
+    let defaults = Servers::new(addresses);
+    assert_eq!(stream.servers, Servers { tls, credentials_file, token_file, ..defaults });
+    let acknowledge = Some(AckLevel::Written);
+    assert_eq!(**stream, NatsOptions { acknowledge, ..NatsOptions::new(stream.servers.clone()) });
     let Some(remote) = with_examples.sinks.get(2) else { panic!("three sinks") };
     assert_eq!(remote.kind, SinkKind::Tcp(tcp::Options::to("collector.example:9000")));
     assert_eq!(remote.queue, QueueOptions::default());
@@ -368,11 +393,13 @@ fn the_reference_file_shows_every_default() {
     let endpoint = "https://tempo.example:4317".parse().unwrap();
     assert_eq!(**tempo, otlp::Options { tls, spool, ..otlp::Options::to(endpoint) });
     let Some(SinkKind::Nats(stream)) = with_examples.sinks.get(5).map(|sink| &sink.kind) else { panic!("six sinks") };
-    let nats::Options { servers, tls, credentials_file, token_file, spool, .. } = (**stream).clone();
-    assert!(tls.identity.is_some() && credentials_file.is_some() && token_file.is_some() && servers.len() == 2);
+    let nats::Options { servers, spool, .. } = (**stream).clone();
+    let Servers { servers: addresses, tls, credentials_file, token_file, .. } = servers.clone();
+    assert!(tls.identity.is_some() && credentials_file.is_some() && token_file.is_some() && addresses.len() == 2);
     assert_eq!(spool, Some(nats::SpoolOptions::at("/var/lib/tributary/spool".into())));
-    let defaults = nats::Options::to(servers);
-    assert_eq!(**stream, nats::Options { tls, credentials_file, token_file, spool, ..defaults });
+    let defaults = Servers::new(addresses.clone());
+    assert_eq!(servers, Servers { tls, credentials_file, token_file, ..defaults });
+    assert_eq!(**stream, nats::Options { servers, spool, ..nats::Options::to(addresses) });
     let Some(SinkKind::Parquet(lake)) = with_examples.sinks.get(6).map(|sink| &sink.kind) else {
         panic!("seven sinks")
     };
@@ -402,6 +429,9 @@ fn the_reference_file_shows_every_option_once() {
             shown.push(if header.is_empty() { key.to_owned() } else { format!("{header}.{key}") });
         }
     }
+    // It is in the file, and left out here because `state` is there.
+    assert!(REFERENCE.contains("\n#: state_dir = "));
+    shown.push("listeners.zorka.state_dir".to_owned());
     known.sort();
     shown.sort();
     assert_eq!(shown, known);
@@ -426,7 +456,10 @@ fn the_minimal_file_writes_everything_to_files() {
 
 /// The reference file with every option and every sink in it, and memory for all of them.
 fn with_examples() -> String {
-    uncommented(REFERENCE, &["# ", "#: "]).replace("memory_bytes = \"320MiB\"", "memory_bytes = \"640MiB\"")
+    // Of registered agents either the file or the bucket.
+    let (before, agents) = REFERENCE.split_once("# -- Registered agents --").unwrap();
+    let reference = format!("{before}{}", agents.replacen("#: state_dir", "# not with state: state_dir", 1));
+    uncommented(&reference, &["# ", "#: "]).replace("memory_bytes = \"320MiB\"", "memory_bytes = \"768MiB\"")
 }
 
 /// `text` without the comment signs `marks` before options and headers.

@@ -45,8 +45,8 @@ fn sum(folded: &str) -> u64 {
     folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
 }
 
-/// Whether the numbers of a run are not in one sequence. An entry that arrives after its turn is part of no span; a profile counts
-/// it. The order of numbers that are half of all numbers apart cannot be told from events.
+/// Whether the numbers of a run are not in one sequence. An entry that arrives after its turn is part of no span; a profile
+/// counts it. The order of numbers that are half of all numbers apart cannot be told from events.
 fn is_out_of_sequence(name: &str) -> bool {
     name.contains("synthetic") || name == "edge-v1-sequence-wrap"
 }

@@ -25,10 +25,11 @@ async fn ask(address: SocketAddr, method: &str, path: &str, headers: &str) -> An
     send(address, &format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\n{headers}\r\n")).await
 }
 
-/// Sends a request as it stands.
+/// Sends a request as it stands, on a connection of its own.
 async fn send(address: SocketAddr, request: &str) -> Answer {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
+    let last = request.replacen("\r\n", "\r\nconnection: close\r\n", 1);
+    stream.write_all(last.as_bytes()).await.unwrap();
     let mut text = String::new();
     within("a response", stream.read_to_string(&mut text)).await.unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -115,6 +116,9 @@ async fn a_healthy_daemon_is_alive_and_ready_and_shows_its_counters() {
     assert_eq!(value(&after, &format!("tributary_unaccounted_bytes{{{labels}}}")), 0.0);
     assert_eq!(value(&after, &format!("tributary_connections{{{labels}}}")), 0.0);
     assert_eq!(value(&after, "tributary_sink_queue_batches{sink=\"memory\"}"), 0.0);
+    assert_eq!(value(&after, "tributary_sink_queue_bytes{sink=\"memory\"}"), 0.0);
+    assert_eq!(value(&after, "tributary_sink_queue_capacity_batches{sink=\"memory\"}"), 256.0);
+    assert_eq!(value(&after, "tributary_sink_queue_capacity_bytes{sink=\"memory\"}"), 8.0 * 1024.0 * 1024.0);
     assert!(value(&after, "process_resident_memory_bytes") > 1e6);
     assert!(after.contains("tributary_build_info{version="));
     assert_eq!(series(&before.body), series(&after));
@@ -468,7 +472,7 @@ async fn slow_connections_do_not_keep_others_out() {
     let end = within("the first is closed", first.read(&mut [0; 1])).await;
     assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
     let mut last = slow.pop().unwrap();
-    last.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    last.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut response = String::new();
     within("the last has its response", last.read_to_string(&mut response)).await.unwrap();
     assert!(response.starts_with("HTTP/1.1 200 "), "{response}");

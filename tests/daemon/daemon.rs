@@ -298,7 +298,7 @@ async fn a_listener_that_cannot_be_bound_is_named_and_nothing_runs() {
 /// The body of the answer to a GET of the admin endpoint.
 async fn get(server: &Server, path: &str) -> String {
     let mut stream = TcpStream::connect(server.admin_address().unwrap()).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     within("an answer", stream.read_to_string(&mut answer)).await.unwrap();

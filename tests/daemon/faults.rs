@@ -41,6 +41,13 @@ fn events(home: &Path) -> Vec<Value> {
         .collect()
 }
 
+/// The same while the daemon writes: of a write that is under way, a reader can see a part.
+fn events_so_far(home: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(home.join("events.ndjson")).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("torn: {line}"))).collect()
+}
+
 fn names(events: &[Value]) -> Vec<&str> {
     events.iter().filter(|event| event["kind"] == "span").map(|event| event["name"].as_str().unwrap()).collect()
 }
@@ -97,7 +104,7 @@ fn without_file_descriptors_it_serves_those_it_has_and_the_others_when_there_are
     let crowd: Vec<_> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
     daemon.until_stderr("cannot accept connections");
     first.write_all(&wire::named_span(2, "second")).unwrap();
-    let has = |name: &str| events(home.path()).iter().any(|event| event["name"] == name);
+    let has = |name: &str| events_so_far(home.path()).iter().any(|event| event["name"] == name);
     until("those inside are served", || has("second").then_some(()));
     let late = speak(address, "late");
     drop(crowd);
@@ -141,7 +148,7 @@ fn thousands_of_silent_connections_are_no_hindrance_to_the_others_and_cost_littl
     let active: Vec<_> =
         (0..100).map(|number| thread::spawn(move || drop(speak(address, &format!("active-{number}"))))).collect();
     active.into_iter().for_each(|active| active.join().unwrap());
-    until("the spans of all hundred are written", || (names(&events(home.path())).len() == 100).then_some(()));
+    until("the spans of all hundred are written", || (names(&events_so_far(home.path())).len() == 100).then_some(()));
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let peak =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
@@ -161,7 +168,7 @@ fn everything_that_was_acknowledged_over_http_is_written() {
     let address = daemon.address("a").to_string();
     let load =
         thread::spawn(move || run(&["simulate", "endless", "--to", &address, "--connections", "8", "--for", "60s"]));
-    until("uploads are under way", || (events(home.path()).len() > 2_000).then_some(()));
+    until("uploads are under way", || (events_so_far(home.path()).len() > 2_000).then_some(()));
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);

@@ -16,8 +16,8 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// Two threads decode, so that the sum is the same on every machine; the rest is added by hand: 8 MiB for batches being
-/// made, 2 MiB for the admin endpoint and for recently seen agents, 10 MiB for the view, 1 MiB for a reserve, 4 MiB for a queue and as much for
-/// the lines of a pipe, and small items.
+/// made, 2 MiB for the admin endpoint and for recently seen agents, 10 MiB for the view, 1 MiB for a reserve, 4 MiB for a queue
+/// and as much for the lines of a pipe, and small items.
 const SMALL: &str = "limits = { memory_bytes = \"MEMORY\", threads = 2 }
 [listeners.spans]
 protocol = \"datadog\"

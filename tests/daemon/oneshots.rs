@@ -45,7 +45,7 @@ impl Running {
 /// The agents that the daemon has seen.
 async fn agents(admin: SocketAddr) -> Vec<Value> {
     let mut stream = TcpStream::connect(admin).await.unwrap();
-    stream.write_all(b"GET /agents HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /agents HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut text = String::new();
     within("a response", stream.read_to_string(&mut text)).await.unwrap();
     serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap()

@@ -27,7 +27,10 @@ async fn metrics() -> String {
     // The sink has opened its spool.
     until("there are metrics of the spool", || (!server.accounting().remotes().is_empty()).then_some(())).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\n\r\n").as_bytes()).await.unwrap();
+    stream
+        .write_all(format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
     let mut answer = String::new();
     within("an answer", stream.read_to_string(&mut answer)).await.unwrap();
     within("stopping", server.stop()).await;

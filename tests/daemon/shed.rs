@@ -15,7 +15,7 @@ const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 /// The status and the body of the answer to a GET of the admin endpoint.
 async fn get(server: &Server, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(server.admin_address().unwrap()).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     within("an answer", stream.read_to_string(&mut answer)).await.unwrap();

@@ -111,7 +111,7 @@ pub(crate) fn upload(daemon: &Binary, count: u64, seed: u64) -> u64 {
 pub(crate) fn get(daemon: &Binary, path: &str) -> (u16, String) {
     let address: SocketAddr = daemon.admin_address();
     let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

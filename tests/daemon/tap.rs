@@ -42,7 +42,10 @@ async fn taps(daemon: &Daemon) -> u64 {
 
 async fn ask(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+    stream
+        .write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
     let mut text = String::new();
     within("a response", stream.read_to_string(&mut text)).await.unwrap();
     text

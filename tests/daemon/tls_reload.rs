@@ -132,7 +132,7 @@ async fn the_admin_endpoint_loads_new_certificates() {
     assert_eq!(server.admin_address(), Some(address));
     let mut stream = world.connect_to(address, None).await.unwrap();
     assert_eq!(shown(&stream), new.der());
-    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut status = [0; 15];
     within("the response", stream.read_exact(&mut status)).await.unwrap();
     assert_eq!(&status, b"HTTP/1.1 200 OK");

@@ -34,11 +34,21 @@ fn bundles_of_an_independent_library_are_in_normal_form_at_any_size() {
 }
 
 #[test]
-fn equal_seeds_give_equal_bundles() {
-    let bundle = |seed, number| Machine::new(seed, number, START, Version::V3).upload(50).unwrap().bundle;
-    assert_eq!(bundle(1, 0), bundle(1, 0));
-    assert_ne!(bundle(1, 0), bundle(1, 1));
-    assert_ne!(bundle(1, 0), bundle(2, 0));
+fn equal_seeds_give_equal_requests() {
+    for version in [Version::V2, Version::V3] {
+        let requests = |seed, number| {
+            let mut machine = Machine::new(seed, number, START, version);
+            let mut request = |later: u64| {
+                machine.set_clock(START + later * 1_000_000_000);
+                let upload = machine.upload(500).unwrap();
+                machine.request(&upload, "127.0.0.1:8080").unwrap()
+            };
+            [1, 2, 60].map(&mut request)
+        };
+        assert!(requests(1, 0) == requests(1, 0), "{version:?}");
+        assert!(requests(1, 0) != requests(1, 1), "{version:?}");
+        assert!(requests(1, 0) != requests(2, 0), "{version:?}");
+    }
 }
 
 async fn simulate(version: Version, events: u64, connections: usize) -> (Vec<Value>, tributary::simulate::Sent) {

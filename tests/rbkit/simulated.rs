@@ -99,6 +99,49 @@ async fn heap_dumps_have_all_their_objects_in_all_dialects() {
     }
 }
 
+/// What a process with this seed publishes to a collector that switches both profiles on, with zeros instead of all times.
+async fn published(seed: u64, dialect: Dialect) -> Vec<u8> {
+    let process = process(dialect, 10).await;
+    let Options { publish, request, .. } = process.options();
+    let collect = async {
+        let mut requests = greeted(request, "REQ", "REP").await;
+        let mut subscription = greeted(publish, "SUB", "PUB").await;
+        subscription.write_all(&wire::frame(0, &[1])).await.unwrap();
+        for command in ["start_memory_profile", "start_cpu_profiling"] {
+            requests.write_all(&wire::reply(command.as_bytes())).await.unwrap();
+            let answer = &mut [0; 2 + 2 + 2];
+            within("an answer", requests.read_exact(answer)).await.unwrap();
+        }
+        let mut published = Vec::new();
+        within("the end", subscription.read_to_end(&mut published)).await.unwrap();
+        published
+    };
+    let (report, published) = tokio::join!(process.run(Plan { seed, ..plan(20_000) }, pending()), collect);
+    assert_eq!(report.unwrap().sent.events, 20_000);
+    without_times(published)
+}
+
+/// Times are doubles of milliseconds since 1970, of this decade.
+fn without_times(mut bytes: Vec<u8>) -> Vec<u8> {
+    for at in 0..bytes.len().saturating_sub(8) {
+        if bytes[at..].starts_with(&[0xcb, 0x42, 0x7a]) {
+            bytes[at + 3..at + 9].fill(0);
+        }
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn equal_seeds_give_equal_messages_but_for_their_times() {
+    for dialect in Dialect::ALL.into_iter().filter(|dialect| *dialect != Dialect::V0110) {
+        let [first, again, other] = [5, 5, 6].map(|seed| published(seed, dialect));
+        let (first, again, other) = tokio::join!(first, again, other);
+        assert!(first.len() > 500_000, "{} {}", dialect.as_str(), first.len());
+        assert!(first == again, "{}", dialect.as_str());
+        assert!(first != other, "{}", dialect.as_str());
+    }
+}
+
 /// At a low rate each second brings a message.
 #[tokio::test]
 async fn a_stopping_daemon_switches_off_its_profiles() {
@@ -194,16 +237,22 @@ async fn the_status_of_a_process_follows_our_commands_without_waiting_for_the_ne
     assert_eq!(received.faults(), 0, "{received:?}");
 }
 
-/// What the process counts when a collector sends these bytes and reads this many replies.
-async fn faults_of(bytes: &[u8], answers: usize) -> Received {
-    let process = Running::start(Running::any()).await;
-    let mut stream = TcpStream::connect(process.options().request).await.unwrap();
+/// A connection of this type of socket to that of a process.
+async fn greeted(address: SocketAddr, socket: &str, of_process: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&wire::greeting(0)).await.unwrap();
     let mut greeting = [0; 64];
     within("the greeting", stream.read_exact(&mut greeting)).await.unwrap();
-    stream.write_all(&wire::ready("REQ")).await.unwrap();
-    let mut ready = vec![0; wire::ready("REP").len()];
+    stream.write_all(&wire::ready(socket)).await.unwrap();
+    let mut ready = vec![0; wire::ready(of_process).len()];
     within("READY", stream.read_exact(&mut ready)).await.unwrap();
+    stream
+}
+
+/// What the process counts when a collector sends these bytes and reads this many replies.
+async fn faults_of(bytes: &[u8], answers: usize) -> Received {
+    let process = Running::start(Running::any()).await;
+    let mut stream = greeted(process.options().request, "REQ", "REP").await;
     stream.write_all(bytes).await.unwrap();
     let mut input = Vec::new();
     // Each reply is two frames.

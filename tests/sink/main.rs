@@ -9,6 +9,8 @@ mod endless_support;
 mod http_server;
 #[path = "../support/live/mod.rs"]
 mod live;
+#[path = "../support/marked_upload.rs"]
+mod marked_upload;
 #[path = "../support/otlp/mod.rs"]
 mod otlp_support;
 #[path = "../support/rbkit/mod.rs"]

@@ -12,7 +12,7 @@ use crate::live::puppet::{Mood, Strings};
 use crate::live::{losses, until, within};
 use tokio_util::sync::CancellationToken;
 use tributary::event::{Batch, BatchBuilder, Header, Kind, Origin, Position, Severity, UnixNanos};
-use tributary::pipeline::accounting::{SinkCounters, SinkTotals};
+use tributary::pipeline::accounting::{QueueCapacity, SinkCounters, SinkTotals};
 use tributary::pipeline::options::{OnFailure, QueueOptions, WhenFull};
 use tributary::pipeline::{DeliveryOutcome, RequestedLevel, Sender, Sinks, Workers};
 use tributary::protocol::Protocol;
@@ -96,10 +96,15 @@ async fn a_sink_that_cannot_write_is_retried_and_nothing_is_lost() {
     until("several tries", || (strings.flushes() > 2).then_some(())).await;
     assert!(pipeline.totals(0).is_retrying, "the counters say that the sink cannot write");
     pipeline.sender.send(batch(1, &["c"])).await;
-    assert_eq!(pipeline.totals(0).queue_batches, 1, "the second batch waits in the queue");
+    let SinkTotals { queue_batches, queue_bytes, queue_capacity, .. } = pipeline.totals(0);
+    assert_eq!(queue_batches, 1, "the second batch waits in the queue");
+    let QueueOptions { buffer_batches, buffer_bytes, .. } = QueueOptions::default();
+    assert_eq!(queue_capacity, QueueCapacity { batches: buffer_batches as u64, bytes: buffer_bytes });
+    assert!((1..queue_capacity.bytes).contains(&queue_bytes), "{queue_bytes}");
     strings.set(Mood::Write);
     until("everything is written", || (strings.written().len() == 3).then_some(())).await;
     until("the counters say that it writes again", || (!pipeline.totals(0).is_retrying).then_some(())).await;
+    assert_eq!(pipeline.totals(0).queue_bytes, 0);
     assert_eq!(strings.written_names(), ["a", "b", "c"]);
     assert_eq!(figures(&pipeline.finish().await[0]), [3, 3, 0, 0]);
 }

@@ -9,15 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use ring::digest::{SHA512, digest};
-use zgvariant::serialized::Context;
-use zgvariant::{LE, Variant, to_bytes};
-
+use super::marked_upload::upload;
+pub(crate) use super::marked_upload::{EVENTS, mark};
 use super::rng::Rng;
 use super::site::Site;
 
-/// Events of a request.
-pub(crate) const EVENTS: u64 = 3;
 const AGENTS: u64 = 4;
 
 /// What the daemon has acknowledged. A position is the length of the journal when the response had arrived.
@@ -42,33 +38,6 @@ struct Shared {
     is_over: AtomicBool,
     next: AtomicU64,
     acknowledged: Mutex<Acknowledged>,
-}
-
-/// The text by which events of a request are recognised: their `os.version`.
-pub(crate) fn mark(request: u64, event: u64) -> String {
-    format!("n-{request}-{event}")
-}
-
-/// An upload of an Endless machine, version 3 of its protocol.
-fn upload(request: u64, rng: &mut Rng) -> Vec<u8> {
-    type Singular = (Vec<u8>, String, i64, Option<Variant<'static>>);
-    type Aggregate = (Vec<u8>, String, String, u32, Option<Variant<'static>>);
-    // The id of UpdaterFailure, whose payload is two texts.
-    let id = vec![0x92, 0x7d, 0x0f, 0x61, 0x48, 0x90, 0x49, 0x12, 0xa5, 0x13, 0xb2, 0xcb, 0x02, 0x05, 0x90, 0x8f];
-    let text = "x".repeat(rng.below(2000) as usize);
-    let singular: Vec<Singular> = (0..EVENTS)
-        .map(|event| {
-            let payload = Variant::from(("eos-updater".to_owned(), text.clone()));
-            (id.clone(), mark(request, event), request as i64 * 1000 + event as i64, Some(payload))
-        })
-        .collect();
-    let site: BTreeMap<&str, &str> = BTreeMap::new();
-    let now = 1_700_000_000_000_000_000_i64;
-    let bundle = (now, now, "eos-eos6.0-amd64-amd64.240115-103012.base", site, 0_u8, singular, Vec::<Aggregate>::new());
-    let body = to_bytes(Context::new(LE, 0), &bundle).unwrap().bytes().to_vec();
-    let hash: String = digest(&SHA512, &body).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    let head = format!("PUT /3/{hash} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", body.len());
-    [head.as_bytes(), &body].concat()
 }
 
 fn registration(request: u64) -> Vec<u8> {
@@ -159,7 +128,7 @@ impl Shared {
                 self.register(number);
                 continue;
             }
-            let request = upload(number, &mut rng);
+            let request = upload(number, rng.below(2000) as usize);
             // As the agent does: the same bundle until it is acknowledged.
             let mut connection = None;
             while !self.is_over.load(SeqCst) {

@@ -46,7 +46,8 @@ enum Write {
 #[derive(Clone)]
 enum Change {
     Add(PathBuf, Option<usize>),
-    /// With the file (or directory, `None`) that has the first name. It gets the second one also if the first one is not on the disk.
+    /// With the file (or directory, `None`) that has the first name. It gets the second one also if the first one is not on the
+    /// disk.
     Rename(PathBuf, PathBuf, Option<Option<usize>>),
     Remove(PathBuf),
 }

@@ -16,6 +16,8 @@
 
 #[path = "../support/http_server/mod.rs"]
 mod http_server;
+#[path = "../support/marked_upload.rs"]
+mod marked_upload;
 
 mod agents;
 mod check;

@@ -19,18 +19,14 @@ pub(in crate::admin) struct Shared {
     pub(super) history: History,
     /// One answer is made at a time, so that the memory of making it is bounded.
     pub(super) turn: Arc<Semaphore>,
-    /// The most bytes of an answer.
-    pub(super) max_answer: usize,
 }
 
 impl Shared {
     pub(in crate::admin) fn new(subject: &Subject) -> Self {
-        let max_answer = subject.view.as_ref().map_or(1 << 20, |view| view.options().max_answer);
-        let max_answer = usize::try_from(max_answer).unwrap_or(usize::MAX);
         let history = History::new();
         // Before any event, so that the first increment has them all.
         history.add(&subject.accounting.totals());
-        Shared { history, turn: Arc::new(Semaphore::new(1)), max_answer }
+        Shared { history, turn: Arc::new(Semaphore::new(1)) }
     }
 }
 
@@ -48,9 +44,15 @@ impl Context {
         self.subject.view.as_ref().ok_or_else(off)
     }
 
+    /// The most bytes of an answer.
+    pub(super) fn max_answer(&self) -> usize {
+        let max_answer = self.subject.view.as_ref().map_or(1 << 20, |view| view.options().max_answer);
+        usize::try_from(max_answer).unwrap_or(usize::MAX)
+    }
+
     /// A JSON document.
     pub(super) fn json(&self, document: &impl Serialize) -> Result<Made, ApiError> {
-        Made::json(self.shared.max_answer, document)
+        Made::json(self.max_answer(), document)
     }
 
     /// A file, which `write` writes.
@@ -60,6 +62,6 @@ impl Context {
         content_type: &'static str,
         write: impl FnOnce(&mut Bounded) -> io::Result<()>,
     ) -> Result<Made, ApiError> {
-        Made::file(self.shared.max_answer, name, content_type, write)
+        Made::file(self.max_answer(), name, content_type, write)
     }
 }

@@ -10,9 +10,9 @@ use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::id;
 use super::history::{STEP_MS, increments};
-use crate::event::{DataView, EventView, Kind, LossView, Reason};
+use crate::event::{DataView, EventView, Kind, LossView, Reason, hex};
 use crate::explain::{Explain, Sheet};
-use crate::protocol::datadog;
+use crate::protocol::{bytefrog, datadog, rbkit};
 use crate::sink::view::Class;
 use crate::sink::view::store::Kept;
 
@@ -139,8 +139,8 @@ fn group(cause: String, kept: &Kept, index: usize, event: EventView<'_>, loss: L
         first_ms: event.observed().0 / 1_000_000,
         last_ms: 0,
         peers: Vec::new(),
-        excerpt: loss.excerpt.iter().map(|byte| format!("{byte:02x}")).collect(),
-        explained: explained(origin.protocol, event.position().offset, loss.excerpt),
+        excerpt: hex(loss.excerpt),
+        explained: explained(origin.protocol, event.position().offset, loss),
         id: id(kept, index),
     }
 }
@@ -198,20 +198,33 @@ fn option(listener: &str, detail: &str) -> Option<String> {
 }
 
 /// The first bytes of what was lost, field by field where that is possible without what came before.
-fn explained(protocol: &str, offset: u64, excerpt: &[u8]) -> Vec<String> {
-    if excerpt.is_empty() {
+fn explained(protocol: &str, offset: u64, loss: LossView<'_>) -> Vec<String> {
+    if loss.excerpt.is_empty() {
         return Vec::new();
     }
     let mut sheet = Sheet::new(offset, []).without_secrets();
-    if protocol == "datadog" && offset == 0 {
-        let mut explainer = datadog::Explainer::new(datadog::ListLayout::default());
-        let taken = explainer.explain(excerpt, &mut sheet);
-        explainer.finish(excerpt.get(taken..).unwrap_or_default(), &mut sheet);
-    } else {
-        sheet.raw(excerpt, "the first bytes of what was lost");
+    match explainer(protocol, offset, loss.reason) {
+        Some(mut explainer) => {
+            let taken = explainer.explain(loss.excerpt, &mut sheet);
+            explainer.finish(loss.excerpt.get(taken..).unwrap_or_default(), &mut sheet);
+        }
+        None => sheet.raw(loss.excerpt, "the first bytes of what was lost"),
     }
     sheet.end();
     sheet.take().lines().map(str::to_owned).collect()
+}
+
+/// Explains what begins at this offset of a connection, if that is the beginning of a message. Requests over HTTP have no such
+/// offsets: theirs are in bodies.
+fn explainer(protocol: &str, offset: u64, reason: Reason) -> Option<Box<dyn Explain>> {
+    let is_object = matches!(reason, Reason::Malformed | Reason::Unsupported | Reason::TooLarge);
+    match (protocol, offset) {
+        ("datadog", 0) => Some(Box::new(datadog::Explainer::new(datadog::ListLayout::default()))),
+        ("datadog", _) if is_object => Some(Box::new(datadog::Explainer::at_object(datadog::ListLayout::default()))),
+        ("bytefrog", 0) => Some(Box::new(bytefrog::explainer())),
+        ("rbkit", 0) => Some(Box::new(rbkit::Explainer::new(rbkit::Channel::Pub))),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -28,8 +28,8 @@ use hyper::{Method, Request, StatusCode};
 use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
+use super::Connection;
 use super::response::{AdminResponse, method_not_allowed, response};
-use super::{Connection, Stage};
 use crate::pipeline::accounting::Accounting;
 
 use answer::{ApiError, Made};
@@ -143,7 +143,7 @@ async fn route(connection: &Connection, request: &Request<Incoming>) -> Result<A
     let context = Context { subject: connection.subject.clone(), shared: connection.api.clone(), query };
     match first.handler {
         Handler::Make(make) => self::make(context, move |context| make(context, &arguments)).await,
-        Handler::Open(open) => open(context).inspect(|_| connection.progress.set(Stage::Tap)),
+        Handler::Open(open) => open(context).inspect(|_| connection.progress.begin_tap()),
         Handler::Command => agents::command(&context, &arguments[0], &arguments[1]).await,
         Handler::OpenApi => {
             context.query.only(&[])?;

@@ -180,7 +180,7 @@ impl Wanted {
     /// Collects the stacks of a part of the window.
     fn collect(&self, context: &Context, window: Window) -> Result<(Collected, Coverage), ApiError> {
         let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
-        let mut collected = Collected::bounded(context.shared.max_answer / NODE_BYTES);
+        let mut collected = Collected::bounded(context.max_answer() / NODE_BYTES);
         items(&snapshot, |item, _, _| {
             let is_wanted = match item {
                 Item::Sample(sample) => {

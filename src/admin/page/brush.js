@@ -1,5 +1,6 @@
 // A span of time chosen on a curve, by the pointer or by arrows.
 
+import { cleared } from "./canvas.js";
 import { onScheme, variable } from "./colors.js";
 import { framed, h } from "./dom.js";
 import * as units from "./units.js";
@@ -18,13 +19,7 @@ export function brush({ label, change }) {
   const draw = framed(() => {
     const width = canvas.clientWidth;
     if (!width) return;
-    const ratio = devicePixelRatio || 1;
-    canvas.width = width * ratio;
-    canvas.height = HEIGHT * ratio;
-    const context = canvas.getContext("2d");
-    context.scale(ratio, ratio);
-    context.fillStyle = variable("--sunk");
-    context.fillRect(0, 0, width, HEIGHT);
+    const context = cleared(canvas, width, HEIGHT, "--sunk");
     const most = Math.max(1, ...values);
     const step = width / Math.max(1, values.length);
     context.fillStyle = variable("--c7");

@@ -2,6 +2,7 @@
 //
 // Only boxes in sight are drawn: those of a row are in order of their place, and are found by bisection.
 
+import { cleared } from "./canvas.js";
 import { isDark, onScheme, variable } from "./colors.js";
 import { clean, framed, h } from "./dom.js";
 import { tip } from "./parts.js";
@@ -33,17 +34,9 @@ export function flameCanvas({ label, name, describe, color, parent, choose = () 
   function paint() {
     width = scroll.clientWidth;
     const height = Math.min(scroll.clientHeight || 400, rows.length * ROW);
-    const ratio = devicePixelRatio || 1;
     if (!width || !height) return;
-    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-      canvas.width = Math.round(width * ratio);
-      canvas.height = Math.round(height * ratio);
-      canvas.style.height = `${height}px`;
-    }
-    const context = canvas.getContext("2d");
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.fillStyle = variable("--panel");
-    context.fillRect(0, 0, width, height);
+    canvas.style.height = `${height}px`;
+    const context = cleared(canvas, width, height, "--panel");
     context.font = `12px ${variable("--sans")}`;
     context.textBaseline = "middle";
     const style = { text: isDark() ? "#f2f4f7" : "#1b1206", faded: variable("--sunk"), border: variable("--panel"), mark: isDark() ? "#b08cff" : "#8a3ffc", accent: variable("--accent"), soft: variable("--soft") };

@@ -28,6 +28,7 @@ const FILES: &[File] = files![
     "api.js",
     "app.js",
     "brush.js",
+    "canvas.js",
     "code.js",
     "colors.js",
     "dom.js",

@@ -1,5 +1,6 @@
 // A treemap on a canvas: boxes within boxes, whose area is a size.
 
+import { cleared } from "./canvas.js";
 import { isDark, onScheme, variable } from "./colors.js";
 import { clean, framed, h } from "./dom.js";
 import { fitted } from "./flame.js";
@@ -23,13 +24,7 @@ export function treemap({ label, color, describe, open, back, height = 460 }) {
   const draw = framed(() => {
     const width = canvas.clientWidth;
     if (!width || !root) return;
-    const ratio = devicePixelRatio || 1;
-    canvas.width = width * ratio;
-    canvas.height = height * ratio;
-    const context = canvas.getContext("2d");
-    context.scale(ratio, ratio);
-    context.fillStyle = variable("--panel");
-    context.fillRect(0, 0, width, height);
+    const context = cleared(canvas, width, height, "--panel");
     context.font = `12px ${variable("--sans")}`;
     context.textBaseline = "middle";
     boxes = [];

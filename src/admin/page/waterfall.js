@@ -1,6 +1,7 @@
 // The timeline of a trace: a line per span, its name on the left and its bar on the right, with a small map of the whole above.
 // Only the lines in sight exist.
 
+import { cleared } from "./canvas.js";
 import { categories, onScheme, variable } from "./colors.js";
 import { clean, framed, h, path, said, set } from "./dom.js";
 import { tip } from "./parts.js";
@@ -96,13 +97,7 @@ export function waterfall(spans, duration, logs, { choose, isCode }) {
   const paintMap = framed(() => {
     const width = map.clientWidth;
     if (!width) return;
-    const ratio = devicePixelRatio || 1;
-    map.width = width * ratio;
-    map.height = MAP_HEIGHT * ratio;
-    const context = map.getContext("2d");
-    context.scale(ratio, ratio);
-    context.fillStyle = variable("--sunk");
-    context.fillRect(0, 0, width, MAP_HEIGHT);
+    const context = cleared(map, width, MAP_HEIGHT, "--sunk");
     const tall = Math.max(1, Math.min(4, MAP_HEIGHT / spans.length));
     const palette = new Map([...colors].map(([name, color]) => [name, variable(color.slice(4, -1))]));
     spans.forEach((span, at) => {

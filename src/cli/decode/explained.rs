@@ -189,7 +189,7 @@ impl Explainers {
                     }
                 }))
             }
-            ProtocolOptions::Endless(own, _) => {
+            ProtocolOptions::Endless(own, ..) => {
                 let exchange = EndlessExchange::new(own, &memory);
                 let version = version.unwrap_or(ENDLESS_VERSION);
                 Explainers::Requests {
@@ -198,6 +198,7 @@ impl Explainers {
                     wrap: Box::new(move |bundle| upload(version, bundle)),
                 }
             }
+            ProtocolOptions::Nats(_) => return Err(Failure::Misused("nats: no agent speaks it".to_owned())),
             ProtocolOptions::Zico(own, ..) => {
                 let exchange = ZicoExchange::recorded(own, false, &memory);
                 Explainers::Requests {

@@ -178,6 +178,7 @@ async fn of_agent(agent: &Agent, time: Duration) -> Result<Collected, Failure> {
     match agent.protocol {
         Protocol::Rbkit => of_ruby_agent(agent, time).await,
         Protocol::Endless => Err(Failure::Failed("endless has no profiles".to_owned())),
+        Protocol::Nats => Err(Failure::Failed("collectors have no profiles; ask those of their agents".to_owned())),
         Protocol::Bytefrog => of_calls(agent, agent.feed(&["sample", "span", "log"]).await?, time).await,
         Protocol::Datadog | Protocol::Zico => of_calls(agent, agent.feed(&["sample", "span"]).await?, time).await,
     }

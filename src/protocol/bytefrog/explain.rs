@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use crate::explain::words::{counted, duration};
 use crate::explain::{Explain, Fields, Raw, Sheet, value};
+use crate::memory::MemoryBudget;
 
-use super::Hq;
 use super::wire::{NO_LINE, Version};
+use super::{Hq, Options};
 
 /// Limits of the names that are kept; further ones are shown by their ids.
 const MAX_NAMES: usize = 16_384;
@@ -32,6 +33,11 @@ enum State {
     Data(Version),
     /// Nothing more can be decoded (rule 14).
     Lost(Raw),
+}
+
+/// Explains a connection of which nothing else is known, from its first byte on.
+pub fn explainer() -> impl Explain {
+    Explainer::new(Hq::offline(Options::default(), false, MemoryBudget::new(0), None))
 }
 
 impl Explainer {

@@ -28,6 +28,7 @@ mod wire;
 
 pub use command::{Command, Mode, Refusal};
 pub use dictionary::DictionaryLimits;
+pub use explain::explainer;
 pub use hq::{AgentStatus, Hq};
 pub use options::*;
 pub use session::BytefrogSession;

@@ -57,6 +57,11 @@ impl Explainer {
         Explainer { state, ..Explainer::new(layout) }
     }
 
+    /// Starts at an object behind the first one.
+    pub fn at_object(layout: ListLayout) -> Self {
+        Explainer::within(layout, 0)
+    }
+
     /// Starts after a fault.
     pub(super) fn lost() -> Self {
         let mut explainer = Explainer::new(ListLayout::default());

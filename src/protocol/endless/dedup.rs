@@ -5,13 +5,14 @@
 //! lost: then each event is identified by its own bytes together with the bundle's head.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use foldhash::quality::RandomState;
 use hashbrown::HashSet;
 
+use crate::event::ContentId;
 use crate::options::{LONGEST, Section};
 
 /// Limits of the memory for bundles and events that were delivered (rule 21).
@@ -53,7 +54,7 @@ impl Default for Dedup {
 }
 
 /// The identity of a bundle or event.
-pub(super) type Fingerprint = u128;
+pub type Fingerprint = u128;
 
 /// What is known of a bundle that was received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,8 +71,9 @@ pub(super) enum BundleStatus {
 #[derive(Debug)]
 pub(super) struct DedupCache {
     options: Dedup,
-    /// Two 64-bit hashes with random seeds: a peer cannot construct two events with the same fingerprint.
-    hashers: [RandomState; 2],
+    /// Two 64-bit hashes with random seeds: a peer cannot construct two events with the same fingerprint. `None`: fingerprints are
+    /// those of [`ContentId`], because other daemons must find the same ones.
+    hashers: Option<[RandomState; 2]>,
     state: Mutex<State>,
 }
 
@@ -104,14 +106,21 @@ impl Hasher for IdentityHasher {
 }
 
 impl DedupCache {
-    pub(super) fn new(options: Dedup) -> Self {
-        DedupCache { options, hashers: [RandomState::default(), RandomState::default()], state: Mutex::default() }
+    /// An empty memory. Other daemons find the same fingerprints if `is_shared`.
+    pub(super) fn new(options: Dedup, is_shared: bool) -> Self {
+        let hashers = (!is_shared).then(|| [RandomState::default(), RandomState::default()]);
+        DedupCache { options, hashers, state: Mutex::default() }
     }
 
-    /// The fingerprint of these parts together.
-    pub(super) fn fingerprint(&self, parts: impl Hash) -> Fingerprint {
-        let [high, low] = &self.hashers;
-        u128::from(high.hash_one(&parts)) << 64 | u128::from(low.hash_one(&parts))
+    /// The fingerprint of these bytes, which are something of `context`.
+    pub(super) fn fingerprint(&self, context: &[u8], bytes: &[u8]) -> Fingerprint {
+        match &self.hashers {
+            Some([high, low]) => {
+                let parts = (context, bytes);
+                u128::from(high.hash_one(parts)) << 64 | u128::from(low.hash_one(parts))
+            }
+            None => ContentId::of("endless", bytes).with(context).0,
+        }
     }
 
     /// Whether anything is remembered.
@@ -177,7 +186,7 @@ mod tests {
     use super::*;
 
     fn cache(seconds: u64, entries: usize) -> DedupCache {
-        DedupCache::new(Dedup { time: Duration::from_secs(seconds), entries })
+        DedupCache::new(Dedup { time: Duration::from_secs(seconds), entries }, false)
     }
 
     fn at(seconds: u64) -> Duration {

@@ -6,6 +6,7 @@ use crate::event::Reason;
 use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::{Exchange, Head, HeadDecision, Now, Request, Response};
 
+use super::elsewhere::Elsewhere;
 use super::options::Options;
 use super::shared::Shared;
 use super::target::{Encoding, Target};
@@ -21,7 +22,14 @@ pub struct EndlessExchange {
 impl EndlessExchange {
     /// A listener without history.
     pub fn new(options: Options, budget: &Arc<MemoryBudget>) -> Self {
-        EndlessExchange { shared: Arc::new(Shared::new(options, budget)) }
+        EndlessExchange { shared: Arc::new(Shared::new(options, None, budget)) }
+    }
+
+    /// The same listener, which also leaves out what other daemons have delivered.
+    #[must_use]
+    pub fn with_elsewhere(self, elsewhere: Arc<dyn Elsewhere>) -> Self {
+        let Shared { options, budget, .. } = &*self.shared;
+        EndlessExchange { shared: Arc::new(Shared::new(options.clone(), Some(elsewhere), budget)) }
     }
 }
 

@@ -3,6 +3,7 @@
 //! "Rule" and "section" numbers in comments refer to `docs/protocols/endless.md`.
 
 mod dedup;
+pub mod elsewhere;
 mod exchange;
 pub mod explain;
 mod image;
@@ -19,7 +20,7 @@ mod texts;
 pub mod wire;
 mod work;
 
-pub use dedup::Dedup;
+pub use dedup::{Dedup, Fingerprint};
 pub use exchange::EndlessExchange;
 pub use options::Options;
 pub use work::EndlessWork;

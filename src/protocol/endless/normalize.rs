@@ -3,7 +3,7 @@
 use crate::codec::gvariant::Slice;
 use crate::event::{
     EventBuilder, Header, MetricData, MetricType, Name, Number, Position, Resource, ResourceValue, Severity,
-    Temporality, UnixNanos, Value, semconv, write_hex,
+    Temporality, UnixNanos, Value, hex, semconv,
 };
 use crate::protocol::Output;
 
@@ -312,13 +312,6 @@ fn lookup(head: &EventHead<'_>, out: &mut Output) -> Option<&'static Known> {
         out.warn("unknown_event");
     }
     known
-}
-
-/// Bytes in hex.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    let _ = write_hex(&mut text, bytes);
-    text
 }
 
 /// The sender of a bundle.

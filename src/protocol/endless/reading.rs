@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use crate::codec::gvariant::{Elements, Place, Slice};
 use crate::codec::reader::DecodeError;
-use crate::event::{Header, Loss, Position, Reason, Resource, UnixNanos, semconv};
+use crate::event::{Header, Loss, Position, Reason, Resource, UnixNanos, hex, semconv};
 use crate::protocol::{Now, Output, Request, RequestOutcome};
 
-use super::dedup::{BundleStatus, DedupCache};
+use super::dedup::{BundleStatus, DedupCache, Fingerprint};
+use super::elsewhere::{Delivered, Known};
 use super::normalize::{self, Context, Element, Shown, Timeline, Writer};
 use super::payload::{self, PayloadBuffers, PayloadFault};
-use super::repeats::Repeats;
+use super::repeats::{KnownBy, Repeats};
 use super::shared::Shared;
 use super::texts::Texts;
 use super::wire::{self, Bundle, BundleHead, Layout, Section, Version};
@@ -67,6 +68,11 @@ pub(super) enum Progress {
         /// The first fault, and how many there were.
         fault: Option<String>,
     },
+    /// Other daemons are to be asked what they have noted under these fingerprints: call again then.
+    LookUp {
+        /// Those of the first event of each section.
+        first: Vec<Fingerprint>,
+    },
     /// The whole bundle was delivered before.
     Repeat {
         /// Its events.
@@ -103,7 +109,7 @@ impl BundleReader {
             sequence: None,
             buffers: PayloadBuffers::default(),
             texts: Texts::default(),
-            repeats: Repeats::new(bundle, body, layout, &shared.dedup),
+            repeats: Repeats::new(bundle, body, layout, shared),
             is_looked_up: false,
             events: 0,
             lost: 0,
@@ -121,7 +127,7 @@ impl BundleReader {
     pub(super) fn write_events(&mut self, body: &[u8], now: Now, shared: &Shared, out: &mut Output) -> Progress {
         if !self.is_looked_up {
             self.is_looked_up = true;
-            if let Some(progress) = self.look_up(body, now, &shared.dedup) {
+            if let Some(progress) = self.look_up(body, now, shared) {
                 return progress;
             }
         }
@@ -159,11 +165,24 @@ impl BundleReader {
         self.repeats.end(outcome, now, cache);
     }
 
-    fn look_up(&mut self, body: &[u8], now: Now, cache: &DedupCache) -> Option<Progress> {
+    /// What other daemons have delivered of the bundle.
+    pub(super) fn set_elsewhere(&mut self, elsewhere: Known) {
+        self.repeats.set_elsewhere(elsewhere);
+    }
+
+    /// The events to be told to other daemons once the bundle is delivered.
+    pub(super) fn take_delivered(&mut self) -> Vec<Delivered> {
+        self.repeats.take_delivered()
+    }
+
+    fn look_up(&mut self, body: &[u8], now: Now, shared: &Shared) -> Option<Progress> {
         let bundle = self.repeats.bundle?;
-        let status = cache.begin(&bundle, now.elapsed);
+        let status = shared.dedup.begin(&bundle, now.elapsed);
         if status == BundleStatus::New {
-            return None;
+            return shared
+                .elsewhere
+                .is_some()
+                .then(|| Progress::LookUp { first: self.first_events(body, &shared.dedup) });
         }
         // It belongs to another request, which ends its delivery.
         self.repeats.bundle = None;
@@ -173,6 +192,19 @@ impl BundleReader {
         } else {
             Progress::InFlight { events }
         })
+    }
+
+    /// The fingerprints of the first event of each section.
+    fn first_events(&self, body: &[u8], cache: &DedupCache) -> Vec<Fingerprint> {
+        let mut first = Vec::new();
+        for (kind, (start, end)) in Section::ALL.into_iter().zip(self.sections) {
+            let events = wire::events(Slice::at(&body[start..end], start), kind);
+            if let Some(event) = events.ok().and_then(|mut events| events.read().ok().flatten()) {
+                first.extend(self.repeats.event(event, kind, cache));
+                first.dedup();
+            }
+        }
+        first
     }
 
     /// The number of events in the bundle; a sequence that can be read counts its elements.
@@ -203,12 +235,13 @@ impl BundleReader {
 
     fn event(&mut self, slice: Slice<'_>, kind: Section, shared: &Shared, out: &mut Output) {
         let (faults, known) = (self.faults, self.repeats.len());
-        if self.repeats.is_repeat(slice, kind, shared) {
+        if let Some(known_by) = self.repeats.known_by(slice, kind, shared) {
             let events = match kind {
                 Section::Sequence => wire::sequence(slice, self.layout).map_or(1, |one| one.items.len() as u64),
                 Section::Singular | Section::Aggregate => 1,
             };
             self.repeats.events += events;
+            self.repeats.events_elsewhere += if known_by == KnownBy::Another { events } else { 0 };
             self.repeats.bytes += slice.len() as u64;
             return;
         }
@@ -247,7 +280,7 @@ impl BundleReader {
     fn open_sequence(&mut self, slice: Slice<'_>, shared: &Shared, out: &mut Output) -> Result<(), DecodeError> {
         let sequence = wire::sequence(slice, self.layout)?;
         if sequence.items.is_empty() {
-            let id = normalize::hex(sequence.head.id);
+            let id = hex(sequence.head.id);
             let detail = format!("event sequence {id}, at {}: it has no items", slice.offset());
             // It can be read and has no content: no reason to put the bundle into the quarantine.
             self.report(slice, slice.len(), Reason::Malformed, Some(1), &detail, out);
@@ -367,10 +400,12 @@ impl BundleReader {
 
     /// Reports the events that were left out as repeats.
     fn report_repeats(&mut self, out: &mut Output) {
-        let Repeats { events, bytes, .. } = self.repeats;
+        let Repeats { events, bytes, events_elsewhere, .. } = self.repeats;
         if events == 0 {
             return;
         }
+        out.repeats[0] += events - events_elsewhere;
+        out.repeats[1] += events_elsewhere;
         self.lost += bytes;
         let position = Position { sequence: Some(self.context.request), offset: 0, length: 0 };
         let detail = "events of the bundle were delivered with an earlier one";

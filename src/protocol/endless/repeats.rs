@@ -3,15 +3,55 @@
 use std::time::Duration;
 
 use crate::codec::gvariant::Slice;
+use crate::event::ContentId;
 use crate::protocol::RequestOutcome;
 
 use super::dedup::{DedupCache, Fingerprint};
+use super::elsewhere::{Delivered, Known};
 use super::shared::Shared;
 use super::wire::{Bundle, Layout, Section};
 
 /// Bundles and aggregates without unique content are identified together with the moment at which the agent's clock was 0.
 /// It differs between machines and hardly drifts on one machine. It is rounded to steps of this many nanoseconds.
 const ORIGIN_STEP_NANOS: i128 = 4_000_000_000;
+
+/// The id of a bundle by the bytes behind its clocks, for sinks: the same in every daemon that gets it, whatever the moment at which
+/// it was sent. `None`: it is empty, and never a repeat.
+pub(super) fn content(bundle: &Bundle<'_>, body: &[u8], layout: Layout) -> Option<ContentId> {
+    if bundle.sections.iter().all(|section| section.is_empty()) {
+        return None;
+    }
+    let stamp = layout.stamp_bytes().min(body.len());
+    let whole = ContentId::of(layout.type_string(), &body[stamp..]);
+    let has_identity = layout == Layout::V2 || is_unique(bundle);
+    Some(if has_identity { whole } else { whole.with(&origin_step(bundle).to_be_bytes()) })
+}
+
+/// Whether events of this kind have times of their own, which distinguish machines. Aggregates have none.
+fn is_unique_event(kind: Section) -> bool {
+    kind != Section::Aggregate
+}
+
+/// Whether a bundle has events whose times distinguish their machine.
+fn is_unique(bundle: &Bundle<'_>) -> bool {
+    let [singular, _, sequence] = bundle.sections;
+    !singular.is_empty() || !sequence.is_empty()
+}
+
+/// The step in which the agent's clock was 0.
+fn origin_step(bundle: &Bundle<'_>) -> i128 {
+    let clocks = bundle.head.clocks.map_or((0, 0), |clocks| (clocks.absolute, clocks.relative));
+    (i128::from(clocks.0) - i128::from(clocks.1)).div_euclid(ORIGIN_STEP_NANOS)
+}
+
+/// The daemon that delivered an event before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum KnownBy {
+    /// This one.
+    ThisDaemon,
+    /// Another one, and not this one.
+    Another,
+}
 
 /// The fingerprints of a bundle and its events, and what was found to be a repeat.
 #[derive(Debug)]
@@ -28,13 +68,22 @@ pub(super) struct Repeats {
     fresh: Vec<Fingerprint>,
     /// The same for events with a fault: remembered only if the bundle was also stored in the quarantine.
     faulty: Vec<Fingerprint>,
+    /// What other daemons have delivered of the bundle.
+    elsewhere: Known,
+    /// The most events of a section that other daemons are told.
+    max_noted: usize,
+    /// The events of each section, and whether one of them is new.
+    noted: [(Vec<Fingerprint>, bool); 3],
     /// Events and bytes that were left out as repeats.
     pub(super) events: u64,
     pub(super) bytes: u64,
+    /// Of these events, those that another daemon has delivered, and not this one.
+    pub(super) events_elsewhere: u64,
 }
 
 impl Repeats {
-    pub(super) fn new(bundle: &Bundle<'_>, body: &[u8], layout: Layout, cache: &DedupCache) -> Self {
+    pub(super) fn new(bundle: &Bundle<'_>, body: &[u8], layout: Layout, shared: &Shared) -> Self {
+        let cache = &shared.dedup;
         let is_empty = bundle.sections.iter().all(|section| section.is_empty());
         // An empty bundle is a heartbeat, and never a repeat (rule 20).
         let is_on = cache.is_on() && !is_empty;
@@ -45,25 +94,28 @@ impl Repeats {
             steps: None,
             fresh: Vec::new(),
             faulty: Vec::new(),
+            elsewhere: Known::default(),
+            max_noted: shared.elsewhere.as_ref().map_or(0, |elsewhere| elsewhere.max_events()),
+            noted: Default::default(),
             events: 0,
             bytes: 0,
+            events_elsewhere: 0,
         };
         if !is_on {
             return repeats;
         }
-        let clocks = bundle.head.clocks.map_or((0, 0), |clocks| (clocks.absolute, clocks.relative));
-        let origin = i128::from(clocks.0) - i128::from(clocks.1);
         // Version 2 identifies the machine. Versions 0 and 1 send a wrong id, version 3 sends none.
-        let step = origin.div_euclid(ORIGIN_STEP_NANOS);
-        repeats.steps = (layout != Layout::V2).then(|| [0, -1, 1].map(|other| cache.fingerprint(step + other)));
-        let [singular, _, sequence] = bundle.sections;
+        let step = origin_step(bundle);
+        repeats.steps = (layout != Layout::V2)
+            .then(|| [0, -1, 1].map(|other| cache.fingerprint(b"step", &(step + other).to_be_bytes())));
+        let [singular, ..] = bundle.sections;
         let stamp = layout.stamp_bytes().min(body.len());
-        let kind = layout.type_string();
-        let whole = cache.fingerprint((kind, &body[stamp..]));
-        let is_unique = !singular.is_empty() || !sequence.is_empty();
+        let kind = layout.type_string().as_bytes();
+        let whole = cache.fingerprint(kind, &body[stamp..]);
+        let is_unique = is_unique(bundle);
         repeats.bundle = Some(repeats.close_to(whole, is_unique));
         let head = body.get(stamp..singular.offset()).unwrap_or_default();
-        repeats.sender = cache.fingerprint((kind, head));
+        repeats.sender = cache.fingerprint(kind, head);
         repeats
     }
 
@@ -77,23 +129,49 @@ impl Repeats {
         }
     }
 
-    /// Whether an event was delivered before. A new event is remembered once the bundle is delivered.
-    pub(super) fn is_repeat(&mut self, slice: Slice<'_>, kind: Section, shared: &Shared) -> bool {
+    /// The fingerprint of an event, and those that an earlier delivery of it may have.
+    pub(super) fn event(&self, slice: Slice<'_>, kind: Section, cache: &DedupCache) -> [Fingerprint; 3] {
+        let mut context = [0; 17];
+        context[..16].copy_from_slice(&self.sender.to_be_bytes());
+        context[16] = kind as u8;
+        self.close_to(cache.fingerprint(&context, slice.bytes()), is_unique_event(kind))
+    }
+
+    /// What other daemons have delivered of the bundle.
+    pub(super) fn set_elsewhere(&mut self, elsewhere: Known) {
+        self.elsewhere = elsewhere;
+    }
+
+    /// The events of the bundle, to be told to other daemons once they are delivered: those of the sections with new ones.
+    pub(super) fn take_delivered(&mut self) -> Vec<Delivered> {
+        let sections = std::mem::take(&mut self.noted).into_iter().filter(|(_, has_new)| *has_new);
+        sections.filter_map(|(events, _)| Some(Delivered { first: *events.first()?, events })).collect()
+    }
+
+    /// By whom an event was delivered before. A new event is remembered once the bundle is delivered.
+    pub(super) fn known_by(&mut self, slice: Slice<'_>, kind: Section, shared: &Shared) -> Option<KnownBy> {
         if !self.is_on {
-            return false;
+            return None;
         }
-        let event = shared.dedup.fingerprint((self.sender, kind as u8, slice.bytes()));
-        // Aggregates have no time of their own that distinguishes machines.
-        let is_unique = kind != Section::Aggregate;
-        let event = self.close_to(event, is_unique);
-        let known_by = if is_unique { &event[..1] } else { &event[..] };
-        if shared.dedup.knows(known_by) {
-            return true;
+        let event = self.event(slice, kind, &shared.dedup);
+        let known_by = if is_unique_event(kind) { &event[..1] } else { &event[..] };
+        let known = if shared.dedup.knows(known_by) {
+            Some(KnownBy::ThisDaemon)
+        } else {
+            known_by.iter().any(|one| self.elsewhere.contains(one)).then_some(KnownBy::Another)
+        };
+        let (noted, has_new) = &mut self.noted[kind as usize];
+        if noted.len() < self.max_noted {
+            noted.push(event[0]);
+            *has_new |= known.is_none();
+        }
+        if known.is_some() {
+            return known;
         }
         if self.fresh.len() < shared.options.dedup.entries {
             self.fresh.push(event[0]);
         }
-        false
+        None
     }
 
     /// Marks what was remembered since `known` fingerprints as faulty.

@@ -1,22 +1,32 @@
 //! What all requests of one listener share.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::memory::MemoryBudget;
 
 use super::dedup::DedupCache;
+use super::elsewhere::Elsewhere;
 use super::options::Options;
 
 /// Options, the memory of delivered uploads, and the memory budget.
-#[derive(Debug)]
 pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) dedup: DedupCache,
+    /// What other daemons have delivered. `None`: nobody asks them.
+    pub(super) elsewhere: Option<Arc<dyn Elsewhere>>,
     pub(super) budget: Arc<MemoryBudget>,
 }
 
 impl Shared {
-    pub(super) fn new(options: Options, budget: &Arc<MemoryBudget>) -> Self {
-        Shared { dedup: DedupCache::new(options.dedup), options, budget: budget.clone() }
+    pub(super) fn new(options: Options, elsewhere: Option<Arc<dyn Elsewhere>>, budget: &Arc<MemoryBudget>) -> Self {
+        let dedup = DedupCache::new(options.dedup, elsewhere.is_some());
+        Shared { dedup, options, elsewhere, budget: budget.clone() }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
     }
 }

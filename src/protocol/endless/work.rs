@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem::replace;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use ring::digest::{self, SHA512};
 
@@ -12,7 +13,9 @@ use crate::event::{Header, Loss, Position, Reason, UnixNanos, semconv};
 use crate::memory::MemoryLease;
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
+use super::elsewhere::{LookUp, Noting};
 use super::reading::{BundleReader, Progress};
+use super::repeats;
 use super::shared::Shared;
 use super::target::{Encoding, Target};
 use super::wire::{self, Bundle, Layout, Version};
@@ -40,6 +43,8 @@ pub struct EndlessWork {
     received: Option<UnixNanos>,
     /// Why the request goes to the quarantine.
     quarantine_reason: Option<String>,
+    /// The delivered events that other daemons are told.
+    noting: Noting,
     /// The answer if the events are delivered.
     answer: Response,
 }
@@ -48,7 +53,12 @@ pub struct EndlessWork {
 enum Stage {
     Start(Encoding),
     Inflating(Box<Gunzip>),
-    Hashing { hash: Hash, at: usize },
+    Hashing {
+        hash: Hash,
+        at: usize,
+    },
+    /// Other daemons are asked what they have delivered.
+    LookingUp(LookUp, Box<BundleReader>),
     Reading(Box<BundleReader>),
     Done(Option<Box<BundleReader>>),
 }
@@ -80,6 +90,7 @@ impl EndlessWork {
             inflated: None,
             received: None,
             quarantine_reason: None,
+            noting: Noting::default(),
             answer: Response::empty(200),
         }
     }
@@ -97,10 +108,37 @@ impl Work for EndlessWork {
             Stage::Start(encoding) => self.start(encoding, out),
             Stage::Inflating(gunzip) => self.inflate(gunzip, out),
             Stage::Hashing { hash, at } => self.hash(hash, at, now, out),
+            Stage::LookingUp(mut look_up, mut reading) => match look_up.take() {
+                Some(known) => {
+                    reading.set_elsewhere(known);
+                    self.stage = Stage::Reading(reading);
+                }
+                // Not before [`Work::poll_ready`] has returned that it is known.
+                None => self.stage = Stage::LookingUp(look_up, reading),
+            },
             Stage::Reading(reading) => self.read_events(reading, now, out),
             Stage::Done(reading) => self.stage = Stage::Done(reading),
         }
         if let Stage::Done(_) = self.stage { Flow::Continue } else { Flow::Again }
+    }
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.stage {
+            Stage::LookingUp(look_up, _) => look_up.poll(context),
+            _ => self.noting.poll(context),
+        }
+    }
+
+    fn conclude(&mut self, outcome: RequestOutcome) {
+        if let Stage::Done(Some(reading)) = &mut self.stage
+            && let Some(elsewhere) = &self.shared.elsewhere
+            && outcome == RequestOutcome::Delivered
+        {
+            let delivered = reading.take_delivered();
+            if !delivered.is_empty() {
+                self.noting = Noting::new(elsewhere.note(delivered));
+            }
+        }
     }
 
     fn quarantine_reason(&self) -> Option<&str> {
@@ -127,7 +165,7 @@ impl Work for EndlessWork {
 impl Drop for EndlessWork {
     /// Dropped without an outcome: the bundle was not delivered.
     fn drop(&mut self) {
-        if let Stage::Reading(reading) | Stage::Done(Some(reading)) = &mut self.stage {
+        if let Stage::LookingUp(_, reading) | Stage::Reading(reading) | Stage::Done(Some(reading)) = &mut self.stage {
             reading.end(RequestOutcome::Failed, Default::default(), &self.shared.dedup);
         }
     }
@@ -208,6 +246,7 @@ impl EndlessWork {
         let reading =
             BundleReader::new(&bundle, body, self.target.version, layout, received, &self.request, &self.shared);
         out.batch.set_resource(reading.resource(&bundle.head).into());
+        out.batch.set_content(repeats::content(&bundle, body, layout));
         self.stage = Stage::Reading(Box::new(reading));
     }
 
@@ -227,7 +266,14 @@ impl EndlessWork {
                 self.answer = Response::text(200, format!("{events} events"));
                 self.stage = Stage::Done(Some(reading));
             }
+            Progress::LookUp { first } => {
+                self.stage = match &self.shared.elsewhere {
+                    Some(elsewhere) => Stage::LookingUp(LookUp::new(elsewhere.look_up(first)), reading),
+                    None => Stage::Reading(reading),
+                };
+            }
             Progress::Repeat { events } => {
+                out.repeats[0] += events;
                 self.answer = Response::text(200, "a repeat of a stored bundle");
                 self.lose_all(Reason::Duplicate, Some(events), "the bundle was delivered before", out);
             }
@@ -276,6 +322,8 @@ impl EndlessWork {
         self.stage = Stage::Done(None);
         let bundle = self.inflated.as_deref().unwrap_or(&self.request.body);
         let bytes = bundle.len() as u64;
+        // A report of this request, not a part of its content: each time that a bundle is repeated is reported.
+        out.batch.set_content(None);
         if bytes > 0 || reason != Reason::Duplicate {
             let position = Position { sequence: Some(self.request.number), offset: 0, length: bytes };
             let at = self.received.unwrap_or_default();

@@ -153,6 +153,8 @@ pub enum Refusal {
     Denied(&'static str),
     /// A limit is reached; the text names it.
     Full(String),
+    /// The store is away, and the request can be repeated.
+    Away(String),
     /// The store cannot be used; the text says which file, and why. Already logged.
     Broken(String),
 }
@@ -164,7 +166,7 @@ impl Refusal {
             Refusal::Invalid(_) => 400,
             Refusal::Denied(_) => 401,
             Refusal::Broken(_) => 500,
-            Refusal::Full(_) => 503,
+            Refusal::Full(_) | Refusal::Away(_) => 503,
         }
     }
 }
@@ -172,7 +174,7 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Invalid(why) | Refusal::Full(why) => f.write_str(why),
+            Refusal::Invalid(why) | Refusal::Full(why) | Refusal::Away(why) => f.write_str(why),
             Refusal::Denied(why) => f.write_str(why),
             Refusal::Broken(why) => write!(f, "the store of agents cannot be used: {why}"),
         }

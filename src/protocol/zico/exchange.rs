@@ -7,11 +7,12 @@ use crate::event::Reason;
 use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::{Exchange, Flow, Foreign, Head, HeadDecision, Now, Output, Request, Response};
 
-use super::agents::{Agents, Recorded};
+use super::agents::Recorded;
 use super::body::BodyState;
 use super::normalize::Context;
 use super::options::Options;
 use super::profile::Profiles;
+use super::registrations::Registrations;
 use super::route::Route;
 use super::sessions::Sessions;
 use super::shared::{Shared, refused};
@@ -34,7 +35,7 @@ impl ZicoExchange {
     pub fn new(
         options: Options,
         session_timeout: Duration,
-        agents: Arc<dyn Agents>,
+        agents: Arc<dyn Registrations>,
         emit_definitions: bool,
         budget: &Arc<MemoryBudget>,
     ) -> Self {
@@ -50,7 +51,7 @@ impl ZicoExchange {
     fn make(
         options: Options,
         timeout: Duration,
-        agents: Arc<dyn Agents>,
+        agents: Arc<dyn Registrations>,
         emit_definitions: bool,
         budget: &Arc<MemoryBudget>,
         is_recorded: bool,

@@ -16,6 +16,7 @@ mod options;
 mod profile;
 mod reading;
 mod record;
+pub mod registrations;
 mod reserved;
 mod route;
 mod sessions;

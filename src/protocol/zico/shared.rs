@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::agents::{Agent, Agents, Refusal};
+use super::agents::{Agent, Refusal};
 use super::body::OpenLimits;
 use super::options::Options;
 use super::profile::Profiles;
+use super::registrations::Registrations;
 use super::sessions::{Key, Sessions, Slot, bytes};
 use super::wire::Carries;
 use crate::memory::MemoryBudget;
@@ -16,7 +17,7 @@ use crate::protocol::{Head, Now, Response};
 pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) emit_definitions: bool,
-    pub(super) agents: Arc<dyn Agents>,
+    pub(super) agents: Arc<dyn Registrations>,
     pub(super) sessions: Sessions,
     pub(super) profiles: Profiles,
     pub(super) budget: Arc<MemoryBudget>,
@@ -93,7 +94,8 @@ pub(super) fn is_reset(head: &Head) -> bool {
 
 /// The answer to a refused request, in the form that gen2 agents read.
 pub(super) fn refused(refusal: &Refusal) -> Response {
-    json(refusal.status(), &serde_json::json!({ "reason": refusal.to_string() }))
+    let response = json(refusal.status(), &serde_json::json!({ "reason": refusal.to_string() }));
+    if response.status == 503 { response.again_later() } else { response }
 }
 
 /// A JSON answer.

@@ -58,7 +58,7 @@ pub(super) struct Trace {
     /// Vectors of closed records, for reuse.
     spare: Vec<Vec<Kept>>,
     /// The number of the body that is being read, of those of this trace.
-    body: u32,
+    pub(super) body: u32,
 }
 
 /// The number of vectors that are kept for reuse.

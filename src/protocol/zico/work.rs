@@ -1,16 +1,17 @@
 //! One request: a registration, a session request, or a body that is decompressed and read in bounded steps.
 
 use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
 
 use serde_json::json;
 
 use crate::codec::base64;
 use crate::codec::inflate::InflateError;
-use crate::event::{Header, Kind, Loss, Origin, Position, Reason, Resource, UnixNanos, semconv};
+use crate::event::{ContentId, Header, Kind, Loss, Origin, Position, Reason, Resource, UnixNanos, semconv};
 use crate::memory::MemoryLease;
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
-use super::agents::{Counters, Refusal, Requester};
+use super::agents::{Agent, Counters, Opened, Refusal, Registered, Requester};
 use super::body::{BodyState, TraceFault};
 use super::definitions::{self, Definitions};
 use super::delivered::Changes;
@@ -19,6 +20,7 @@ use super::ids;
 use super::normalize::{self, Context};
 use super::profile::BodyCalls;
 use super::reading::{Progress, TraceReader};
+use super::registrations::Reply;
 use super::route::Route;
 use super::sessions::{Key, Parked, Session, Slot, bytes};
 use super::shared::{Shared, is_reset, json, name, refused};
@@ -58,10 +60,20 @@ pub struct ZicoWork {
 #[derive(Debug)]
 enum Stage {
     Start,
+    Registering(Reply<Registered>),
+    Opening(Reply<Opened>),
+    LookingUp(Reply<Option<Arc<Agent>>>, Box<Form>),
     Unpacking(Box<Unpacking>),
     Definitions(Box<Definitions>),
     Trace(Box<TraceReader>),
     Done,
+}
+
+/// The content of a form, whose host is being looked up.
+#[derive(Debug)]
+struct Form {
+    host: Box<str>,
+    submission: forms::Submission,
 }
 
 impl ZicoWork {
@@ -91,6 +103,11 @@ impl Work for ZicoWork {
         let before = out.batch.total_expanded_bytes();
         match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Start => self.start(now, out),
+            Stage::Registering(Reply::Now(registered)) => self.registered(registered, out),
+            Stage::Opening(Reply::Now(opened)) => self.opened(opened, now, out),
+            Stage::LookingUp(Reply::Now(agent), form) => self.unpack_form(agent, *form, now, out),
+            // Not before [`Work::poll_ready`] has returned that they are known.
+            waiting @ (Stage::Registering(_) | Stage::Opening(_) | Stage::LookingUp(..)) => self.stage = waiting,
             Stage::Unpacking(unpacking) => self.unpack(unpacking, now, out),
             Stage::Definitions(definitions) => self.define(definitions, out),
             Stage::Trace(reading) => self.read(reading, now, out),
@@ -105,6 +122,15 @@ impl Work for ZicoWork {
             *count += out.batch.count(kind);
         }
         if let Stage::Done = self.stage { Flow::Continue } else { Flow::Again }
+    }
+
+    fn poll_ready(&mut self, context: &mut TaskContext<'_>) -> Poll<()> {
+        match &mut self.stage {
+            Stage::Registering(reply) => reply.poll(context),
+            Stage::Opening(reply) => reply.poll(context),
+            Stage::LookingUp(reply, _) => reply.poll(context),
+            _ => Poll::Ready(()),
+        }
     }
 
     fn quarantine_reason(&self) -> Option<&str> {
@@ -171,7 +197,14 @@ impl ZicoWork {
             Ok(asked) => asked,
             Err(fault) => return self.refuse(&Refusal::Invalid(fault.to_string()), out),
         };
-        match self.shared.agents.register(&asked, without_port(&self.peer), now.unix) {
+        match self.shared.agents.register(asked, without_port(&self.peer), now.unix) {
+            Reply::Now(registered) => self.registered(registered, out),
+            later => self.stage = Stage::Registering(later),
+        }
+    }
+
+    fn registered(&mut self, registered: Result<Registered, Refusal>, out: &mut Output) {
+        match registered {
             Ok(registered) => {
                 out.batch.set_resource(normalize::resource(Some(&registered.agent), None, &[]));
                 let event = if registered.is_new { semconv::ZICO_AGENT_REGISTERED } else { semconv::ZICO_AGENT_SEEN };
@@ -193,7 +226,14 @@ impl ZicoWork {
             Ok(asked) => asked,
             Err(fault) => return self.refuse(&Refusal::Invalid(fault.to_string()), out),
         };
-        let opened = match self.shared.agents.open(&asked, now.unix) {
+        match self.shared.agents.open(asked, now.unix) {
+            Reply::Now(opened) => self.opened(opened, now, out),
+            later => self.stage = Stage::Opening(later),
+        }
+    }
+
+    fn opened(&mut self, opened: Result<Opened, Refusal>, now: Now, out: &mut Output) {
+        let opened = match opened {
             Ok(opened) => opened,
             Err(refusal) => return self.refuse(&refusal, out),
         };
@@ -258,7 +298,17 @@ impl ZicoWork {
         let Ok(host) = name(&submission.host) else {
             return self.lose_all(Reason::Malformed, "`host` is empty or too long", out);
         };
-        let agent = match self.shared.agents.agent(&host) {
+        let reply = self.shared.agents.agent(&host);
+        let form = Form { host, submission };
+        match reply {
+            Reply::Now(agent) => self.unpack_form(agent, form, now, out),
+            later => self.stage = Stage::LookingUp(later, Box::new(form)),
+        }
+    }
+
+    fn unpack_form(&mut self, agent: Result<Option<Arc<Agent>>, Refusal>, form: Form, now: Now, out: &mut Output) {
+        let Form { host, submission } = form;
+        let agent = match agent {
             Ok(agent) => agent,
             Err(refusal) => return self.refuse(&refusal, out),
         };
@@ -327,6 +377,7 @@ impl ZicoWork {
             Carries::Definitions => Stage::Definitions(Box::new(Definitions::new(context, &self.shared))),
             Carries::Trace => {
                 let mut reading = self.begin_trace(&mut session, context);
+                out.batch.set_content(content(&session, &reading));
                 let agent = session.agent.clone().filter(|_| dialect == Dialect::Doc && self.route != Route::Form);
                 // The sweep locks the table and then each session, so no session may be locked while the table is used.
                 drop(session);
@@ -460,7 +511,7 @@ impl ZicoWork {
             Refusal::Invalid(_) => Reason::Malformed,
             Refusal::Denied(_) => Reason::Unauthorized,
             Refusal::Full(_) => Reason::TooLarge,
-            Refusal::Broken(_) => Reason::Failed,
+            Refusal::Broken(_) | Refusal::Away(_) => Reason::Failed,
         };
         self.lose_whole(reason, &refusal.to_string(), out);
     }
@@ -487,6 +538,15 @@ impl ZicoWork {
         let loss = Loss { reason, bytes, events: None, detail, excerpt };
         out.loss(Header::observed_at(semconv::LOSS, self.received, position), loss);
     }
+}
+
+/// The id of a trace's body: the agent or the session that it chose itself, the id of the trace, and the part. `None`: the trace has
+/// no id that an agent would send again.
+fn content(session: &Session, reading: &TraceReader) -> Option<ContentId> {
+    let sender = session.agent.as_ref().map_or(&*session.digest, |agent| &*agent.uuid);
+    let is_named = reading.state.known_trace && !sender.is_empty();
+    let part = u64::from(reading.trace.body).to_be_bytes();
+    is_named.then(|| ContentId::of("zico", sender.as_bytes()).with(&reading.trace.id.0).with(&part))
 }
 
 /// An address without its port.

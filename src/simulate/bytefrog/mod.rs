@@ -3,9 +3,9 @@
 //! It behaves like the original agents where that matters to a collector: it connects, sends its hello, waits for the
 //! configuration and for `start`, opens the configured number of data connections and handles commands. Threads of the
 //! traced program share buffers, and one that does not get the processor keeps its buffer while others number hundreds
-//! of thousands of events: numbers are out of order, and names follow the events that need them. After `stop` the data connections
-//! close one heartbeat interval later, once heartbeats count no buffer: a thread that returns its buffer after that makes the
-//! program hang at its exit. An agent that is paused after `stop` reports an error, and waits for no buffer.
+//! of thousands of events: numbers are out of order, and names follow the events that need them. After `stop` the data
+//! connections close one heartbeat interval later, once heartbeats count no buffer: a thread that returns its buffer after that
+//! makes the program hang at its exit. An agent that is paused after `stop` reports an error, and waits for no buffer.
 //! Sections are those of `docs/protocols/bytefrog.md`.
 //!
 //! If the collector does something that harms a real program ([`Harm`]), the agent reports it and fails.

@@ -45,6 +45,10 @@ const FULL_QUEUE: usize = 400;
 /// … and otherwise at this interval.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The first event comes when no profile was switched for so long, and the lock is free: a collector switches one profile on
+/// after the other, and what is sent would depend on the time between them.
+const SETTLING: Duration = Duration::from_millis(200);
+
 /// About as many processes as Linux numbers.
 const MAX_PID: u64 = 4_000_000;
 
@@ -92,7 +96,8 @@ pub struct Plan {
     pub amount: Amount,
     /// Events per second, on average since the first profile was switched on; `None`: as fast as they are received.
     pub rate: Option<u64>,
-    /// Determines everything that is sent, except for times and what follows from them.
+    /// Determines everything that is sent, except for times, what collectors request, and at a rate also how events are divided
+    /// into messages.
     pub seed: u64,
 }
 
@@ -190,7 +195,7 @@ struct Main {
 impl Main {
     /// Returns the publisher, whose connections are still open.
     async fn run(mut self) -> io::Result<Publisher> {
-        let Options { dialect, heap_objects, .. } = self.options;
+        let Options { dialect, heap_objects, lock_wait, .. } = self.options;
         let Plan { amount, rate, seed } = self.plan;
         let max_events = match amount {
             Amount::Events(events) => events,
@@ -198,9 +203,9 @@ impl Main {
         };
         let pace = Pace::new(rate, 1);
         let mut publisher = Publisher::new(self.shared.clone());
-        let mut program = Program::new(dialect, seed);
+        let mut program = Program::new(dialect, seed, rate);
         let mut queue = Queue::default();
-        let (mut sent, mut dumps, mut waiting_dumps) = (0, 0, 0);
+        let (mut sent, mut dumps, mut waiting_dumps, mut waiting_collections) = (0, 0, 0, 0);
         let mut started = None;
         let mut flushed = Instant::now();
         let mut slices = interval(SLICE);
@@ -214,10 +219,13 @@ impl Main {
             waiting_dumps += requested.dumps;
             let has_subscribers = publisher.has_subscribers();
             let mut due = 0;
-            if has_subscribers && (requested.memory || requested.cpu) {
+            let is_on = has_subscribers && (requested.memory || requested.cpu);
+            waiting_collections = if is_on { waiting_collections + requested.collections } else { 0 };
+            let is_settled = || requested.switched.is_none_or(|at| at.elapsed() >= SETTLING + lock_wait);
+            if is_on && (started.is_some() || is_settled()) {
                 due = pace.due(started.get_or_insert_with(Instant::now).elapsed()).min(max_events);
                 let before = queue.events;
-                for _ in 0..requested.collections * u32::from(requested.memory) {
+                for _ in 0..std::mem::take(&mut waiting_collections) * u32::from(requested.memory) {
                     program.collect(millis, &mut queue)?;
                 }
                 while sent + queue.events - before < due && queue.elements < FULL_QUEUE {

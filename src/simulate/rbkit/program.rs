@@ -8,9 +8,11 @@ use super::shared::Requested;
 use super::stacks::{METHODS, Method, stack};
 use super::wire::{Kind, Value, event, fields, key, pack};
 
-/// Milliseconds between two gc_stats events, and between two allocation snapshots.
+/// Milliseconds of the program's time between two gc_stats events, and between two allocation snapshots.
 const STATS_INTERVAL: u64 = 5_000;
 const SNAPSHOT_INTERVAL: u64 = 6_000;
+/// Without a rate the program's time advances a second with so many events.
+const EVENTS_A_SECOND: u64 = 1_000;
 /// The garbage collector runs when this many objects are alive.
 const MAX_LIVE: usize = 2_000;
 /// The maximum number of samples of a snapshot.
@@ -31,6 +33,9 @@ pub(super) struct Queue {
 pub(super) struct Program {
     dialect: Dialect,
     rng: Rng,
+    /// Events made so far, and how many of them are a second: the program's time, which is the same in each run.
+    made: u64,
+    rate: u64,
     /// Half the address of the next object.
     next_object: u64,
     live: Vec<u64>,
@@ -52,12 +57,15 @@ enum Phase {
 }
 
 impl Program {
-    pub(super) fn new(dialect: Dialect, seed: u64) -> Self {
+    /// A program that makes `rate` events per second; `None`: as many as it can.
+    pub(super) fn new(dialect: Dialect, seed: u64, rate: Option<u64>) -> Self {
         let mut rng = Rng::new(seed, 0);
         let next_object = (0x7f00_0000_0000 + (rng.below(1 << 30) << 4)) >> 1;
         Program {
             dialect,
             rng,
+            made: 0,
+            rate: rate.unwrap_or(EVENTS_A_SECOND).max(1),
             next_object,
             live: Vec::new(),
             phase: Phase::Idle,
@@ -76,15 +84,16 @@ impl Program {
             let frames = self.sample();
             return self.append(Kind::CpuSample, Some(frames), 1, millis, queue);
         }
-        if millis >= self.stats_due {
+        let elapsed_millis = (u128::from(self.made) * 1_000 / u128::from(self.rate)) as u64;
+        if elapsed_millis >= self.stats_due {
             let (stats, events) = self.stats();
             if events <= room {
-                self.stats_due = millis + STATS_INTERVAL;
+                self.stats_due = elapsed_millis + STATS_INTERVAL;
                 return self.append(Kind::GcStats, Some(stats), events, millis, queue);
             }
         }
-        if self.dialect == Dialect::Spec21 && millis >= self.snapshot_due {
-            self.snapshot_due = millis + SNAPSHOT_INTERVAL;
+        if self.dialect == Dialect::Spec21 && elapsed_millis >= self.snapshot_due {
+            self.snapshot_due = elapsed_millis + SNAPSHOT_INTERVAL;
             let (snapshot, events) = self.snapshot(room.min(MAX_SITES));
             return self.append(Kind::Snapshot, Some(snapshot), events, millis, queue);
         }
@@ -128,6 +137,7 @@ impl Program {
         pack(self.dialect, &event(self.dialect, kind, millis, payload), &mut queue.packed)?;
         queue.elements += 1;
         queue.events += events;
+        self.made += events;
         Ok(())
     }
 

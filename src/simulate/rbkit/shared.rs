@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::super::Counts;
 use super::dialect::Dialect;
@@ -38,6 +39,8 @@ pub(super) struct Requested {
     pub(super) collections: u32,
     /// Heap dumps to send.
     pub(super) dumps: u32,
+    /// When a profile was switched on or off last.
+    pub(super) switched: Option<Instant>,
 }
 
 impl Shared {
@@ -55,7 +58,13 @@ impl Shared {
 
     /// Applies a request. Returns the result of `change`.
     pub(super) fn request<T>(&self, change: impl FnOnce(&mut Requested) -> T) -> T {
-        let result = change(&mut self.state().requested);
+        let mut state = self.state();
+        let Requested { memory, cpu, .. } = state.requested;
+        let result = change(&mut state.requested);
+        if (state.requested.memory, state.requested.cpu) != (memory, cpu) {
+            state.requested.switched = Some(Instant::now());
+        }
+        drop(state);
         self.changed.notify_one();
         result
     }

@@ -31,7 +31,7 @@ pub(super) fn push_short(out: &mut Vec<u8>, piece: Padded) {
 /// Appends the first `len` bytes of `tail`. Copying a constant number of bytes is a few instructions, any other number is
 /// a function call; so a short piece is copied together with the bytes after it, which are removed again.
 #[inline]
-fn push_start(out: &mut Vec<u8>, len: usize, tail: &[u8]) {
+pub(in crate::sink) fn push_start(out: &mut Vec<u8>, len: usize, tail: &[u8]) {
     match tail.first_chunk::<PADDING>() {
         Some(piece) if len <= PADDING => {
             out.extend_from_slice(piece);

@@ -1,6 +1,6 @@
 //! Encoders of events: [`json`] for programs, [`text`] and [`terminal`] for people.
 
-mod escape;
+pub(in crate::sink) mod escape;
 pub mod json;
 mod number;
 pub mod terminal;

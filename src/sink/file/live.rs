@@ -88,8 +88,8 @@ impl Live {
         live.len = tail::repair(&live.file, path, options.format)?;
         live.isolate(disk)?;
         live.unsynced = Unsynced::from(live.len);
-        // An earlier process may not have synced it. It must be on the disk before it is renamed: a file with the name of a finished one
-        // is not repaired.
+        // An earlier process may not have synced it. It must be on the disk before it is renamed: a file with the name of a
+        // finished one is not repaired.
         live.dirty = live.len > 0 && disk.fsync != Fsync::Never;
         Ok(live)
     }
@@ -125,6 +125,11 @@ impl Live {
             // A directory that cannot be searched now does not show that the file was moved.
             Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
         }
+    }
+
+    /// Device and inode.
+    pub(super) fn identity(&self) -> (u64, u64) {
+        self.identity
     }
 
     /// Length in bytes, whole records only.

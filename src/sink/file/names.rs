@@ -62,6 +62,12 @@ pub(in crate::sink) fn stamp(time: UnixNanos) -> String {
     strtime::format("%Y%m%dT%H%M%S.%3f", timestamp(time)).unwrap_or_default()
 }
 
+/// The number of a finished file, and the path that it has with another number. `None`: no finished file has such a name.
+pub(in crate::sink) fn numbered(path: &Path) -> Option<(u32, impl Fn(u32) -> PathBuf)> {
+    let ((stamp, number), live) = parse_finished(path.file_name()?.to_str()?, |_| true)?;
+    Some((number, move |number| path.with_file_name(finished_name(&live, &stamp, number))))
+}
+
 fn finished_name(live: &str, stamp: &str, number: u32) -> String {
     let (stem, extension) = split(live);
     match number {
@@ -279,6 +285,19 @@ mod tests {
         fs::write(directory.path().join("app.20240229T130709.123-1.ndjson.gz"), "").unwrap();
         fs::write(directory.path().join("app.20240229T130709.123-2.ndjson.lz4"), "").unwrap();
         assert_eq!(name(reserve(&live, TIME).unwrap()), "app.20240229T130709.123-3.ndjson");
+    }
+
+    #[test]
+    fn a_finished_file_can_have_another_number_instead_of_its_own() {
+        for number in [0, 1, 12] {
+            let path = Path::new("a-1/app.x").with_file_name(finished_name("app.x", STAMP, number));
+            let (own, with_number) = numbered(&path).unwrap();
+            assert_eq!(own, number);
+            assert_eq!(with_number(0), Path::new("a-1/app.20240229T130709.123.x"));
+            assert_eq!(with_number(13), Path::new("a-1/app.20240229T130709.123-13.x"));
+        }
+        assert!(numbered(Path::new("app.x")).is_none());
+        assert!(numbered(Path::new("app.20240229T130709.123-2-1.x")).is_none());
     }
 
     #[test]

@@ -23,6 +23,9 @@ const COMPRESSION_BYTES: u64 = 2 << 20;
 /// Memory that the tables and the window of zstd take in addition, at its default level.
 const ZSTD_BYTES: u64 = 6 << 20;
 
+/// What a message that is remembered takes: in a set, in a queue, and in the log while that is read.
+const MESSAGE_BYTES: u64 = 160;
+
 /// The options of a [`super::File`]. Every field has a default, so `Options::default()` is a working sink.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -56,6 +59,9 @@ pub struct Options {
     /// How long events may be in the operating system's memory only, when `fsync` is [`Fsync::Interval`]. Checked about
     /// once a second, so less than that has no effect. Default 1 second.
     pub fsync_interval: Duration,
+    /// Of messages of a stream (listener `nats`), how many batches are remembered as written, also over a kill: they are not
+    /// written again when they are delivered again. Default 16,384; 0: none.
+    pub remembered_messages: usize,
 }
 
 impl Default for Options {
@@ -72,6 +78,7 @@ impl Default for Options {
             keep_time: Duration::ZERO,
             fsync: Fsync::default(),
             fsync_interval: Duration::from_secs(1),
+            remembered_messages: 16_384,
         }
     }
 }
@@ -102,6 +109,7 @@ impl Options {
             keep_time: section.duration("keep_time", default.keep_time, Duration::ZERO..=LONGEST * 100),
             fsync: section.choice("fsync", default.fsync, &Fsync::ALL.map(|fsync| (fsync.as_str(), fsync))),
             fsync_interval: section.duration("fsync_interval", default.fsync_interval, interval),
+            remembered_messages: section.count("remembered_messages", default.remembered_messages, 0..=1_000_000),
         };
         if let Err(fault) = options.validate() {
             section.error("path", fault, None);
@@ -133,6 +141,12 @@ impl Options {
     /// What is invalid in `path`, as a text for the operator.
     pub fn validate(&self) -> Result<(), String> {
         Template::parse(&self.path).map(drop)
+    }
+
+    /// Declares the memory of the messages that are remembered, where there are messages.
+    pub(crate) fn declare_messages(&self, of: &str, bounds: &mut Bounds) {
+        let what = "messages that are remembered (remembered_messages)";
+        bounds.add(of, what, self.remembered_messages as u64 * MESSAGE_BYTES);
     }
 
     /// Declares the memory that such a sink takes at most.

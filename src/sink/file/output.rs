@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::disk::Disk;
 use super::live::Live;
+use super::messages::Messages;
 use super::options::{Fsync, Options};
 use super::status::FileStatus;
 use super::template::Template;
@@ -51,6 +52,7 @@ struct BatchPart {
 pub(super) struct Context {
     pub(super) options: Options,
     pub(super) disk: Disk,
+    pub(super) messages: Messages,
     /// Batches that are not written, for the next report to the worker.
     pub(super) unwritten: Unwritten,
     pub(super) status: Arc<FileStatus>,
@@ -171,6 +173,8 @@ impl Output {
                 }
                 chunk => chunk,
             };
+            let noted = context.messages.note(&self.path, live.identity(), live.len());
+            noted.map_err(|error| ("note the end of", error))?;
             live.append(&mut self.records, chunk, &context.disk).map_err(|error| ("write", error))?;
             context.status.add_bytes(chunk);
         }

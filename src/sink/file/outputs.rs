@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::disk::Disk;
+use super::live::Live;
+use super::messages::Messages;
 use super::options::{CROWDED_BYTES, Fsync, KEPT_BYTES, MAX_HELD_BYTES, MAX_OPEN, Options};
 use super::output::{Context, Output};
 use super::status::FileStatus;
@@ -21,6 +23,8 @@ use crate::wall_clock;
 
 /// How often the age of finished files is checked.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
+/// Reports that the log of messages cannot be written.
+static UNLOGGED: LogThrottle = LogThrottle::new();
 /// Reports that directories cannot be listed.
 static UNTIDY: LogThrottle = LogThrottle::new();
 
@@ -56,6 +60,7 @@ impl Outputs {
             encoder: Encoder::new(options.format),
             context: Context {
                 disk: Disk::new(options.fsync),
+                messages: Messages::new(template.base(), &name_of(&template), options.remembered_messages),
                 options,
                 unwritten: Unwritten::default(),
                 status: Arc::default(),
@@ -89,6 +94,14 @@ impl Outputs {
     pub(in crate::sink) fn take(&mut self, events: Selection<'_>) {
         let Some(last) = events.events().last() else { return };
         let observed = last.observed();
+        if let Some(part) = events.batch().message() {
+            // A fault is reported by the next flush, before which nothing is written.
+            let _ = self.context.messages.load(&self.context.disk);
+            if !self.context.messages.begin(events.number(), part) {
+                self.context.status.add_repeats(events.count());
+                return;
+            }
+        }
         let has_kind = self.template.has_kind();
         let mut current: Option<(&Arc<Origin>, Kind, usize)> = None;
         for event in events.events() {
@@ -168,6 +181,7 @@ impl Outputs {
     /// # Errors
     /// More is held for files in trouble than may be. Nothing is lost or half-written; call again later.
     pub(in crate::sink) fn flush(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
+        self.load_messages()?;
         self.close_for_reopening();
         self.tidy(compression_is_idle);
         let result = self.write();
@@ -181,7 +195,33 @@ impl Outputs {
         for output in self.outputs.iter_mut().filter(|output| output.unsynced().next().is_some()) {
             self.untidy |= output.sync(&mut self.context);
         }
+        let Context { messages, unwritten, .. } = &mut self.context;
+        log_fault(messages.forget(&unwritten.failed));
+        self.mark_messages();
         self.forget_idle();
+    }
+
+    /// Reads which messages the files have.
+    fn load_messages(&mut self) -> Result<(), SinkFault> {
+        let fault = |source| SinkFault { action: "read which messages are written".to_owned(), source };
+        self.context.messages.load(&self.context.disk).map_err(fault)
+    }
+
+    /// Notes that all messages are on the disk, if they are.
+    fn mark_messages(&mut self) {
+        let is_dirty = |output: &Output| output.live.as_ref().is_some_and(Live::is_dirty);
+        if !self.outputs.iter().any(is_dirty) {
+            log_fault(self.context.messages.mark());
+        }
+    }
+
+    /// Notes which messages were written.
+    fn commit_messages(&mut self) {
+        if self.context.messages.is_needed() {
+            let waiting = self.outputs.iter().flat_map(Output::unwritten).map(|(number, _)| number).collect();
+            let Context { messages, unwritten, options, .. } = &mut self.context;
+            log_fault(messages.commit(&waiting, &unwritten.failed, options.fsync));
+        }
     }
 
     /// Everything that depends on time: finishing, forcing to disk, retrying, noticing what other processes did to the
@@ -190,6 +230,7 @@ impl Outputs {
     /// # Errors
     /// The first fault; the rest is done nevertheless, and the next tick tries again.
     pub(in crate::sink) fn tick(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
+        self.load_messages()?;
         self.close_for_reopening();
         let mut result = self.write();
         let now = wall_clock::now();
@@ -204,6 +245,7 @@ impl Outputs {
                 Err(fault) => result = result.and(Err(fault)),
             }
         }
+        self.mark_messages();
         self.forget_idle();
         let date = Some(self.template.expand(now, "", "", Kind::Log));
         let Options { keep_time, rotate_interval, .. } = self.context.options;
@@ -227,6 +269,7 @@ impl Outputs {
             self.writes += 1;
             self.untidy |= self.outputs[index].flush(&mut self.context, self.writes);
         }
+        self.commit_messages();
         let bytes = |is_held: bool| {
             let of = self.outputs.iter().filter(|output| output.trouble.is_some() == is_held);
             of.map(|output| output.records.bytes().len()).sum()
@@ -303,6 +346,19 @@ impl Outputs {
         {
             tracing::warn!(base = %self.template.base().display(), %error, suppressed, "cannot list the sink's files");
         }
+    }
+}
+
+/// A text that two templates do not have in common.
+fn name_of(template: &Template) -> String {
+    template.expand(UnixNanos(0), "{protocol}", "{listener}", Kind::Log).display().to_string()
+}
+
+fn log_fault(result: io::Result<()>) {
+    if let Err(error) = result
+        && let Some(suppressed) = UNLOGGED.permit()
+    {
+        tracing::warn!(%error, suppressed, "cannot note which messages are written; a kill now repeats some of them");
     }
 }
 

@@ -10,6 +10,7 @@ pub struct FileStatus {
     finished: AtomicU64,
     removed: AtomicU64,
     removed_bytes: AtomicU64,
+    repeats: AtomicU64,
     uploads: Option<UploadStatus>,
 }
 
@@ -55,6 +56,8 @@ pub struct FileTotals {
     pub removed: u64,
     /// The size of these files on the disk.
     pub removed_bytes: u64,
+    /// Events of messages that were delivered again, and that the files had already.
+    pub repeats: u64,
     /// The uploads of a sink that has them.
     pub uploads: Option<UploadTotals>,
 }
@@ -67,6 +70,7 @@ impl FileStatus {
             finished: self.finished.load(Relaxed),
             removed: self.removed.load(Relaxed),
             removed_bytes: self.removed_bytes.load(Relaxed),
+            repeats: self.repeats.load(Relaxed),
             uploads: self.uploads.as_ref().map(UploadStatus::totals),
         }
     }
@@ -86,6 +90,10 @@ impl FileStatus {
 
     pub(super) fn add_finished(&self) {
         self.finished.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn add_repeats(&self, events: u64) {
+        self.repeats.fetch_add(events, Relaxed);
     }
 
     /// A file that another sink has finished.

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -19,6 +19,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
+pub use crate::options::ClientTls;
 use crate::options::Section;
 
 /// Of the body of a response this much is read: its beginning explains a refusal.
@@ -32,17 +33,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// A client of one server, or of several.
 pub(crate) type HttpClient<B = Full<Bytes>> = Client<HttpsConnector<HttpConnector>, B>;
-
-/// The TLS options of a client.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ClientTls {
-    /// PEM file with the authorities of server certificates. Default those of the system.
-    pub ca: Option<PathBuf>,
-    /// PEM files of a client certificate and its key. Default none.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name that the certificate of the server must have. Default the host of the endpoint.
-    pub server_name: Option<String>,
-}
 
 /// The version of HTTP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,28 +71,6 @@ pub(crate) fn client<B: Body<Data: Send> + Send>(
         client.http2_only(true).http2_keep_alive_interval(KEEP_ALIVE).http2_keep_alive_timeout(KEEP_ALIVE);
     }
     Ok(client.build(connector))
-}
-
-impl ClientTls {
-    /// Reads `ca`, `cert` and `key`.
-    pub(crate) fn read(section: &mut Section<'_>) -> ClientTls {
-        ClientTls { ca: section.optional_path("ca"), identity: identity(section), server_name: None }
-    }
-}
-
-fn identity(section: &mut Section<'_>) -> Option<(PathBuf, PathBuf)> {
-    match (section.optional_path("cert"), section.optional_path("key")) {
-        (Some(cert), Some(key)) => Some((cert, key)),
-        (None, None) => None,
-        (Some(_), None) => {
-            section.error("cert", "needs `key`", None);
-            None
-        }
-        (None, Some(_)) => {
-            section.error("key", "needs `cert`", None);
-            None
-        }
-    }
 }
 
 /// An endpoint of HTTP. An invalid one is reported.

@@ -207,6 +207,14 @@ impl Forwarder {
         self.shared.state().store.sync()
     }
 
+    /// The same, if a request has been waiting for so long, neither synced nor settled.
+    ///
+    /// # Errors
+    /// As for [`Forwarder::sync`].
+    pub(crate) fn sync_waiting(&self, longest: Duration) -> io::Result<()> {
+        self.shared.state().store.sync_waiting(longest)
+    }
+
     /// The events until now.
     pub(crate) fn progress(&self) -> Progress {
         self.shared.state().progress

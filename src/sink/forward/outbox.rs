@@ -1,4 +1,5 @@
-//! The part of a sink that begins at a complete request: it opens the spool, starts to send, and answers what every sink is asked.
+//! The part of a sink that begins at a complete request: it opens the spool, starts to send, and answers what every sink is
+//! asked.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -18,6 +19,9 @@ use crate::spool::Spool;
 const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// With a spool: how long a stopping sink waits for responses.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// With a spool: a request that is neither synced nor settled for so long is synced with the next tick.
+const UNSYNCED_TIME: Duration = Duration::from_millis(500);
 
 /// The protocol in the origin of losses whose connection is not known.
 const OWN_PROTOCOL: &str = "tributary";
@@ -176,21 +180,27 @@ impl Outbox {
     /// # Errors
     /// The system's. The requests since the last sync are not confirmed.
     pub(crate) fn sync(&mut self) -> Result<(), SinkError> {
-        let Some(forwarder) = &self.forwarder else { return Ok(()) };
-        let synced = forwarder.sync();
-        self.must_sync = synced.is_err();
-        synced.map_err(|source| self.fault("keep a request for", source))?;
+        self.sync_by(Forwarder::sync)?;
         self.unsynced.clear();
         Ok(())
     }
 
-    /// Logs refusals, and syncs.
+    fn sync_by(&mut self, sync: impl FnOnce(&Forwarder) -> io::Result<()>) -> Result<(), SinkError> {
+        let synced = self.forwarder.as_ref().map_or(Ok(()), sync);
+        self.must_sync = synced.is_err();
+        synced.map_err(|source| self.fault("keep a request for", source))
+    }
+
+    /// Logs refusals, and syncs. A request that no answer waits for is synced only if the destination has not taken it soon.
     ///
     /// # Errors
     /// As for [`Outbox::sync`].
     pub(crate) fn tick(&mut self) -> Result<(), SinkError> {
         self.log_refusals();
         self.log_block();
+        if self.unsynced.is_empty() {
+            return self.sync_by(|forwarder| forwarder.sync_waiting(UNSYNCED_TIME));
+        }
         self.sync()
     }
 

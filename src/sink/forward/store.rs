@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::ops::Range;
-use std::time::SystemTime;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
@@ -159,12 +160,19 @@ impl Store {
         }
     }
 
+    /// Forces what was appended to the disk, if it is kept there.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         match self {
             Store::Memory(_) => Ok(()),
-            Store::Spool(spool, _) => spool.sync().map_err(|(path, error)| {
-                io::Error::new(error.kind(), format!("cannot sync {}: {error}", path.display()))
-            }),
+            Store::Spool(spool, _) => spool.sync().map_err(described),
+        }
+    }
+
+    /// The same, if a request has been waiting for so long.
+    pub(super) fn sync_waiting(&mut self, longest: Duration) -> io::Result<()> {
+        match self {
+            Store::Memory(_) => Ok(()),
+            Store::Spool(spool, _) => spool.sync_waiting(longest).map_err(described),
         }
     }
 
@@ -220,6 +228,10 @@ impl Store {
         self.sync()?;
         self.tidy()
     }
+}
+
+fn described((path, error): (PathBuf, io::Error)) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot sync {}: {error}", path.display()))
 }
 
 impl Memory {

@@ -69,7 +69,7 @@ impl Destination for Server {
     fn split(&self, request: &Request) -> Option<[Request; 2]> {
         let compression = Compression::of(&request.payload);
         let lines = compression.decompress(&request.payload).ok()?;
-        divide_lines(request, &lines, |part| Some(compression.compress_to(part, Vec::new()).ok()?.into()))
+        divide_lines(request, &lines, |_, part| Some(compression.compress_to(part, Vec::new()).ok()?.into()))
     }
 }
 

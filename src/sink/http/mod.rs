@@ -18,6 +18,9 @@ use destination::Server;
 pub use destination::lines;
 pub use options::Options;
 
+/// A request is at most so much longer than `batch_bytes`, if its last line is no longer.
+const LONG_LINE: usize = 16 * 1024;
+
 /// Sends events over HTTP.
 #[derive(Debug)]
 pub struct Http {
@@ -58,10 +61,19 @@ impl Http {
         if self.lines.is_empty() {
             return Ok(());
         }
-        let body = self.options.compression.compress_to(&self.lines, Vec::new());
-        let body = body.map_err(|source| self.outbox.fault("compress a request for", source))?;
+        let body = match self.options.compression {
+            // The buffer is full: it is sent itself.
+            Compression::None if self.lines.len() >= self.options.batch_bytes => {
+                std::mem::replace(&mut self.lines, Vec::with_capacity(self.options.batch_bytes + LONG_LINE))
+            }
+            compression => {
+                let body = compression.compress_to(&self.lines, Vec::new());
+                let body = body.map_err(|source| self.outbox.fault("compress a request for", source))?;
+                self.lines.clear();
+                body
+            }
+        };
         self.outbox.push(body.into(), self.events, None);
-        self.lines.clear();
         self.events = 0;
         Ok(())
     }

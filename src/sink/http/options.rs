@@ -84,9 +84,7 @@ impl Options {
             spool: section.optional_section("spool", SpoolOptions::read),
             endpoint: default.endpoint,
         };
-        if options.retry_min > options.retry_max {
-            section.error("retry_min", "is more than retry_max", None);
-        }
+        section.check_retry(options.retry_min, options.retry_max);
         options
     }
 

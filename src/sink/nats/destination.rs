@@ -5,10 +5,11 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use tracing::warn;
 
-use super::connection::Connection;
 use super::message::{Message, divide};
 use super::options::Options;
-use super::stream::{ApiError, Reply, Stream, code};
+use super::stream::Stream;
+use crate::nats::api::{ApiError, Reply, code};
+use crate::nats::{Connection, Fault};
 use crate::sink::forward::{Answer, Compression, Destination, Request};
 
 /// Of these headers JetStream knows the first two: repeats have the same id, and a message for another stream is refused.
@@ -55,11 +56,10 @@ impl JetStream {
             return Ok(opened.clone());
         }
         *opened = None;
-        let connection = Connection::open(&self.sink, &self.options).await?;
+        let connection = Connection::open(&format!("sink {}", self.sink), &self.options.servers).await?;
         let stream = match Stream::open(&connection.client, &self.options).await {
             Ok(stream) => stream,
-            Err(Answer::Later(why, pause)) => return Err(Answer::Later(connection.explained(&why), pause)),
-            Err(answer) => return Err(answer),
+            Err(fault) => return Err(connection.explain(fault).into()),
         };
         if stream.is_in_memory {
             let (sink, stream) = (&self.sink, &self.options.stream);
@@ -99,13 +99,13 @@ impl Destination for JetStream {
             Ok(opened) => opened,
             Err(answer) => return answer,
         };
-        let Options { stream: name, request_timeout, .. } = &self.options;
+        let (name, request_timeout) = (&self.options.stream, &self.options.servers.request_timeout);
         if !stream.takes(&message.subject) {
             self.forget().await;
             let (taken, subject) = (stream.subjects.join(", "), &message.subject);
             return Answer::Blocked(format!("the stream {name} takes the subjects [{taken}], and not {subject}"));
         }
-        let headers = self.headers(&request.id, &message);
+        let headers = self.headers(message.id.as_deref().unwrap_or(&request.id), &message);
         let publish = NatsRequest::new().headers(headers).payload(message.body).timeout(Some(*request_timeout));
         let published = tokio::select! {
             published = connection.client.send_request(message.subject.clone(), publish) => published,
@@ -137,6 +137,15 @@ impl Destination for JetStream {
 
     fn split(&self, request: &Request) -> Option<[Request; 2]> {
         divide(request, self.options.compress_above)
+    }
+}
+
+impl From<Fault> for Answer {
+    fn from(fault: Fault) -> Answer {
+        match fault {
+            Fault::Later(why) => Answer::Later(why, None),
+            Fault::Blocked(why) => Answer::Blocked(why),
+        }
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! A message has events of one subject: of one protocol and kind. It stays open for more events until its lines have
 //! `batch_bytes`, until `max_message_delay` after the first event, or until a peer waits for the acknowledgement of its events.
+//! A batch whose content has an id is in messages of its own.
 //!
 //! With a spool, events are written when their message is in its file, and durable when that is synced. Without one they are
 //! written, and durable, when JetStream has acknowledged the message.
 
-mod connection;
 mod destination;
 mod message;
 mod open;
@@ -20,7 +20,6 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::encode::json::JsonEncoder;
-pub use super::forward::client::ClientTls;
 use super::forward::{Outbox, Pace};
 pub use super::forward::{SpoolOptions, WhenFull};
 use super::{Progress, RemoteStatus, Selection, Sink, SinkError, Unwritten};
@@ -59,15 +58,15 @@ impl Nats {
         let pace = Pace {
             max_in_flight: options.max_in_flight,
             // Connecting, two requests about the stream, and the message itself.
-            request_timeout: options.connect_timeout + 3 * options.request_timeout,
+            request_timeout: options.servers.connect_timeout + 3 * options.servers.request_timeout,
             retry: options.retry_min..=options.retry_max,
         };
-        let endpoint = format!("the stream {} at {}", options.stream, options.shown_servers());
+        let endpoint = format!("the stream {} at {}", options.stream, options.servers.shown());
         Nats {
             name: name.to_owned(),
             encoder: JsonEncoder::default(),
             line: Vec::new(),
-            open: OpenMessages::new(&options),
+            open: OpenMessages::new(name, &options),
             since: None,
             is_awaited: false,
             is_finishing: false,
@@ -113,16 +112,18 @@ impl Nats {
 impl Sink for Nats {
     async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
         let is_counted = events.is_counted();
+        let content = events.content().filter(|_| self.options.content_ids);
         self.outbox.begin(&events);
         for event in events.events() {
             self.line.clear();
             self.encoder.encode(event, &mut self.line);
-            if self.open.push(&self.line, event.origin(), event.kind(), is_counted) {
+            if self.open.push(&self.line, (event.origin(), event.kind()), content, is_counted) {
                 self.outbox.hold(is_counted.into());
             } else {
                 self.lose(event.origin(), event.name().text(), is_counted);
             }
         }
+        self.open.complete_content();
         self.is_awaited |= events.is_awaited() && events.count() > 0;
         self.since = (!self.open.is_empty()).then(|| self.since.unwrap_or_else(Instant::now));
         self.push_complete();

@@ -1,18 +1,22 @@
 //! Messages that are being made: one for each subject, because a message has one subject.
+//!
+//! A batch whose content has an id is in messages of its own, one for each subject, whatever else is sent: the same content that is
+//! sent again, by this daemon or another one, is in messages with the same ids, and JetStream drops them.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::message::{body_bytes, divide, store};
+use super::message::{Message, body_bytes, divide, store};
 use super::options::{MAX_OPEN_BATCHES, Options};
 use super::subject;
-use crate::event::{Kind, Origin};
+use crate::event::{ContentId, Kind, Origin};
 use crate::sink::forward::{Contents, Request};
 
 /// The messages of a sink that are being made.
 #[derive(Debug)]
 pub(super) struct OpenMessages {
+    sink: String,
     template: String,
     batch_bytes: usize,
     max_message_bytes: usize,
@@ -20,6 +24,8 @@ pub(super) struct OpenMessages {
     open: Vec<OpenMessage>,
     /// The bytes of all open messages.
     open_bytes: usize,
+    /// The messages of one batch with an id.
+    content: Vec<OpenMessage>,
     /// Complete, and not compressed yet.
     complete: Vec<OpenMessage>,
 }
@@ -38,20 +44,24 @@ struct OpenMessage {
     listener: Arc<str>,
     kind: Kind,
     subject: String,
+    /// That of its content, for this sink and subject.
+    id: Option<String>,
     lines: Vec<u8>,
     events: u32,
     contents: Contents,
 }
 
 impl OpenMessages {
-    pub(super) fn new(options: &Options) -> OpenMessages {
+    pub(super) fn new(sink: &str, options: &Options) -> OpenMessages {
         OpenMessages {
+            sink: sink.to_owned(),
             template: options.subject.clone(),
             batch_bytes: options.batch_bytes,
             max_message_bytes: options.max_message_bytes,
             compress_above: options.compress_above,
             open: Vec::new(),
             open_bytes: 0,
+            content: Vec::new(),
             complete: Vec::new(),
         }
     }
@@ -60,19 +70,33 @@ impl OpenMessages {
         self.open.is_empty()
     }
 
-    /// Adds the line of an event to the message of its subject. Returns whether the event is small enough for a message.
-    pub(super) fn push(&mut self, line: &[u8], origin: &Arc<Origin>, kind: Kind, is_counted: bool) -> bool {
+    /// Adds the line of an event to the message of its subject, or to that of its content. Returns whether the event is small
+    /// enough for a message.
+    pub(super) fn push(
+        &mut self,
+        line: &[u8],
+        (origin, kind): (&Arc<Origin>, Kind),
+        content: Option<ContentId>,
+        is_counted: bool,
+    ) -> bool {
         if line.len() > self.max_message_bytes && !self.fits_alone(line) {
             return false;
         }
-        let index = self.message_of(origin, kind);
-        let message = &mut self.open[index];
+        let open = if content.is_some() { &mut self.content } else { &mut self.open };
+        let index = message_of(open, &self.template, origin, kind);
+        let message = &mut open[index];
         message.lines.extend_from_slice(line);
-        self.open_bytes += line.len();
         if is_counted {
             message.events += 1;
             message.contents.add(origin, 1);
         }
+        if let Some(content) = content {
+            // Sinks that take other events of it, or for another subject, may publish to the same stream.
+            let id = || content.with(self.sink.as_bytes()).with(message.subject.as_bytes()).to_string();
+            message.id.get_or_insert_with(id);
+            return true;
+        }
+        self.open_bytes += line.len();
         if message.lines.len() >= self.batch_bytes {
             let message = self.open.swap_remove(index);
             self.open_bytes -= message.lines.len();
@@ -81,6 +105,11 @@ impl OpenMessages {
             self.complete_all();
         }
         true
+    }
+
+    /// All events of the batch with an id were added.
+    pub(super) fn complete_content(&mut self) {
+        self.complete.append(&mut self.content);
     }
 
     /// Every open message is complete.
@@ -92,11 +121,12 @@ impl OpenMessages {
     /// The complete messages, in parts where they are too long.
     pub(super) fn take_complete(&mut self) -> Vec<Complete> {
         let mut taken = Vec::new();
-        for OpenMessage { subject, lines, events, contents, .. } in self.complete.drain(..) {
-            let payload = store(&subject, &lines, self.compress_above);
+        for OpenMessage { subject, id, lines, events, contents, .. } in self.complete.drain(..) {
+            let payload = store(&subject, id.as_deref(), &lines, self.compress_above);
             let mut parts = vec![Request { id: String::new(), events, payload }];
             while let Some(part) = parts.pop() {
-                let is_too_long = body_bytes(&subject, &part.payload) > self.max_message_bytes;
+                let body = Message::of(&part.payload).map_or(0, |message| message.body.len());
+                let is_too_long = body > self.max_message_bytes;
                 match Some(&part).filter(|_| is_too_long).and_then(|part| divide(part, self.compress_above)) {
                     // The first part is taken first.
                     Some([first, second]) => parts.extend([second, first]),
@@ -112,40 +142,41 @@ impl OpenMessages {
 
     /// Whether a message with this line only is short enough after compression.
     fn fits_alone(&self, line: &[u8]) -> bool {
-        body_bytes("", &store("", line, self.compress_above)) <= self.max_message_bytes
+        body_bytes("", None, &store("", None, line, self.compress_above)) <= self.max_message_bytes
     }
+}
 
-    /// The index of the open message for events of this origin and kind.
-    fn message_of(&mut self, origin: &Arc<Origin>, kind: Kind) -> usize {
-        let (protocol, listener) = (origin.protocol, &origin.listener);
-        let is_same = |message: &OpenMessage| {
-            let is_same_listener = Arc::ptr_eq(&message.listener, listener) || message.listener == *listener;
-            message.kind == kind && message.protocol == protocol && is_same_listener
-        };
-        if let Some(index) = self.open.iter().position(is_same) {
-            return index;
-        }
-        let subject = subject::of(&self.template, origin, kind.as_str());
-        // Without the listener in the template, listeners of one protocol share a message.
-        if let Some(index) = self.open.iter().position(|message| message.subject == subject) {
-            return index;
-        }
-        self.open.push(OpenMessage {
-            protocol,
-            listener: listener.clone(),
-            kind,
-            subject,
-            lines: Vec::new(),
-            events: 0,
-            contents: Contents::default(),
-        });
-        self.open.len() - 1
+/// The index of the message among `open` for events of this origin and kind.
+fn message_of(open: &mut Vec<OpenMessage>, template: &str, origin: &Arc<Origin>, kind: Kind) -> usize {
+    let (protocol, listener) = (origin.protocol, &origin.listener);
+    let is_same = |message: &OpenMessage| {
+        let is_same_listener = Arc::ptr_eq(&message.listener, listener) || message.listener == *listener;
+        message.kind == kind && message.protocol == protocol && is_same_listener
+    };
+    if let Some(index) = open.iter().position(is_same) {
+        return index;
     }
+    let subject = subject::of(template, origin, kind.as_str());
+    // Without the listener in the template, listeners of one protocol share a message.
+    if let Some(index) = open.iter().position(|message| message.subject == subject) {
+        return index;
+    }
+    open.push(OpenMessage {
+        protocol,
+        listener: listener.clone(),
+        kind,
+        subject,
+        id: None,
+        lines: Vec::new(),
+        events: 0,
+        contents: Contents::default(),
+    });
+    open.len() - 1
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{Message, lines};
+    use super::super::message::lines;
     use super::*;
 
     fn origin(protocol: &'static str, listener: &str) -> Arc<Origin> {
@@ -153,7 +184,7 @@ mod tests {
     }
 
     fn open(options: Options) -> OpenMessages {
-        OpenMessages::new(&options)
+        OpenMessages::new("stream", &options)
     }
 
     fn taken(open: &mut OpenMessages) -> Vec<(String, u32, String)> {
@@ -175,7 +206,7 @@ mod tests {
             ("4\n", "rbkit", "a", Kind::Span),
             ("5\n", "zico", "a", Kind::Span),
         ] {
-            assert!(open.push(line.as_bytes(), &origin(protocol, listener), kind, line != "5\n"));
+            assert!(open.push(line.as_bytes(), (&origin(protocol, listener), kind), None, line != "5\n"));
         }
         assert!(taken(&mut open).is_empty() && !open.is_empty());
         open.complete_all();
@@ -194,10 +225,10 @@ mod tests {
             Options { batch_bytes: 4096, max_message_bytes: 1024, compress_above: 1 << 20, ..Options::to(Vec::new()) };
         let mut open = open(options);
         let origin = origin("zico", "a");
-        assert!(!open.push(&[b'x'; 1025], &origin, Kind::Log, true));
+        assert!(!open.push(&[b'x'; 1025], (&origin, Kind::Log), None, true));
         assert!(open.is_empty());
         let line = format!("{}\n", "y".repeat(99));
-        (0..41).for_each(|_| assert!(open.push(line.as_bytes(), &origin, Kind::Log, true)));
+        (0..41).for_each(|_| assert!(open.push(line.as_bytes(), (&origin, Kind::Log), None, true)));
         let parts = taken(&mut open);
         assert!(open.is_empty() && parts.len() >= 4);
         assert!(parts.iter().all(|(_, events, text)| text.len() <= 1024 && text.lines().count() == *events as usize));
@@ -209,10 +240,32 @@ mod tests {
         let options = Options { batch_bytes: 1000, subject: "{listener}".into(), ..Options::to(Vec::new()) };
         let mut open = open(options);
         for listener in 0..100 {
-            assert!(open.push(&[b'z'; 500], &origin("zico", &listener.to_string()), Kind::Log, true));
+            assert!(open.push(&[b'z'; 500], (&origin("zico", &listener.to_string()), Kind::Log), None, true));
             assert!(open.open_bytes < MAX_OPEN_BATCHES * 1000);
         }
         open.complete_all();
         assert_eq!(open.complete.len(), 100);
+    }
+
+    #[test]
+    fn content_with_an_id_is_in_messages_of_its_own_whose_ids_do_not_depend_on_what_else_is_open() {
+        let ids = |others: usize, batch_bytes: usize| {
+            let mut open = open(Options { batch_bytes, ..Options::to(Vec::new()) });
+            let origin = origin("endless", "a");
+            (0..others).for_each(|_| assert!(open.push(b"other\n", (&origin, Kind::Log), None, true)));
+            for kind in [Kind::Log, Kind::Metric, Kind::Log] {
+                assert!(open.push(b"line\n", (&origin, kind), Some(ContentId(7)), true));
+            }
+            open.complete_content();
+            let complete = open.take_complete().into_iter().map(|complete| Message::of(&complete.payload).unwrap());
+            complete.filter_map(|message| Some((message.subject, message.id?, message.body.len()))).collect::<Vec<_>>()
+        };
+        let id = |subject: &str| ContentId(7).with(b"stream").with(subject.as_bytes()).to_string();
+        let messages = [("tributary.endless.log", 10), ("tributary.endless.metric", 5)];
+        let expected = messages.map(|(subject, bytes)| (subject.to_owned(), id(subject), bytes)).to_vec();
+        for others in [0, 3] {
+            assert_eq!(ids(others, 1 << 20), expected);
+            assert_eq!(ids(others, 8), expected, "batch_bytes divides no content");
+        }
     }
 }

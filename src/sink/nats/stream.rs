@@ -2,43 +2,16 @@
 
 use std::time::Duration;
 
-use async_nats::{Client, RequestErrorKind};
+use async_nats::Client;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::options::Options;
-use super::subject::{is_taken_by, overlap, pattern};
+use super::subject::pattern;
+use crate::nats::Fault;
+use crate::nats::api::{self, nanos};
+use crate::nats::subject::{is_taken_by, overlap};
 use crate::options::units::format_duration;
-use crate::sink::forward::Answer;
-
-/// Codes of JetStream's errors: <https://github.com/nats-io/nats-server/blob/main/server/errors.json>.
-pub(super) mod code {
-    /// There is no such stream.
-    pub(in super::super) const STREAM_NOT_FOUND: u32 = 10059;
-    /// The message is larger than the stream allows.
-    pub(in super::super) const MESSAGE_TOO_LARGE: u32 = 10054;
-    /// The message came to another stream than the expected one.
-    pub(in super::super) const OTHER_STREAM: u32 = 10060;
-    /// JetStream is off, or off for this account.
-    pub(in super::super) const OFF: [u32; 2] = [10039, 10076];
-}
-
-/// An answer of JetStream.
-#[derive(Debug, Deserialize)]
-pub(super) struct Reply<T> {
-    pub(super) error: Option<ApiError>,
-    #[serde(flatten)]
-    pub(super) content: Option<T>,
-}
-
-/// An error of JetStream.
-#[derive(Debug, Deserialize)]
-pub(super) struct ApiError {
-    #[serde(default)]
-    pub(super) err_code: u32,
-    #[serde(default)]
-    pub(super) description: String,
-}
 
 #[derive(Debug, Deserialize)]
 struct Info {
@@ -74,27 +47,15 @@ impl Stream {
     /// The stream of the options, which is created if that is configured.
     ///
     /// # Errors
-    /// [`Answer::Blocked`]: it does not exist, or has another shape. [`Answer::Later`]: the server does not tell now.
-    pub(super) async fn open(client: &Client, options: &Options) -> Result<Stream, Answer> {
-        let name = &options.stream;
-        let (call, body) = match request(client, &format!("STREAM.INFO.{name}"), String::new()).await? {
-            Ok(info) => return accepted(info, options),
-            Err(error) if error.err_code == code::STREAM_NOT_FOUND => {
-                if !options.create {
-                    let why = format!("the stream {name} does not exist; create it, or set create = true");
-                    return Err(Answer::Blocked(why));
-                }
-                (format!("STREAM.CREATE.{name}"), creation(options))
-            }
-            Err(error) => return Err(refusal(&format!("cannot look at the stream {name}"), &error)),
-        };
-        match request(client, &call, body).await? {
-            Ok(info) => {
-                tracing::info!(stream = name, replicas = options.replicas, "created the stream");
-                accepted(info, options)
-            }
-            Err(error) => Err(refusal(&format!("cannot create the stream {name}"), &error)),
+    /// [`Fault::Blocked`]: it does not exist, or has another shape. [`Fault::Later`]: the server does not tell now.
+    pub(super) async fn open(client: &Client, options: &Options) -> Result<Stream, Fault> {
+        let (name, help) = (&options.stream, "create it, or set create = true");
+        let creation = if options.create { Ok(creation(options)) } else { Err(help) };
+        let (info, is_created) = api::stream(client, name, &format!("the stream {name}"), creation).await?;
+        if is_created {
+            tracing::info!(stream = name, replicas = options.replicas, "created the stream");
         }
+        accepted(info, options)
     }
 
     /// Whether it takes messages with this subject.
@@ -104,7 +65,6 @@ impl Stream {
 }
 
 fn creation(options: &Options) -> String {
-    let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let max_bytes = if options.max_bytes == 0 { json!(-1) } else { json!(options.max_bytes) };
     let config = json!({
         "name": options.stream,
@@ -125,7 +85,7 @@ fn creation(options: &Options) -> String {
 }
 
 /// Checks the shape of a stream.
-fn accepted(info: Info, options: &Options) -> Result<Stream, Answer> {
+fn accepted(info: Info, options: &Options) -> Result<Stream, Fault> {
     let (config, name) = (info.config, &options.stream);
     let window = Duration::from_nanos(config.duplicate_window);
     let subjects = pattern(&options.subject);
@@ -144,28 +104,8 @@ fn accepted(info: Info, options: &Options) -> Result<Stream, Answer> {
         None
     };
     match wrong {
-        Some(why) => Err(Answer::Blocked(format!("the stream {name} {why}; change the stream or the sink"))),
+        Some(why) => Err(Fault::Blocked(format!("the stream {name} {why}; change the stream or the sink"))),
         None => Ok(Stream { subjects: config.subjects, is_in_memory: config.storage == "memory" }),
-    }
-}
-
-fn refusal(what: &str, error: &ApiError) -> Answer {
-    let why = format!("{what}: {} ({})", error.description, error.err_code);
-    if code::OFF.contains(&error.err_code) { Answer::Blocked(why) } else { Answer::Later(why, None) }
-}
-
-/// A request to JetStream's API.
-async fn request(client: &Client, call: &str, body: String) -> Result<Result<Info, ApiError>, Answer> {
-    let reply = client.request(format!("$JS.API.{call}"), body.into()).await.map_err(|error| match error.kind() {
-        RequestErrorKind::NoResponders => Answer::Blocked("the server does not run JetStream".to_owned()),
-        kind => Answer::Later(format!("no answer of JetStream to {call}: {kind}"), None),
-    })?;
-    let invalid = |why: String| Answer::Later(format!("the answer of JetStream to {call} is not valid: {why}"), None);
-    let reply: Reply<Info> = serde_json::from_slice(&reply.payload).map_err(|error| invalid(error.to_string()))?;
-    match reply {
-        Reply { error: Some(error), .. } => Ok(Err(error)),
-        Reply { content: Some(info), .. } => Ok(Ok(info)),
-        Reply { .. } => Err(invalid("there is no configuration".to_owned())),
     }
 }
 
@@ -196,7 +136,7 @@ mod tests {
             ),
         ] {
             match judged(json) {
-                Err(Answer::Blocked(text)) => assert!(text.contains(why), "{text}"),
+                Err(Fault::Blocked(text)) => assert!(text.contains(why), "{text}"),
                 other => panic!("{json}: {other:?}"),
             }
         }

@@ -1,4 +1,4 @@
-//! Subjects of messages: made from a template, and matched with the subjects of a stream.
+//! Subjects of messages: made from a template.
 
 use crate::event::Origin;
 
@@ -40,33 +40,6 @@ pub(super) fn pattern(template: &str) -> String {
     template.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
-/// Whether a subject, or each subject of a pattern, is one of those that `taken` stands for.
-pub(super) fn is_taken_by(subject: &str, taken: &str) -> bool {
-    let mut parts = subject.split('.');
-    for of in taken.split('.') {
-        match (of, parts.next()) {
-            (">", Some(_)) => return true,
-            ("*", Some(part)) if part != ">" => {}
-            (of, Some(part)) if of == part => {}
-            _ => return false,
-        }
-    }
-    parts.next().is_none()
-}
-
-/// Whether two patterns have a subject in common.
-pub(super) fn overlap(one: &str, other: &str) -> bool {
-    let (mut one, mut other) = (one.split('.'), other.split('.'));
-    loop {
-        match (one.next(), other.next()) {
-            (None, None) => return true,
-            (Some(">"), Some(_)) | (Some(_), Some(">")) => return true,
-            (Some(a), Some(b)) if a == b || a == "*" || b == "*" => {}
-            _ => return false,
-        }
-    }
-}
-
 /// A text as a part of a subject.
 fn token(text: &str) -> String {
     let valid = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
@@ -89,20 +62,5 @@ mod tests {
         for template in ["", "a..b", "a.", "a b", "a.*", "a.>", "{peer}", "a.{kind", "$JS.x", &"a".repeat(300)] {
             assert!(check(template).is_err(), "{template}");
         }
-    }
-
-    #[test]
-    fn patterns_match_as_the_server_matches_them() {
-        for (subject, taken) in [("a.b", "a.b"), ("a.b", "a.*"), ("a.b.c", "a.>"), ("a.*", "*.*"), ("a.b", ">")] {
-            assert!(is_taken_by(subject, taken), "{subject} {taken}");
-            assert!(overlap(subject, taken), "{subject} {taken}");
-        }
-        for (subject, taken) in
-            [("a.b", "a.c"), ("a", "a.>"), ("a.b", "a"), ("a.b", "a.b.c"), ("a.*", "a.b"), ("a.>", "a.*")]
-        {
-            assert!(!is_taken_by(subject, taken), "{subject} {taken}");
-        }
-        assert!(overlap("a.*.*", "a.zico.span") && overlap("a.*", ">"));
-        assert!(!overlap("a.*.*", "a.b") && !overlap("a.*", "b.>"));
     }
 }

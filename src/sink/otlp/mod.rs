@@ -29,7 +29,7 @@ use crate::log_throttle::LogThrottle;
 pub use super::forward::client::ClientTls;
 pub use super::forward::{Compression, SpoolOptions, WhenFull};
 use destination::{Receiver, SignalsOff};
-pub use encode::{Encoder, ExportRequest, Signal};
+pub use encode::{Body, Encoder, ExportRequest, Signal};
 pub use options::{Options, Protocol};
 use payload::HEAD_BYTES;
 
@@ -66,7 +66,7 @@ impl Otlp {
             retry: options.retry_min..=options.retry_max,
         };
         let mut encoder = Encoder::new(options.max_request_bytes, options.origin, HEAD_BYTES);
-        encoder.set_heap_profiles(options.signals.contains(&Signal::Profiles));
+        encoder.set_heap_profiles(options.signals.contains(&Signal::Profiles), options.summed_heaps.clone());
         Otlp {
             name: name.to_owned(),
             encoder,
@@ -125,6 +125,7 @@ impl Sink for Otlp {
     async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
         let is_counted = events.is_counted();
         self.outbox.begin(&events);
+        self.encoder.begin_batch();
         for event in events.events() {
             if self.encoder.push(event, is_counted) {
                 self.outbox.hold(is_counted.into());

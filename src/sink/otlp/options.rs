@@ -59,6 +59,9 @@ pub struct Options {
     pub origin: bool,
     /// The queue on disk. Default none.
     pub spool: Option<SpoolOptions>,
+    /// The listeners whose heap dumps come as samples, too (`heap = "both"`): no profiles are made of the logs of their objects.
+    /// No option: it follows from the listeners.
+    pub summed_heaps: Vec<String>,
 }
 
 /// The transport of OTLP.
@@ -102,6 +105,7 @@ impl Options {
             retry_max: Duration::from_secs(30),
             origin: true,
             spool: None,
+            summed_heaps: Vec::new(),
         }
     }
 
@@ -134,10 +138,9 @@ impl Options {
             origin: section.bool("origin", default.origin),
             spool: section.optional_section("spool", SpoolOptions::read),
             endpoint: default.endpoint,
+            summed_heaps: default.summed_heaps,
         };
-        if options.retry_min > options.retry_max {
-            section.error("retry_min", "is more than retry_max", None);
-        }
+        section.check_retry(options.retry_min, options.retry_max);
         if options.protocol == Protocol::Grpc && !matches!(options.endpoint.path(), "" | "/") {
             let help = "remove the path, or set protocol = \"http/protobuf\"".to_owned();
             section.error("endpoint", "has a path, which gRPC does not have", Some(help));

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::encode::Signal;
+use super::encode::{Body, Signal};
 use crate::codec::protobuf::{Field, Fields, Value, push_bytes_field};
 use crate::sink::forward::{Compression, Request};
 
@@ -50,10 +50,10 @@ impl Payload {
 ///
 /// # Errors
 /// The message cannot be compressed.
-pub(super) fn store(signal: Signal, compression: Compression, mut message: Vec<u8>) -> io::Result<Bytes> {
+pub(super) fn store(signal: Signal, compression: Compression, mut message: Body) -> io::Result<Bytes> {
     if compression != Compression::None {
         let head = vec![0; HEAD_BYTES];
-        message = compression.compress_to(&message[HEAD_BYTES..], head)?;
+        message = compression.compress_to(&message[HEAD_BYTES..], head)?.into();
     }
     let length = u32::try_from(message.len() - HEAD_BYTES).map_err(|_| io::ErrorKind::FileTooLarge)?;
     message[0] = VERSION | signal.index() as u8;
@@ -85,7 +85,7 @@ pub(super) fn split(request: &Request) -> Option<[Request; 2]> {
     let part = |number: u32, events: u32, records: Range<usize>| {
         let mut body = vec![0; HEAD_BYTES];
         select(&message, levels(signal), records, &mut 0, &mut body);
-        let payload = store(signal, compression, body).ok()?;
+        let payload = store(signal, compression, body.into()).ok()?;
         Some(Request { id: format!("{}.{number}", request.id), events, payload })
     };
     // Records that report losses are not counted as events.

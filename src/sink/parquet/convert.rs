@@ -19,6 +19,7 @@ use super::schema::{self, Column, FORM, FORM_KEY, JOURNAL_KEY, KIND_KEY, Role, S
 use super::table::Table;
 use crate::directories;
 use crate::event::{Batch, EventView};
+use crate::sink::file::names;
 use crate::stored::Rebuilder;
 use crate::stored::row_reader::RowReader;
 
@@ -32,7 +33,7 @@ const DAMAGED: &str = ".damaged";
 const MAX_SAME_NAME: u32 = 1_000;
 
 /// A directory that is removed as soon as it was created is created so many times.
-const MAX_PLACINGS: u32 = 10;
+const MAX_PLACINGS: u32 = 100;
 
 /// A file of the journal, and where its rows go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,14 +86,14 @@ pub(super) fn convert(job: &Job, options: &Options, stop: &AtomicBool) -> io::Re
 }
 
 /// A name that no file has; `None`: there is a file that was made of this journal. Others can have its name when the clock was
-/// set back.
+/// set back, and then it gets the next number.
 fn free_name(job: &Job) -> io::Result<Option<PathBuf>> {
+    let Some((first, with_number)) = names::numbered(&job.target) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not the name of a finished file"));
+    };
     let mut identity = None;
-    for number in 0..MAX_SAME_NAME {
-        let target = match (number, job.target.file_stem().and_then(|stem| stem.to_str())) {
-            (1.., Some(stem)) => job.target.with_file_name(format!("{stem}-{number}.parquet")),
-            _ => job.target.clone(),
-        };
+    for number in first..first.saturating_add(MAX_SAME_NAME) {
+        let target = with_number(number);
         if !fs::exists(&target)? {
             return Ok(Some(target));
         }
@@ -134,18 +135,24 @@ fn journal_of(file: &Path) -> Option<String> {
     metadata.iter().find(|entry| entry.key == JOURNAL_KEY)?.value.clone()
 }
 
-/// Gives a complete file its name.
+/// Gives a complete file its name. Its directory, and those above, can be removed at any moment until it is there: they are empty
+/// when their last file was uploaded, or was too old.
 fn place(temporary: &Path, target: &Path) -> io::Result<()> {
-    // As open as those of other files: others read the archive.
-    for _ in 0..MAX_PLACINGS {
-        directories::create_with(directories::directory_of(target), 0o777)?;
-        match fs::rename(temporary, target) {
-            // The directory was empty and is removed again: its last file was uploaded, or was too old.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && fs::exists(temporary)? => {}
-            placed => return placed.and_then(|()| directories::sync_directory_of(target)),
+    let mut attempts = 1;
+    loop {
+        // As open as those of other files: others read the archive.
+        let created = directories::create_with(directories::directory_of(target), 0o777);
+        match created.and_then(|()| fs::rename(temporary, target)) {
+            Ok(()) => return directories::sync_directory_of(target),
+            Err(error) if attempts < MAX_PLACINGS && is_of_removed_directory(&error) => attempts += 1,
+            Err(error) => return Err(error),
         }
     }
-    Err(io::Error::new(io::ErrorKind::NotFound, "the directory of the file is removed again and again"))
+}
+
+/// Whether an error can come from a directory that is removed at that moment.
+fn is_of_removed_directory(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists)
 }
 
 /// Writes and syncs a file. Returns whether it has rows; without any it does not exist.
@@ -297,5 +304,33 @@ fn failed(error: ParquetError) -> io::Error {
     match error {
         ParquetError::External(error) => io::Error::other(error),
         error => io::Error::other(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::file::tidy;
+
+    #[test]
+    fn a_file_is_placed_although_its_directory_is_removed_at_any_moment() {
+        let archive = tempfile::tempdir().unwrap();
+        let target = archive.path().join("span/zico/file.parquet");
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    tidy::remove_empty_directories(&target, archive.path());
+                }
+            });
+            let placed = (0..500).try_for_each(|_| {
+                let temporary = archive.path().join("file.parquet.tmp");
+                fs::write(&temporary, "")?;
+                place(&temporary, &target)?;
+                fs::remove_file(&target)
+            });
+            is_done.store(true, Ordering::Relaxed);
+            placed.unwrap();
+        });
     }
 }

@@ -250,8 +250,8 @@ impl Sink for Parquet {
         self.journal.take_unwritten()
     }
 
-    /// Finishes all files, and uploads them if they are to be uploaded. What cannot be converted now stays in the journal, and what
-    /// cannot be uploaded now in the directory, for the next start.
+    /// Finishes all files, and uploads them if they are to be uploaded. What cannot be converted now stays in the journal, and
+    /// what cannot be uploaded now in the directory, for the next start.
     async fn close(&mut self) -> Result<(), SinkError> {
         self.wait().await;
         self.reopen = true;

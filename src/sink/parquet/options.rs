@@ -141,6 +141,8 @@ impl Options {
             rotate_records: self.rotate_rows,
             rotate_interval: self.rotate_interval,
             fsync_interval: self.fsync_interval,
+            // Messages that are delivered again are written again: a journal that was converted cannot be cut.
+            remembered_messages: 0,
             ..file::Options::default()
         }
     }

@@ -107,6 +107,14 @@ impl Code {
         Code { runs: VecDeque::new(), limit }
     }
 
+    /// Sets the most bytes. The oldest runs are dropped until the others fit.
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+        while self.memory_bytes() > self.limit {
+            self.runs.pop_front();
+        }
+    }
+
     /// Bytes of memory.
     pub fn memory_bytes(&self) -> usize {
         self.runs.iter().map(Run::memory_bytes).sum()

@@ -93,6 +93,14 @@ impl Heaps {
         Heaps { dumps: VecDeque::new(), next: 1, limit }
     }
 
+    /// Sets the most bytes. The oldest dumps are dropped until the others fit.
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+        while self.memory_bytes() > self.limit {
+            self.dumps.pop_front();
+        }
+    }
+
     /// Bytes of memory.
     pub fn memory_bytes(&self) -> usize {
         self.dumps.iter().map(HeapDump::memory_bytes).sum()

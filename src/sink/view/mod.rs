@@ -30,7 +30,7 @@ use super::{Selection, Sink, SinkError};
 /// What the view keeps, shared by its sink and the requests of the API.
 #[derive(Debug)]
 pub struct View {
-    options: Options,
+    options: Mutex<Options>,
     budget: Arc<TimeBudget>,
     state: Mutex<State>,
 }
@@ -62,20 +62,33 @@ pub struct Numbers {
 impl View {
     /// An empty view.
     pub fn new(options: Options) -> Arc<View> {
-        let memory = usize::try_from(options.memory).unwrap_or(usize::MAX);
+        let [store, heaps, code] = parts(&options);
         let state = State {
-            store: Store::new(memory / 8 * 5, options.window),
-            heaps: Heaps::new(memory / 4),
-            code: Code::new(memory / 8),
+            store: Store::new(store, options.window),
+            heaps: Heaps::new(heaps),
+            code: Code::new(code),
             readers: 0,
         };
         let budget = Arc::new(TimeBudget::new(options.cpu_percent));
-        Arc::new(View { options, budget, state: Mutex::new(state) })
+        Arc::new(View { options: Mutex::new(options), budget, state: Mutex::new(state) })
     }
 
     /// Its options.
-    pub fn options(&self) -> &Options {
-        &self.options
+    pub fn options(&self) -> Options {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts other options into force, except `enabled`. What they do not keep is dropped now, or when no request reads it.
+    pub fn set_options(&self, options: Options) {
+        let [store, heaps, code] = parts(&options);
+        let mut state = self.state();
+        let may_drop = state.readers == 0;
+        state.store.set_limits(store, options.window, may_drop);
+        state.heaps.set_limit(heaps);
+        state.code.set_limit(code);
+        self.budget.set_percent(options.cpu_percent);
+        drop(state);
+        *self.options.lock().unwrap_or_else(PoisonError::into_inner) = options;
     }
 
     /// Its budget, for its queue.
@@ -147,6 +160,12 @@ impl View {
             state.store.expire(now);
         }
     }
+}
+
+/// The most bytes of events, heap dumps and code.
+fn parts(options: &Options) -> [usize; 3] {
+    let memory = usize::try_from(options.memory).unwrap_or(usize::MAX);
+    [memory / 8 * 5, memory / 4, memory / 8]
 }
 
 /// Kept batches, in the order in which they came.

@@ -73,6 +73,14 @@ impl Store {
         Store { rings: Vec::new(), unkept: 0, bytes: 0, limit, window, next: 1, skipped: 0 }
     }
 
+    /// Sets the most bytes, and for how long batches are kept. If nothing may be dropped now, later calls do it.
+    pub(super) fn set_limits(&mut self, limit: usize, window: Duration, may_drop: bool) {
+        (self.limit, self.window) = (limit, window);
+        while may_drop && self.bytes > self.limit {
+            self.thin();
+        }
+    }
+
     /// Bytes of memory.
     pub fn memory_bytes(&self) -> usize {
         self.bytes
@@ -184,7 +192,8 @@ impl Store {
         self.bytes -= freed;
     }
 
-    /// Drops batches that are older than the window. If there is room then, a larger part of later batches is kept.
+    /// Drops batches that are older than the window, and those for which there is no memory. If there is room then, a larger part
+    /// of later batches is kept.
     pub fn expire(&mut self, now: UnixNanos) {
         let window = u64::try_from(self.window.as_nanos()).unwrap_or(u64::MAX);
         let oldest = UnixNanos(now.0.saturating_sub(window));
@@ -195,6 +204,9 @@ impl Store {
             if self.bytes < self.limit / 2 {
                 ring.stride = (ring.stride / 2).max(1);
             }
+        }
+        while self.bytes > self.limit {
+            self.thin();
         }
     }
 

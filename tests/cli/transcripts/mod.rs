@@ -1,7 +1,7 @@
 //! The transcripts of README.md and docs/ are true: each is run here and its output compared, or is marked as an excerpt.
 //!
-//! docs/contributing.md describes how a transcript is written. Each page has a directory, a shell and a network of its own, so that the
-//! ports of the pages are free.
+//! docs/contributing.md describes how a transcript is written. Each page has a directory, a shell and a network of its own, so
+//! that the ports of the pages are free.
 
 #![allow(clippy::print_stdout, reason = "tests print what they skip")]
 
@@ -14,6 +14,7 @@ use std::thread;
 
 use page::{Block, Mark, Page};
 use shell::Shell;
+use tributary::config::Config;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -52,6 +53,22 @@ fn every_transcript_is_run_or_marked_as_an_excerpt() {
             );
         }
     }
+}
+
+/// A block of another program is `toml vector`, for example.
+#[test]
+fn every_configuration_is_valid() {
+    let mut count = 0;
+    for page in pages() {
+        for block in page.blocks.iter().filter(|block| block.language == "toml") {
+            let text = block.lines.join("\n");
+            if let Err(errors) = Config::parse(&page.name, &text) {
+                panic!("{}:{}: not a valid configuration\n{errors}", page.name, block.line);
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 30, "{count} configurations");
 }
 
 #[test]

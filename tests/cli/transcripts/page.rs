@@ -12,7 +12,7 @@ pub(super) struct Page {
 pub(super) struct Block {
     /// The number of its first line in the page.
     pub(super) line: usize,
-    language: String,
+    pub(super) language: String,
     pub(super) mark: Option<Mark>,
     pub(super) lines: Vec<String>,
 }

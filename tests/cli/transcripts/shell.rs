@@ -21,7 +21,7 @@ const END: &str = "-- end of the command --";
 /// Behind the start of a daemon: a reader of the page waits for its lines before the next command, too.
 const UNTIL_READY: &str = "\nfor _ in {1..300}; do tributary health >/dev/null 2>&1 && break; sleep 0.1; done";
 /// Commands of the system that transcripts use.
-const TOOLS: [&str; 4] = ["jq", "curl", "python3", "sqlite3"];
+const TOOLS: [&str; 5] = ["jq", "curl", "python3", "sqlite3", "openssl"];
 
 /// A shell. It ends, with its background jobs, when it is dropped: the kernel kills what is left in its process namespace.
 pub(super) struct Shell {
@@ -34,7 +34,8 @@ pub(super) struct Shell {
 }
 
 impl Shell {
-    /// Starts a shell whose directory has the folders `config` and `tests` of the repository, and whose path begins with the binary.
+    /// Starts a shell whose directory has the folders `config` and `tests` of the repository, and whose path begins with the
+    /// binary.
     ///
     /// # Errors
     /// The machine cannot give it a network of its own.
@@ -153,7 +154,8 @@ fn lines(output: ChildStdout) -> Receiver<String> {
     receiver
 }
 
-/// The command, so that a job (`tributary run &`) prints into the file of the jobs, and a daemon is ready when the command has ended.
+/// The command, so that a job (`tributary run &`) prints into the file of the jobs, and a daemon is ready when the command has
+/// ended.
 fn with_jobs_in_the_background(command: &str) -> String {
     match command.rsplit_once(" &") {
         Some((job, rest)) if rest.is_empty() || rest.starts_with(' ') => {

@@ -52,7 +52,7 @@ async fn pages_of_other_sites_are_refused() {
         }
     }
     let mut stream = TcpStream::connect(at).await.unwrap();
-    stream.write_all(b"GET /api/v1/agents HTTP/1.1\r\nhost: evil.example\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /api/v1/agents HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut text = String::new();
     within("a response", stream.read_to_string(&mut text)).await.unwrap();
     assert!(text.starts_with("HTTP/1.1 403") && text.contains("{\"error\":\"the host evil.example"), "{text}");

@@ -137,3 +137,32 @@ async fn names_that_are_markup_or_controls_stay_texts_in_json() {
     }
     daemon.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_changes_the_bounds_of_the_view_and_keeps_what_fits() {
+    let settings = |view: &str| format!("[admin]\nlisten = \"127.0.0.1:0\"\n[view]\n{view}\n{}", listener(""));
+    let with =
+        |memory: u64, window: &str| settings(&format!("memory = {memory}\nwindow = \"{window}\"\ncpu_percent = 90"));
+    let (large, small) = (16 << 20, 1 << 20);
+    let mut daemon = Daemon::start(&with(large, "10m")).await;
+    for _ in 0..8 {
+        send_all(connect(&daemon.server).await, &texts(500, 500)).await;
+        settle(&daemon).await;
+    }
+    let view = async |daemon: &Daemon| json(daemon, "overview").await["view"].clone();
+    let before = view(&daemon).await;
+    assert!(number(&before["used"]) > small, "{before}");
+    let reloaded = daemon.server.reload(&crate::live::config(&with(small, "5m"))).await.unwrap();
+    assert_eq!((reloaded.changes.join(" "), reloaded.stale.len()), ("view changed".to_owned(), 0));
+    let after = view(&daemon).await;
+    assert_eq!((number(&after["memory"]), number(&after["window_ms"])), (small, 300_000));
+    assert!(number(&after["used"]) <= small && number(&after["kept"]) > 0, "{after}");
+    assert!(number(&after["kept"]) < number(&before["kept"]), "{after}");
+    // Only to switch it needs a restart.
+    for _ in 0..2 {
+        let off = daemon.server.reload(&crate::live::config(&settings("enabled = false"))).await.unwrap();
+        assert!(off.stale.iter().all(|line| line == "to switch the view off needs a restart"), "{:?}", off.stale);
+    }
+    assert_eq!(view(&daemon).await["is_on"], true);
+    daemon.stop().await;
+}

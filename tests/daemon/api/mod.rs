@@ -43,7 +43,7 @@ impl Response {
 
 async fn request(address: SocketAddr, method: &str, path: &str, headers: &str) -> Response {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\n{headers}\r\n");
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut bytes = Vec::new();
     within("a response", stream.read_to_end(&mut bytes)).await.unwrap();

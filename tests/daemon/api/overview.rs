@@ -3,7 +3,7 @@
 use tributary::simulate::{datadog, endless};
 
 use super::*;
-use crate::live::{connect, send_all};
+use crate::live::{connect, send_all, wire};
 
 #[tokio::test]
 async fn the_overview_has_the_counters_of_every_listener_and_sink() {
@@ -139,5 +139,30 @@ async fn losses_are_grouped_by_cause_and_their_first_bytes_explained() {
     assert_eq!(array(group, "peers").len(), 3);
     assert!(array(&json(&daemon, "losses?reason=gap").await, "groups").is_empty());
     assert_eq!(losses["coverage"]["text"], "all events");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn the_first_bytes_of_a_loss_are_explained_where_a_message_begins() {
+    let toml = format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n{}[listeners.java]\nprotocol = \"bytefrog\"\nlisten = \"127.0.0.1:0\"\n",
+        listener("max_message_bytes = \"4KiB\"")
+    );
+    let daemon = Daemon::start(&toml).await;
+    // A string over the limit behind a valid object, and the hello of an unknown version.
+    let spans = [wire::process(), wire::string(7, &"x".repeat(5000))].concat();
+    let java = daemon.server.addresses().iter().find(|bound| &*bound.name == "java").unwrap().address;
+    for (listener, bytes, words) in [
+        ("test", spans, ["0000000e  ", "len: 5000 bytes", "characters"]),
+        ("java", vec![0, 99], ["00000000  ", "version", "99"]),
+    ] {
+        let to = if listener == "java" { java } else { daemon.server.address().unwrap() };
+        let mut stream = TcpStream::connect(to).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        let path = format!("losses?listener={listener}");
+        let losses = until(&daemon, &path, |losses| losses["groups"][0]["losses"] == 1).await;
+        let explained = losses["groups"][0]["explained"].to_string();
+        assert!(words.iter().all(|word| explained.contains(word)), "{listener}: {explained}");
+    }
     daemon.stop().await;
 }

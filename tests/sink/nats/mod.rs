@@ -3,7 +3,11 @@
 
 mod daemon;
 mod faults;
+mod fleet;
+mod listener;
 mod server;
+mod shared;
+mod writers;
 
 use std::path::Path;
 use std::time::Duration;
@@ -27,6 +31,12 @@ fn options(server: &NatsServer) -> Options {
         retry_max: Duration::from_millis(50),
         ..Options::to(vec![server.url().parse().unwrap()])
     }
+}
+
+/// The same with this `request_timeout`.
+fn patient(request_timeout: Duration, mut options: Options) -> Options {
+    options.servers.request_timeout = request_timeout;
+    options
 }
 
 fn spooled(server: &NatsServer, dir: &Path) -> Options {
@@ -100,7 +110,7 @@ async fn a_server_that_is_killed_again_and_again_has_each_event_once() {
     let Some(mut server) = NatsServer::start() else { return };
     for spool in [None, Some(tempfile::tempdir().unwrap())] {
         let options = spool.as_ref().map_or_else(|| options(&server), |dir| spooled(&server, dir.path()));
-        let sending = start(Options { request_timeout: Duration::from_secs(1), ..options });
+        let sending = start(patient(Duration::from_secs(1), options));
         let sent = names(0..2000, 40);
         for (number, chunk) in sent.chunks(20).enumerate() {
             if number % 20 == 10 {
@@ -128,7 +138,7 @@ async fn a_server_that_is_killed_again_and_again_has_each_event_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_answers_too_late_gets_messages_again_and_drops_the_repeats() {
     let Some(server) = NatsServer::start() else { return };
-    let sending = start(Options { request_timeout: Duration::from_millis(200), ..options(&server) });
+    let sending = start(patient(Duration::from_millis(200), options(&server)));
     assert_eq!(sending.deliver(batch(&names(0..10, 40))).await, DeliveryOutcome::Written);
     server.signal("STOP");
     let sender = sending.sender.clone();

@@ -37,6 +37,11 @@ impl Stored {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
+
+    /// The body, of which bytes that are no text are replaced.
+    pub(super) fn lines_or_bytes(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
 }
 
 impl NatsServer {
@@ -122,6 +127,11 @@ impl NatsServer {
         assert_eq!(self.api(&format!("STREAM.DELETE.{stream}"), &json!({}))["success"], true);
     }
 
+    /// Removes the messages of a subject.
+    pub(super) fn purge(&self, stream: &str, subject: &str) {
+        assert_eq!(self.api(&format!("STREAM.PURGE.{stream}"), &json!({ "filter": subject }))["success"], true);
+    }
+
     /// The number of messages in a stream. 0: it does not exist.
     pub(super) fn count(&self, stream: &str) -> u64 {
         self.api(&format!("STREAM.INFO.{stream}"), &json!({}))["state"]["messages"].as_u64().unwrap_or(0)
@@ -143,6 +153,15 @@ impl NatsServer {
             .into_iter()
             .flat_map(|message| message.lines.lines().map(str::to_owned).collect::<Vec<_>>());
         lines.partition(|line| !line.contains("\"tributary.loss\""))
+    }
+
+    /// Publishes messages, each of which the stream acknowledges.
+    pub(super) fn publish(&self, subject: &str, headers: &[(&str, &str)], bodies: &[Vec<u8>]) {
+        let mut connection = self.connect();
+        for body in bodies {
+            let stored = connection.publish(subject, headers, body);
+            assert!(stored["seq"].is_u64(), "{stored}");
+        }
     }
 
     /// A request to JetStream.
@@ -198,10 +217,22 @@ impl Connection {
         Some(line.trim_end().to_owned())
     }
 
+    fn publish(&mut self, subject: &str, headers: &[(&str, &str)], body: &[u8]) -> Value {
+        let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let head = format!("NATS/1.0\r\n{lines}\r\n");
+        let request = format!("HPUB {subject} reply {} {}\r\n{head}", head.len(), head.len() + body.len());
+        self.0.get_mut().write_all(&[request.as_bytes(), body, b"\r\n"].concat()).unwrap();
+        self.reply()
+    }
+
     fn api(&mut self, call: &str, body: &Value) -> Value {
         let body = body.to_string();
         let request = format!("PUB $JS.API.{call} reply {}\r\n{body}\r\n", body.len());
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        self.reply()
+    }
+
+    fn reply(&mut self) -> Value {
         loop {
             let line = self.line().unwrap();
             if line == "PING" {
@@ -226,10 +257,11 @@ fn stored(message: &Value) -> Stored {
     let is_compressed = headers.iter().any(|(key, value)| key == "Content-Encoding" && value == "zstd");
     let lines = if is_compressed { zstd::stream::decode_all(&body[..]).unwrap() } else { body.clone() };
     let subject = message["subject"].as_str().unwrap().to_owned();
-    Stored { subject, headers, body, lines: String::from_utf8(lines).unwrap() }
+    // Only messages of the sink have lines; those of buckets have other values.
+    Stored { subject, headers, body, lines: String::from_utf8(lines).unwrap_or_default() }
 }
 
-fn program() -> String {
+pub(super) fn program() -> String {
     std::env::var("TRIBUTARY_NATS_SERVER").unwrap_or_else(|_| "nats-server".to_owned())
 }
 

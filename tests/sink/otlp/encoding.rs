@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message as _;
 use tributary::event::{
-    Batch, BatchBuilder, EventView, Header, InternedRun, Key, Link, Loss, MetricData, MetricType, Number, Origin,
+    Batch, BatchBuilder, EventView, Header, InternedRun, Key, Link, Loss, MetricData, MetricType, Name, Number, Origin,
     Position, Reason, Resource, ResourceValue, Severity, SpanData, SpanId, Status, Temporality, TraceContext, TraceId,
     UnixNanos, Value, ValueView, semconv,
 };
@@ -210,6 +210,9 @@ fn batch(events: &[EventSpec]) -> Batch {
     builder.take()
 }
 
+/// Keys that the run may have.
+const RUN_KEYS: [Name; 3] = [semconv::SPAN_KIND, semconv::ORIGIN_LISTENER, semconv::CODE_FUNCTION_NAME];
+
 fn write_event(builder: &mut BatchBuilder, spec: &EventSpec, run: &mut InternedRun) {
     let EventSpec { number, choice, .. } = *spec;
     let name = builder.push_text(&spec.name);
@@ -223,6 +226,7 @@ fn write_event(builder: &mut BatchBuilder, spec: &EventSpec, run: &mut InternedR
     let attributes: Vec<(Key, Value)> = spec
         .attributes
         .iter()
+        .filter(|(key, _)| !spec.has_run || RUN_KEYS.iter().all(|name| name.as_str() != key))
         .map(|(key, value)| {
             let value = write(builder, value);
             let known = [semconv::SERVICE_NAME, semconv::TRACE_ID, semconv::INCOMPLETE, semconv::DATADOG_TYPE];
@@ -243,8 +247,20 @@ fn write_event(builder: &mut BatchBuilder, spec: &EventSpec, run: &mut InternedR
         return builder.loss_with(header, loss, &attributes);
     }
     let body = spec.body.as_ref().map(|body| write(builder, body));
-    let run =
-        spec.has_run.then(|| builder.intern_run(run, |builder| [(builder.push_text("run.a").into(), Value::U64(1))]));
+    // Attributes that are the same in every event, and those that depend on the event or are not sent.
+    let run = spec.has_run.then(|| {
+        builder.intern_run(run, |builder| {
+            let text: Value = builder.push_text("server").into();
+            let second = match choice % 5 {
+                0 => (semconv::SPAN_KIND.into(), text),
+                1 => (builder.push_text(semconv::ORIGIN_LISTENER.as_str()).into(), text),
+                2 => (builder.push_text("run.null").into(), Value::Null),
+                3 => (builder.push_text("run.bytes_base64").into(), builder.bytes(b"run")),
+                _ => (semconv::CODE_FUNCTION_NAME.into(), text),
+            };
+            [(builder.push_text("run.a").into(), Value::U64(1)), second]
+        })
+    });
     let mut event = builder.event(header);
     let (first, last) = attributes.split_at(attributes.len() / 2);
     first.iter().for_each(|(key, value)| event.attribute(*key, *value));
@@ -344,6 +360,7 @@ proptest! {
     fn what_is_written_is_what_the_mapping_demands(events in vec(event(), 0..12), with_origin: bool) {
         let batch = batch(&events);
         let mut encoder = Encoder::new(64 << 20, with_origin, 5);
+        encoder.begin_batch();
         for event in batch.events() {
             prop_assert!(encoder.push(event, true));
         }
@@ -364,6 +381,7 @@ proptest! {
     ) {
         let batch = batch(&events);
         let mut encoder = Encoder::new(limit, true, 5);
+        encoder.begin_batch();
         let fitting: Vec<bool> = batch.events().map(|event| encoder.push(event, true)).collect();
         encoder.end_requests();
         let mut count = 0;

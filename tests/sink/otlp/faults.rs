@@ -132,8 +132,8 @@ async fn a_slow_receiver_gets_each_request_once() {
 }
 
 /// A log of three objects of a heap dump, a sample, and a log that ends the dump.
-fn heap_and_sample() -> Batch {
-    let mut builder = builder("ruby");
+fn heap_and_sample(listener: &str) -> Batch {
+    let mut builder = builder(listener);
     for number in 0..3u64 {
         let head = Header { name: semconv::RBKIT_HEAP_OBJECT.into(), ..header(&mut builder, "") };
         let mut event = builder.event(head);
@@ -158,7 +158,7 @@ async fn without_profiles_at_the_receiver_objects_of_heaps_count_as_their_logs()
             receiver.state().of_path = Some(("rofiles", reply));
             let sending = start(receiver.options());
             for _ in 0..2 {
-                sending.deliver(heap_and_sample()).await;
+                sending.deliver(heap_and_sample("ruby")).await;
             }
             let counters = sending.counters.clone();
             let totals = sending.finish().await;
@@ -176,4 +176,19 @@ async fn without_profiles_at_the_receiver_objects_of_heaps_count_as_their_logs()
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heaps_that_come_as_samples_too_are_no_profiles_of_their_objects() {
+    let receiver = Receiver::start(Protocol::Grpc).await;
+    let sending = start(Options { summed_heaps: vec!["both".to_owned()], ..receiver.options() });
+    for listener in ["both", "objects"] {
+        sending.deliver(heap_and_sample(listener)).await;
+    }
+    let totals = sending.finish().await;
+    assert_eq!((totals.written, totals.failed), (10, 0));
+    let samples = profiles::samples(&receiver.take());
+    assert_eq!(samples.heap.len(), 2, "{:?}", samples.heap);
+    assert!(!samples.heap.keys().any(|profile| profile.contains("both")), "{:?}", samples.heap);
+    assert_eq!(samples.timed.values().sum::<u32>(), 2);
 }

@@ -1,7 +1,7 @@
 //! A receiver of another implementation in another language: grpcio and opentelemetry-proto of Python.
 //!
-//! `TRIBUTARY_OTLP_PYTHON` names a Python that has them; otherwise `python3` is tried. Without them the tests print a note and go on
-//! without it; `cargo test --test sink otlp -- --nocapture` shows it.
+//! `TRIBUTARY_OTLP_PYTHON` names a Python that has them; otherwise `python3` is tried. Without them the tests print a note and go
+//! on without it; `cargo test --test sink otlp -- --nocapture` shows it.
 #![allow(clippy::print_stderr, reason = "a test that cannot run says why")]
 
 use std::io::{BufRead as _, BufReader, Write as _};

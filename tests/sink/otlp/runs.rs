@@ -196,6 +196,26 @@ async fn rbkit_conversations_and_single_messages_of_all_dialects() {
     assert!(lines > 1_000, "{lines}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heap_dump_as_objects_and_as_samples_is_one_heap_in_the_profiles() {
+    let receivers = Receivers::start().await;
+    let sinks = receivers.sinks();
+    let has_heap = |session: &rbkit::Session| session.published().any(|message| !message.objects.is_empty());
+    let session = rbkit::sessions().into_iter().find(has_heap).unwrap();
+    let both = Sinks { toml: format!("heap = \"both\"\n{}", sinks.toml), file: sinks.file.clone() };
+    let (agent, daemon) = connected(&session, &both).await;
+    rbkit_support::serve::serve(&daemon, &agent, &session, usize::MAX).await;
+    let stopped = daemon.stop().await;
+    let objects = stopped.events.iter().filter(|event| event["name"] == "rbkit.heap.object").count() as u64;
+    let samples = profiles::samples(&receivers.ours.take());
+    assert!(samples.heap.is_empty(), "{:?}", samples.heap);
+    // `… by TYPE/UNIT TIME VALUE …`
+    let value = |text: &str| text.split_once(" by inuse_objects/count ")?.1.split(' ').nth(1)?.parse::<u64>().ok();
+    let values = samples.timed.iter().filter_map(|(text, times)| Some(value(text)? * u64::from(*times)));
+    assert!(objects > 100, "{objects}");
+    assert_eq!(values.sum::<u64>(), objects);
+}
+
 /// An agent with the handshake of a conversation, and a daemon that is connected to it.
 async fn connected(session: &rbkit::Session, sinks: &Sinks) -> (Agent, Daemon) {
     let agent = Agent::bind().await;

@@ -1,4 +1,5 @@
-//! The journal: a kill loses nothing that was durable, repeats nothing, and its damage is set aside. What is kept of finished files.
+//! The journal: a kill loses nothing that was durable, repeats nothing, and its damage is set aside. What is kept of finished
+//! files.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -89,6 +90,27 @@ async fn other_rows_under_the_name_of_a_file_get_another_name() {
     restarted(directory.path()).await;
     assert_eq!(files(directory.path(), ".parquet").len(), 2);
     assert!(files(directory.path(), ".rows").is_empty());
+    assert_same(&archived(directory.path()), &of_one_kind(), "both");
+}
+
+#[tokio::test]
+async fn rows_whose_numbered_name_is_taken_get_the_next_number_which_limits_and_uploads_know() {
+    let directory = tempfile::tempdir().unwrap();
+    let [first, second] = of_one_kind();
+    write(options(directory.path()), &[first]).await;
+    let file = files(directory.path(), ".parquet").pop().unwrap();
+    let numbered = |file: &Path, number: u32| {
+        let stem = file.file_stem().unwrap().to_str().unwrap();
+        file.with_file_name(format!("{stem}-{number}.parquet"))
+    };
+    fs::rename(&file, numbered(&file, 2)).unwrap();
+    let again = tempfile::tempdir().unwrap();
+    killed(again.path(), &[second]).await;
+    let live = files(again.path(), ".rows").pop().unwrap();
+    let place = directory.path().join(".journal").join(numbered(&file, 2).strip_prefix(directory.path()).unwrap());
+    fs::copy(&live, place.with_extension("rows")).unwrap();
+    restarted(directory.path()).await;
+    assert_eq!(files(directory.path(), ".parquet"), [numbered(&file, 2), numbered(&file, 3)]);
     assert_same(&archived(directory.path()), &of_one_kind(), "both");
 }
 

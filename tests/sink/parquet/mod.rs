@@ -2,7 +2,7 @@
 
 mod journal;
 mod readers;
-mod recorded;
+pub(super) mod recorded;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -18,13 +18,13 @@ use tributary::stored::{Rebuilder, json};
 use super::{archived, assert_same, files, options, write};
 
 /// A recording: the arguments of `tributary decode`.
-pub(super) struct Recording {
+pub(crate) struct Recording {
     pub(super) name: String,
     arguments: Vec<String>,
 }
 
 /// Every recording. Those of one protocol that are pieces of a conversation are one.
-pub(super) fn recordings() -> Vec<Recording> {
+pub(crate) fn recordings() -> Vec<Recording> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let mut all = Vec::new();
     let mut add = |options: &[&str], files: Vec<PathBuf>| {
@@ -71,7 +71,7 @@ fn existing(directory: &Path, name: &str) -> Vec<PathBuf> {
 
 impl Recording {
     /// Its events as JSON lines, and as batches made of these.
-    pub(super) fn decode(&self) -> (Vec<u8>, Vec<Batch>) {
+    pub(crate) fn decode(&self) -> (Vec<u8>, Vec<Batch>) {
         let decode =
             Command::new(env!("CARGO_BIN_EXE_tributary")).arg("decode").args(&self.arguments).output().unwrap();
         assert!(decode.status.success(), "{}: {}", self.name, String::from_utf8_lossy(&decode.stderr));

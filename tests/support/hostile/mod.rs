@@ -198,7 +198,8 @@ impl Finished {
     }
 }
 
-/// A figure of this process in bytes, as the kernel counts it: `RssAnon` (without the program's own code), `VmRSS`, or `VmHWM` for its peak.
+/// A figure of this process in bytes, as the kernel counts it: `RssAnon` (without the program's own code), `VmRSS`, or `VmHWM`
+/// for its peak.
 pub fn process_memory(figure: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(figure)).unwrap();

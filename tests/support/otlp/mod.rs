@@ -1,5 +1,5 @@
-//! Two oracles for the sink `otlp`, both with the structs of `opentelemetry-proto`: events mapped to records, and JSON lines mapped
-//! to records; and requests decoded for a comparison.
+//! Two oracles for the sink `otlp`, both with the structs of `opentelemetry-proto`: events mapped to records, and JSON lines
+//! mapped to records; and requests decoded for a comparison.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "no test file uses all of it")]
 
 pub(crate) mod lines;

@@ -3,8 +3,17 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::runs::RunCache;
 use super::value::{push_attribute, push_bool_attribute, push_text_attribute, push_u64_attribute};
 use crate::event::{AttributeView, EventView, KeyView, Name, Origin, Position, ValueView, semconv};
+
+/// What events of one signal share, encoded once.
+#[derive(Debug)]
+pub(super) struct Caches {
+    /// `None`: origins are not sent.
+    pub(super) origin: Option<OriginCache>,
+    pub(super) runs: RunCache,
+}
 
 /// Writes the attributes of an event into a field of its message.
 pub(super) struct AttributeWriter<'a> {
@@ -24,29 +33,36 @@ impl<'a> AttributeWriter<'a> {
     /// Writes the attributes of the event, except those that `take` takes: they have a field of their own. Empty keys and null
     /// are left out.
     #[inline]
-    pub(super) fn push_all(&mut self, out: &mut Vec<u8>, mut take: impl FnMut(KeyView<'a>, ValueView<'a>) -> bool) {
-        let event = self.event;
+    pub(super) fn push_all(
+        &mut self,
+        out: &mut Vec<u8>,
+        runs: &mut RunCache,
+        mut take: impl FnMut(KeyView<'a>, ValueView<'a>) -> bool,
+    ) {
+        let (event, field) = (self.event, self.field);
         let mut keys = None;
-        let mut push = |key: KeyView<'a>, value: ValueView<'a>| {
-            let text = match key {
-                KeyView::Name(name) => name.as_str(),
-                KeyView::Text(text) => {
-                    let text = text.text();
-                    self.may_collide |= is_reserved(text);
-                    text
-                }
+        let mut push = |out: &mut Vec<u8>, key: KeyView<'a>, value: ValueView<'a>| {
+            let is_empty = if let KeyView::Text(text) = key {
+                let text = text.text();
+                self.may_collide |= is_reserved(text);
+                text.is_empty()
+            } else {
+                false
             };
-            if text.is_empty() || matches!(value, ValueView::Null) || take(key, value) {
+            if is_empty || matches!(value, ValueView::Null) || take(key, value) {
                 return;
             }
             let all = || event.attributes().map(|(key, _)| key.text()).collect::<HashSet<_>>();
             let has_key = |key: &str| keys.get_or_insert_with(all).contains(key);
-            self.is_nested |= push_attribute(out, self.field, text, value, has_key);
+            self.is_nested |= push_attribute(out, field, key, value, has_key);
         };
         for part in event.attribute_parts() {
             match part {
-                AttributeView::One(member) => push(member.key(), member.value()),
-                AttributeView::Run(run) => run.members().for_each(|member| push(member.key(), member.value())),
+                AttributeView::One(member) => push(out, member.key(), member.value()),
+                AttributeView::Run(run) => match runs.encoded(run, field) {
+                    Some(encoded) => out.extend_from_slice(encoded),
+                    None => run.members().for_each(|member| push(out, member.key(), member.value())),
+                },
             }
         }
     }
@@ -67,27 +83,27 @@ impl<'a> AttributeWriter<'a> {
     /// Writes an attribute of the sink.
     pub(super) fn push_text(&self, out: &mut Vec<u8>, name: Name, text: &str) {
         if !self.has(name) {
-            push_text_attribute(out, self.field, name.as_str(), text);
+            push_text_attribute(out, self.field, KeyView::Name(name), text);
         }
     }
 
     /// Writes an attribute of the sink.
     pub(super) fn push_u64(&self, out: &mut Vec<u8>, name: Name, number: u64) {
         if !self.has(name) {
-            push_u64_attribute(out, self.field, name.as_str(), number);
+            push_u64_attribute(out, self.field, KeyView::Name(name), number);
         }
     }
 
     /// Writes an attribute of the sink.
     pub(super) fn push_true(&self, out: &mut Vec<u8>, name: Name) {
         if !self.has(name) {
-            push_bool_attribute(out, self.field, name.as_str(), true);
+            push_bool_attribute(out, self.field, KeyView::Name(name), true);
         }
     }
 
     /// Writes the origin of the event, and last the marks that all kinds have.
-    pub(super) fn finish(self, out: &mut Vec<u8>, origin: Option<&mut OriginCache>) {
-        if let Some(cache) = origin {
+    pub(super) fn finish(self, out: &mut Vec<u8>, caches: &mut Caches) {
+        if let Some(cache) = &mut caches.origin {
             let constant = cache.of(self.event.origin(), self.field);
             if self.may_collide {
                 self.push_parts(out, constant);
@@ -120,7 +136,7 @@ impl<'a> AttributeWriter<'a> {
 }
 
 /// Whether a key of a peer has the form of those that the sink adds.
-fn is_reserved(key: &str) -> bool {
+pub(super) fn is_reserved(key: &str) -> bool {
     matches!(key.as_bytes(), [b't' | b'n' | b'l', ..])
         && ["tributary.", "network.peer.", "loss."].iter().any(|prefix| key.starts_with(prefix))
 }
@@ -167,7 +183,7 @@ impl Constant {
     fn of(origin: &Origin, field: u8, is_short: bool) -> Constant {
         let mut constant = Constant { is_short, ..Constant::default() };
         let out = &mut constant.encoded;
-        push_text_attribute(out, field, semconv::ORIGIN_LISTENER.as_str(), &origin.listener);
+        push_text_attribute(out, field, semconv::ORIGIN_LISTENER.as_str(), &*origin.listener);
         constant.parts.push((semconv::ORIGIN_LISTENER, out.len()));
         let (address, port) = origin.peer_address();
         if !address.is_empty() {

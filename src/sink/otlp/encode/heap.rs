@@ -3,8 +3,9 @@
 //! Each object is also a log, which counts. A profile is made of all objects of a dump that arrive before its request ends.
 
 use foldhash::quality::RandomState;
-use hashbrown::HashMap;
+use hashbrown::{Equivalent, HashMap};
 
+use super::body::Body;
 use super::dictionary::Dictionary;
 use super::profiles::{PROFILE_OVERHEAD, Profile, REQUEST_OVERHEAD, SAMPLE_OVERHEAD, Sample};
 use super::request::Groups;
@@ -23,8 +24,25 @@ pub(super) struct Heaps {
     dictionary: Dictionary,
     dumps: Vec<Dump>,
     known: HashMap<DumpKey, usize, RandomState>,
+    /// The attributes of classes, and the stacks of sites.
+    classes: HashMap<Box<str>, u32, RandomState>,
+    sites: HashMap<Site, u32, RandomState>,
     /// Length of the profiles at most.
     len: usize,
+}
+
+/// The file and line that created an object; an empty file is unknown.
+#[derive(PartialEq, Eq, Hash, Debug)]
+struct Site(Box<str>, u64);
+
+/// The same, borrowed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct SiteRef<'a>(&'a str, u64);
+
+impl Equivalent<Site> for SiteRef<'_> {
+    fn equivalent(&self, site: &Site) -> bool {
+        (self.0, self.1) == (&*site.0, site.1)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -94,20 +112,17 @@ impl Heaps {
         self.dumps.is_empty()
     }
 
-    /// Adds an object, unless `limit` is less than what the request would then have. Returns whether it was added.
+    /// Adds an object, unless `limit` is less than what the request would then have. Returns whether it was added; if not, the
+    /// request is to be ended.
     pub(super) fn push(&mut self, scope: usize, event: EventView<'_>, has_origin: bool, limit: usize) -> bool {
         let object = Object::of(event);
         let mark = self.dictionary.mark();
         let time = event.time().unwrap_or(event.observed()).0;
         let origin = std::ptr::from_ref(&**event.origin()).addr();
         let key = DumpKey { scope, origin, dump: object.dump, time };
+        let class = object.class.map_or(0, |class| self.class_of(class));
+        let stack = self.stack_of(SiteRef(object.file.unwrap_or_default(), object.line));
         let dictionary = &mut self.dictionary;
-        let class = object.class.map_or(0, |class| dictionary.text_attribute(semconv::RBKIT_CLASS_NAME, class));
-        let location = object.file.map(|file| {
-            let site = if object.line > 0 { &format!("{file}:{}", object.line) } else { file };
-            dictionary.location(site, file, object.line, FRAME_TYPE)
-        });
-        let stack = dictionary.stack(location);
         let known = self.known.get(&key).copied();
         let new = if known.is_none() { Some(Dump::new(dictionary, event, key, has_origin)) } else { None };
         let sum = known.and_then(|dump| self.dumps[dump].known.get(&(class, stack)).copied());
@@ -136,16 +151,42 @@ impl Heaps {
         true
     }
 
-    /// Appends the request.
-    pub(super) fn write(mut self, mut groups: Groups, out: &mut Vec<u8>) {
+    /// The attribute of a class.
+    fn class_of(&mut self, class: &str) -> u32 {
+        if let Some(known) = self.classes.get(class) {
+            return *known;
+        }
+        let attribute = self.dictionary.text_attribute(semconv::RBKIT_CLASS_NAME, class);
+        self.classes.insert(class.into(), attribute);
+        attribute
+    }
+
+    /// The stack of a site.
+    fn stack_of(&mut self, site: SiteRef<'_>) -> u32 {
+        if let Some(known) = self.sites.get(&site) {
+            return *known;
+        }
+        let SiteRef(file, line) = site;
+        let location = (!file.is_empty()).then(|| {
+            let name = if line > 0 { &format!("{file}:{line}") } else { file };
+            self.dictionary.location(name, file, line, FRAME_TYPE)
+        });
+        let stack = self.dictionary.stack(location);
+        self.sites.insert(Site(file.into(), line), stack);
+        stack
+    }
+
+    /// Ends the request.
+    pub(super) fn finish(mut self, mut groups: Groups) -> Body {
         for (kind, value) in [(OBJECTS, Sum::objects as fn(&Sum) -> u64), (SPACE, Sum::bytes as fn(&Sum) -> u64)] {
             let types = [kind.0, kind.1, kind.0, kind.1].map(|text| self.dictionary.string(text));
             for dump in &self.dumps {
                 dump.profile(types, value).push_to(&mut groups, dump.scope);
             }
         }
-        groups.write(out);
-        self.dictionary.write(out);
+        let mut body = groups.finish();
+        self.dictionary.write(&mut body.bytes);
+        body
     }
 }
 

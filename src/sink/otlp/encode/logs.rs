@@ -1,9 +1,9 @@
 //! Logs and losses: `LogRecord` of `opentelemetry/proto/logs/v1/logs.proto`.
 
-use super::attributes::{AttributeWriter, OriginCache};
+use super::attributes::{AttributeWriter, Caches};
 use super::value::push_body;
 use crate::codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
-use crate::event::{EventView, KeyView, LossView, Severity, TraceContext, ValueView, semconv, write_hex};
+use crate::event::{EventView, KeyView, LossView, Severity, TraceContext, ValueView, hex, semconv};
 
 // Fields of LogRecord.
 const TIME: u8 = 1;
@@ -22,7 +22,7 @@ pub(super) fn push_log(
     field: u8,
     event: EventView<'_>,
     (severity, context, body): (Severity, Option<&TraceContext>, Option<ValueView<'_>>),
-    origin: Option<&mut OriginCache>,
+    caches: &mut Caches,
 ) {
     push_message(out, field, 2, |out| {
         push_head(out, event, severity);
@@ -31,12 +31,12 @@ pub(super) fn push_log(
             attributes.note_nested(push_body(out, BODY, body));
         }
         let Some(context) = context else {
-            attributes.push_all(out, |_, _| false);
-            return attributes.finish(out, origin);
+            attributes.push_all(out, &mut caches.runs, |_, _| false);
+            return attributes.finish(out, caches);
         };
         let TraceContext { trace_id, span_id } = context;
         // The deprecated attributes have the same ids.
-        attributes.push_all(out, |key, value| match value {
+        attributes.push_all(out, &mut caches.runs, |key, value| match value {
             ValueView::Text(text) if is(key, semconv::TRACE_ID) => is_hex_of(text.text(), &trace_id.0),
             ValueView::Text(text) if is(key, semconv::SPAN_ID) => {
                 span_id.is_some_and(|span_id| is_hex_of(text.text(), &span_id.0))
@@ -47,22 +47,16 @@ pub(super) fn push_log(
         if let Some(span_id) = span_id {
             push_bytes_field(out, SPAN_ID, &span_id.0);
         }
-        attributes.finish(out, origin);
+        attributes.finish(out, caches);
     });
 }
 
 /// Appends a loss as a field of a message.
-pub(super) fn push_loss(
-    out: &mut Vec<u8>,
-    field: u8,
-    event: EventView<'_>,
-    loss: LossView<'_>,
-    origin: Option<&mut OriginCache>,
-) {
+pub(super) fn push_loss(out: &mut Vec<u8>, field: u8, event: EventView<'_>, loss: LossView<'_>, caches: &mut Caches) {
     push_message(out, field, 2, |out| {
         push_head(out, event, Severity::Warn);
         let mut attributes = AttributeWriter::new(event, ATTRIBUTES);
-        attributes.push_all(out, |_, _| false);
+        attributes.push_all(out, &mut caches.runs, |_, _| false);
         attributes.push_text(out, semconv::LOSS_REASON, loss.reason.as_str());
         attributes.push_u64(out, semconv::LOSS_BYTES, loss.bytes);
         if let Some(events) = loss.events {
@@ -72,11 +66,9 @@ pub(super) fn push_loss(
             attributes.push_text(out, semconv::LOSS_DETAIL, loss.detail.text());
         }
         if !loss.excerpt.is_empty() {
-            let mut hex = String::with_capacity(2 * loss.excerpt.len());
-            let _ = write_hex(&mut hex, loss.excerpt);
-            attributes.push_text(out, semconv::LOSS_EXCERPT, &hex);
+            attributes.push_text(out, semconv::LOSS_EXCERPT, &hex(loss.excerpt));
         }
-        attributes.finish(out, origin);
+        attributes.finish(out, caches);
     });
 }
 

@@ -3,7 +3,7 @@
 use foldhash::quality::RandomState;
 use hashbrown::{Equivalent, HashMap};
 
-use super::attributes::{AttributeWriter, OriginCache};
+use super::attributes::{AttributeWriter, Caches};
 use super::logs::is;
 use crate::codec::protobuf::{
     len_tag, push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
@@ -90,9 +90,9 @@ impl Metrics {
         (index, added)
     }
 
-    /// Appends an encoded point.
-    pub(super) fn push(&mut self, index: usize, point: &[u8]) {
-        self.metrics[index].points.extend_from_slice(point);
+    /// The encoded points of a metric.
+    pub(super) fn points_of(&mut self, index: usize) -> &mut Vec<u8> {
+        &mut self.metrics[index].points
     }
 
     /// Appends the metrics as fields of a message.
@@ -123,7 +123,7 @@ fn push_metric(out: &mut Vec<u8>, field: u8, head: &[u8], sum: Option<(bool, boo
 }
 
 /// Appends a point. A point without a time gets that of its reading, and says so: receivers refuse points of 1970.
-pub(super) fn push_point(out: &mut Vec<u8>, event: EventView<'_>, data: &MetricData, origin: Option<&mut OriginCache>) {
+pub(super) fn push_point(out: &mut Vec<u8>, event: EventView<'_>, data: &MetricData, caches: &mut Caches) {
     push_message(out, POINTS, 2, |out| {
         if let Some(start) = data.start {
             push_fixed64_field(out, START, start.0);
@@ -139,13 +139,13 @@ pub(super) fn push_point(out: &mut Vec<u8>, event: EventView<'_>, data: &MetricD
         }
         let mut attributes = AttributeWriter::new(event, ATTRIBUTES);
         let mut has_basis = false;
-        attributes.push_all(out, |key, _| {
+        attributes.push_all(out, &mut caches.runs, |key, _| {
             has_basis |= is(key, semconv::TIME_BASIS);
             false
         });
         if event.time().is_none() && !has_basis {
             attributes.push_text(out, semconv::TIME_BASIS, semconv::TIME_BASIS_RECEIVED);
         }
-        attributes.finish(out, origin);
+        attributes.finish(out, caches);
     });
 }

@@ -4,6 +4,7 @@
 //! <https://github.com/open-telemetry/opentelemetry-proto>.
 
 mod attributes;
+mod body;
 mod dictionary;
 mod heap;
 mod logs;
@@ -11,16 +12,19 @@ mod metrics;
 mod profiles;
 mod request;
 mod resource;
+mod runs;
 mod traces;
 mod value;
 
 use std::sync::Arc;
 
 use crate::event::{DataView, EventView, KeyView, Kind, Origin, semconv};
-use attributes::OriginCache;
+use attributes::{Caches, OriginCache};
+pub use body::Body;
 use heap::Heaps;
 use profiles::Profiles;
-use request::Groups;
+use request::{Groups, RECORDS};
+use runs::RunCache;
 
 /// A signal of OpenTelemetry. Each is exported by requests of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -71,7 +75,7 @@ pub struct ExportRequest {
     /// Its signal.
     pub signal: Signal,
     /// The message, after as many bytes as were asked for.
-    pub body: Vec<u8>,
+    pub body: Body,
     /// The number of events that are counted.
     pub events: u32,
     /// The origin of its first event.
@@ -88,13 +92,19 @@ pub struct Encoder {
     max_request_bytes: usize,
     /// Free bytes in front of each message.
     head_bytes: usize,
-    origins: Option<[OriginCache; 4]>,
+    /// Events carry where they came from.
+    has_origin: bool,
+    caches: [Caches; 4],
     pending: [Option<Pending>; 4],
-    /// Whether heap dumps become profiles, and the dumps that are not complete.
+    /// Length of the last request of each signal, in bytes.
+    last_len: [usize; 4],
+    /// Whether heap dumps become profiles.
     has_heaps: bool,
+    /// The listeners whose heap dumps come as samples, too.
+    summed_heaps: Vec<String>,
+    /// The heap dumps that are not complete.
     heap: Option<PendingHeap>,
     complete: Vec<ExportRequest>,
-    record: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -121,36 +131,31 @@ impl Encoder {
         Encoder {
             max_request_bytes,
             head_bytes,
-            origins: has_origin.then_some(origins),
+            has_origin,
+            caches: origins.map(|origin| Caches { origin: has_origin.then_some(origin), runs: RunCache::default() }),
             pending: [const { None }; 4],
+            last_len: [0; 4],
             has_heaps: true,
+            summed_heaps: Vec::new(),
             heap: None,
             complete: Vec::new(),
-            record: Vec::new(),
         }
     }
 
-    /// Sets whether heap dumps also become profiles. Default yes.
-    pub fn set_heap_profiles(&mut self, has_heaps: bool) {
-        self.has_heaps = has_heaps;
+    /// Sets whether the logs of heap dumps also become profiles, but for those of the listeners `summed_heaps`. Default yes, of
+    /// all listeners.
+    pub fn set_heap_profiles(&mut self, has_heaps: bool, summed_heaps: Vec<String>) {
+        (self.has_heaps, self.summed_heaps) = (has_heaps, summed_heaps);
+    }
+
+    /// To be called before the events of each batch: what they share is encoded once.
+    pub fn begin_batch(&mut self) {
+        self.caches.iter_mut().for_each(|caches| caches.runs.clear());
     }
 
     /// Adds an event to the request of its signal. Returns `false` if it is larger than a request may be.
     pub fn push(&mut self, event: EventView<'_>, is_counted: bool) -> bool {
         let signal = Signal::of(event.kind());
-        let origin = self.origins.as_mut().map(|origins| &mut origins[signal.index()]);
-        self.record.clear();
-        let record = &mut self.record;
-        match event.data() {
-            DataView::Log { severity, context, body } => {
-                logs::push_log(record, request::RECORDS, event, (severity, context, body), origin);
-            }
-            DataView::Loss(loss) => logs::push_loss(record, request::RECORDS, event, loss, origin),
-            DataView::Span(span) => traces::push_span(record, request::RECORDS, event, span, origin),
-            DataView::Metric(metric) => metrics::push_point(record, event, metric, origin),
-            // Profiles are made when the request is complete.
-            DataView::Sample(_) => {}
-        }
         if !self.append(signal, event, is_counted) {
             // The request has no room for it.
             self.end_request(signal);
@@ -161,6 +166,7 @@ impl Encoder {
         }
         if let (DataView::Log { .. }, KeyView::Name(name)) = (event.data(), event.name_key())
             && self.has_heaps
+            && !self.summed_heaps.iter().any(|listener| **listener == *event.origin().listener)
         {
             match name {
                 semconv::RBKIT_HEAP_OBJECT => self.push_object(event),
@@ -174,59 +180,59 @@ impl Encoder {
     /// Adds an object to the profile of its dump. One that is larger than a request may be is only a log.
     fn push_object(&mut self, event: EventView<'_>) {
         for _ in 0..2 {
+            let head_bytes = self.head_bytes;
             let PendingHeap { groups, heaps, .. } = self.heap.get_or_insert_with(|| PendingHeap {
-                groups: Groups::default(),
+                groups: Groups::new(head_bytes, 0),
                 heaps: Heaps::default(),
                 origin: event.origin().clone(),
             });
             let scope = groups.scope_of(event);
             let limit = self.max_request_bytes.saturating_sub(groups.len());
-            if heaps.push(scope, event, self.origins.is_some(), limit) {
+            if heaps.push(scope, event, self.has_origin, limit) {
                 return;
             }
             self.end_heap();
         }
     }
 
-    /// Adds the encoded record of an event to a request. Returns `false` if it would be too long.
+    /// Adds an event to a request. Returns `false` if that would be too long.
     fn append(&mut self, signal: Signal, event: EventView<'_>, is_counted: bool) -> bool {
-        let pending = self.pending[signal.index()].get_or_insert_with(|| Pending {
-            groups: Groups::default(),
+        let (head_bytes, expected) = (self.head_bytes, self.last_len[signal.index()]);
+        let Pending { groups, profiles, events, .. } = self.pending[signal.index()].get_or_insert_with(|| Pending {
+            groups: Groups::new(head_bytes, expected),
             profiles: (signal == Signal::Profiles).then(Profiles::default),
             events: 0,
             origin: event.origin().clone(),
         });
-        let groups = &mut pending.groups;
+        let (caches, limit) = (&mut self.caches[signal.index()], self.max_request_bytes);
         let scope = groups.scope_of(event);
-        let metric = match event.data() {
-            DataView::Metric(metric) => Some(groups.metric_of(scope, event, metric)),
-            _ => None,
+        let is_added = match event.data() {
+            DataView::Log { severity, context, body } => {
+                groups.push(scope, limit, |out| logs::push_log(out, RECORDS, event, (severity, context, body), caches))
+            }
+            DataView::Loss(loss) => groups.push(scope, limit, |out| logs::push_loss(out, RECORDS, event, loss, caches)),
+            DataView::Span(span) => {
+                groups.push(scope, limit, |out| traces::push_span(out, RECORDS, event, span, caches))
+            }
+            DataView::Metric(data) => {
+                let metric = groups.metric_of(scope, event, data);
+                groups.push_point(scope, metric, limit, |out| metrics::push_point(out, event, data, caches))
+            }
+            DataView::Sample(sample) => profiles.as_mut().is_some_and(|profiles| {
+                profiles.push(scope, event, sample, self.has_origin, limit.saturating_sub(groups.len()))
+            }),
         };
-        if let (DataView::Sample(sample), Some(profiles)) = (event.data(), &mut pending.profiles) {
-            let limit = self.max_request_bytes.saturating_sub(groups.len());
-            let is_added = profiles.push(scope, event, sample, self.origins.is_some(), limit);
-            pending.events += u32::from(is_added && is_counted);
-            return is_added;
-        }
-        if groups.len() + self.record.len() > self.max_request_bytes {
-            return false;
-        }
-        match metric {
-            Some(metric) => groups.push_point(scope, metric, &self.record),
-            None => groups.push(scope, &self.record),
-        }
-        pending.events += u32::from(is_counted);
-        true
+        *events += u32::from(is_added && is_counted);
+        is_added
     }
 
     fn end_request(&mut self, signal: Signal) {
         let Some(Pending { groups, profiles, events, origin }) = self.pending[signal.index()].take() else { return };
-        let mut body = Vec::with_capacity(self.head_bytes + groups.len());
-        body.resize(self.head_bytes, 0);
-        match profiles {
-            Some(profiles) => profiles.write(groups, &mut body),
-            None => groups.write(&mut body),
-        }
+        self.last_len[signal.index()] = groups.len();
+        let body = match profiles {
+            Some(profiles) => profiles.finish(groups),
+            None => groups.finish(),
+        };
         if body.len() > self.head_bytes {
             self.complete.push(ExportRequest { signal, body, events, origin });
         }
@@ -238,8 +244,7 @@ impl Encoder {
         if heaps.is_empty() {
             return;
         }
-        let mut body = vec![0; self.head_bytes];
-        heaps.write(groups, &mut body);
+        let body = heaps.finish(groups);
         self.complete.push(ExportRequest { signal: Signal::Profiles, body, events: 0, origin });
     }
 

@@ -5,6 +5,7 @@
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
+use super::body::Body;
 use super::dictionary::Dictionary;
 use super::request::{Groups, RECORDS};
 use crate::codec::protobuf::{
@@ -179,20 +180,19 @@ impl Profiles {
         Open { scope, profile, known: HashMap::default() }
     }
 
-    /// Appends the request.
-    pub(super) fn write(self, mut groups: Groups, out: &mut Vec<u8>) {
+    /// Ends the request.
+    pub(super) fn finish(self, mut groups: Groups) -> Body {
         self.profiles.iter().for_each(|open| open.profile.push_to(&mut groups, open.scope));
-        groups.write(out);
-        self.dictionary.write(out);
+        let mut body = groups.finish();
+        self.dictionary.write(&mut body.bytes);
+        body
     }
 }
 
 impl Profile {
     /// Adds it to a scope.
     pub(super) fn push_to(&self, groups: &mut Groups, scope: usize) {
-        let mut record = Vec::new();
-        push_message(&mut record, RECORDS, 3, |out| self.write(out));
-        groups.push(scope, &record);
+        groups.push(scope, usize::MAX, |out| push_message(out, RECORDS, 3, |out| self.write(out)));
     }
 
     fn write(&self, out: &mut Vec<u8>) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
+use super::body::Body;
 use super::metrics::Metrics;
 use super::resource::{encode_resource, encode_scope};
 use crate::codec::protobuf::{len_tag, push_bytes_field, push_varint, varint_len};
@@ -33,6 +34,12 @@ pub(super) struct Groups {
     /// The scopes of events by the addresses of their resource and origin, which `alive` keeps.
     known: HashMap<(usize, usize), usize, RandomState>,
     alive: Vec<(Arc<Resource>, Arc<Origin>)>,
+    /// The addresses of the last event, and its scope.
+    last: Option<((usize, usize), usize)>,
+    /// Free bytes in front of the request.
+    head_bytes: usize,
+    /// What the records of the first scope are expected to take.
+    expected: usize,
     /// The groups by their content.
     resource_of: HashMap<Vec<u8>, usize, RandomState>,
     scope_of: HashMap<(usize, Vec<u8>), usize, RandomState>,
@@ -49,23 +56,40 @@ struct ResourceGroup {
 #[derive(Debug)]
 struct ScopeGroup {
     encoded: Vec<u8>,
-    records: Vec<u8>,
+    /// The records, after free bytes. The first scope has as many of these as the request needs in front of its records, if it
+    /// has no other scope: then they need not be moved.
+    bytes: Vec<u8>,
+    free: usize,
     metrics: Metrics,
 }
 
 impl Groups {
+    /// An empty request after `head_bytes` zeros, whose records are expected to take `expected` bytes.
+    pub(super) fn new(head_bytes: usize, expected: usize) -> Groups {
+        Groups { head_bytes, expected, ..Groups::default() }
+    }
+
     /// Length of the request at most, in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
     /// The scope that an event belongs to.
+    #[inline]
     pub(super) fn scope_of(&mut self, event: EventView<'_>) -> usize {
-        let (resource, origin) = (event.resource(), event.origin());
-        let key = (Arc::as_ptr(resource).addr(), Arc::as_ptr(origin).addr());
-        if let Some(known) = self.known.get(&key) {
-            return *known;
+        let key = (Arc::as_ptr(event.resource()).addr(), Arc::as_ptr(event.origin()).addr());
+        match self.last {
+            Some((last, scope)) if last == key => scope,
+            _ => {
+                let known = self.known.get(&key).copied();
+                let scope = known.unwrap_or_else(|| self.add(key, event.resource(), event.origin()));
+                self.last = Some((key, scope));
+                scope
+            }
         }
+    }
+
+    fn add(&mut self, key: (usize, usize), resource: &Arc<Resource>, origin: &Arc<Origin>) -> usize {
         let encoded = encode_resource(resource, origin.protocol);
         let of = *self.resource_of.entry(encoded).or_insert_with_key(|encoded| {
             self.len += encoded.len() + GROUP_OVERHEAD;
@@ -74,7 +98,13 @@ impl Groups {
         });
         let scope = *self.scope_of.entry((of, encode_scope(origin))).or_insert_with_key(|(_, encoded)| {
             self.len += encoded.len() + GROUP_OVERHEAD;
-            self.scopes.push(ScopeGroup { encoded: encoded.clone(), records: Vec::new(), metrics: Metrics::default() });
+            let (mut bytes, mut free) = (Vec::new(), 0);
+            if self.scopes.is_empty() {
+                free = self.head_bytes + self.resources[of].encoded.len() + encoded.len() + 2 * GROUP_OVERHEAD;
+                bytes.reserve(free + self.expected);
+                bytes.resize(free, 0);
+            }
+            self.scopes.push(ScopeGroup { encoded: encoded.clone(), bytes, free, metrics: Metrics::default() });
             self.resources[of].scopes.push(self.scopes.len() - 1);
             self.scopes.len() - 1
         });
@@ -90,46 +120,104 @@ impl Groups {
         index
     }
 
-    /// Adds an encoded record to a scope.
-    pub(super) fn push(&mut self, scope: usize, record: &[u8]) {
-        self.len += record.len();
-        self.scopes[scope].records.extend_from_slice(record);
+    /// Adds the record that `write` appends to a scope, unless the request would then be longer than `limit`. Returns whether it
+    /// was added.
+    pub(super) fn push(&mut self, scope: usize, limit: usize, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let added = append_within(&mut self.scopes[scope].bytes, limit.saturating_sub(self.len), write);
+        self.len += added.unwrap_or(0);
+        added.is_some()
     }
 
-    /// Adds an encoded point to a metric.
-    pub(super) fn push_point(&mut self, scope: usize, metric: usize, point: &[u8]) {
-        self.len += point.len();
-        self.scopes[scope].metrics.push(metric, point);
+    /// Adds the point that `write` appends to a metric, unless the request would then be longer than `limit`. Returns whether it
+    /// was added.
+    pub(super) fn push_point(
+        &mut self,
+        scope: usize,
+        metric: usize,
+        limit: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
+        let points = self.scopes[scope].metrics.points_of(metric);
+        let added = append_within(points, limit.saturating_sub(self.len), write);
+        self.len += added.unwrap_or(0);
+        added.is_some()
     }
 
-    /// Appends the request. Groups without records are left out.
-    pub(super) fn write(mut self, out: &mut Vec<u8>) {
+    /// Ends the request. Groups without records are left out.
+    pub(super) fn finish(mut self) -> Body {
         for scope in &mut self.scopes {
-            scope.metrics.write(&mut scope.records, RECORDS);
+            scope.metrics.write(&mut scope.bytes, RECORDS);
         }
-        out.reserve(self.len);
-        for ResourceGroup { encoded, scopes } in &self.resources {
-            let scopes = || scopes.iter().map(|scope| &self.scopes[*scope]).filter(|scope| !scope.records.is_empty());
+        let is_empty = |scope: &ScopeGroup| scope.records().is_empty();
+        if self.scopes.iter().skip(1).all(is_empty) && self.scopes.first().is_some_and(|first| !is_empty(first)) {
+            return self.finish_in_place();
+        }
+        let mut bytes = Vec::with_capacity(self.head_bytes + self.len);
+        bytes.resize(self.head_bytes, 0);
+        for resource in &self.resources {
+            let scopes = || resource.scopes.iter().map(|scope| &self.scopes[*scope]).filter(|scope| !is_empty(scope));
             let len: usize = scopes().map(|scope| message_len(scope.len())).sum();
             if len > 0 {
-                out.push(len_tag(RESOURCES));
-                push_varint(out, (message_len(encoded.len()) + len) as u64);
-                push_bytes_field(out, RESOURCE, encoded);
+                resource.push_start(&mut bytes, len);
                 for scope in scopes() {
-                    out.push(len_tag(SCOPES));
-                    push_varint(out, scope.len() as u64);
-                    push_bytes_field(out, SCOPE, &scope.encoded);
-                    out.extend_from_slice(&scope.records);
+                    scope.push_start(&mut bytes);
+                    bytes.extend_from_slice(scope.records());
                 }
             }
         }
+        Body { bytes, start: 0 }
+    }
+
+    /// Ends a request of one scope, the first, in front of its records.
+    fn finish_in_place(mut self) -> Body {
+        let scope = self.scopes.swap_remove(0);
+        let mut start = Vec::new();
+        // The first scope belongs to the first resource.
+        self.resources[0].push_start(&mut start, message_len(scope.len()));
+        scope.push_start(&mut start);
+        let ScopeGroup { mut bytes, free, .. } = scope;
+        bytes[free - start.len()..free].copy_from_slice(&start);
+        Body { bytes, start: free - start.len() - self.head_bytes }
+    }
+}
+
+impl ResourceGroup {
+    /// Appends what stands before its scopes, which take `len` bytes.
+    fn push_start(&self, out: &mut Vec<u8>, len: usize) {
+        out.push(len_tag(RESOURCES));
+        push_varint(out, (message_len(self.encoded.len()) + len) as u64);
+        push_bytes_field(out, RESOURCE, &self.encoded);
     }
 }
 
 impl ScopeGroup {
-    fn len(&self) -> usize {
-        message_len(self.encoded.len()) + self.records.len()
+    fn records(&self) -> &[u8] {
+        &self.bytes[self.free..]
     }
+
+    fn len(&self) -> usize {
+        message_len(self.encoded.len()) + self.records().len()
+    }
+
+    /// Appends what stands before its records.
+    fn push_start(&self, out: &mut Vec<u8>) {
+        out.push(len_tag(SCOPES));
+        push_varint(out, self.len() as u64);
+        push_bytes_field(out, SCOPE, &self.encoded);
+    }
+}
+
+/// Appends what `write` appends, if that is at most `room` bytes; returns how many.
+#[inline]
+fn append_within(out: &mut Vec<u8>, room: usize, write: impl FnOnce(&mut Vec<u8>)) -> Option<usize> {
+    let start = out.len();
+    write(out);
+    let added = out.len() - start;
+    if added > room {
+        out.truncate(start);
+        return None;
+    }
+    Some(added)
 }
 
 /// Length of a message with its tag and length.

@@ -57,7 +57,7 @@ pub(super) fn encode_scope(origin: &Origin) -> Vec<u8> {
     push_bytes_field(&mut out, SCOPE_NAME, format!("tributary.{}", origin.protocol).as_bytes());
     push_bytes_field(&mut out, SCOPE_VERSION, VERSION.as_bytes());
     if let Some(version) = &origin.version {
-        push_text_attribute(&mut out, SCOPE_ATTRIBUTES, semconv::ORIGIN_VERSION.as_str(), version);
+        push_text_attribute(&mut out, SCOPE_ATTRIBUTES, semconv::ORIGIN_VERSION.as_str(), &**version);
     }
     out
 }

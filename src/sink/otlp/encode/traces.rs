@@ -1,10 +1,10 @@
 //! Spans: `Span` of `opentelemetry/proto/trace/v1/trace.proto`.
 
-use super::attributes::{AttributeWriter, OriginCache};
+use super::attributes::{AttributeWriter, Caches};
 use super::logs::is;
 use super::value::{push_attribute, push_text_list_attribute};
 use crate::codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
-use crate::event::{EventView, SpanData, Status, ValueView, semconv};
+use crate::event::{EventView, KeyView, SpanData, Status, ValueView, semconv};
 
 // Fields of Span.
 const TRACE_ID: u8 = 1;
@@ -34,13 +34,7 @@ const MISSING_START: &str = "start";
 const MISSING_END: &str = "end";
 
 /// Appends a span as a field of a message.
-pub(super) fn push_span(
-    out: &mut Vec<u8>,
-    field: u8,
-    event: EventView<'_>,
-    span: &SpanData,
-    origin: Option<&mut OriginCache>,
-) {
+pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span: &SpanData, caches: &mut Caches) {
     push_message(out, field, 2, |out| {
         push_bytes_field(out, TRACE_ID, &span.trace_id.0);
         push_bytes_field(out, SPAN_ID, &span.span_id.0);
@@ -55,7 +49,7 @@ pub(super) fn push_span(
         let (mut kind, mut is_web, mut known_missing) = (None, false, None);
         let is_incomplete = event.time().is_none() || span.end.is_none();
         let mut attributes = AttributeWriter::new(event, ATTRIBUTES);
-        attributes.push_all(out, |key, value| match value {
+        attributes.push_all(out, &mut caches.runs, |key, value| match value {
             _ if is_incomplete && is(key, semconv::INCOMPLETE) => {
                 known_missing = Some(value);
                 true
@@ -75,7 +69,7 @@ pub(super) fn push_span(
             let missing = [(event.time().is_none(), MISSING_START), (span.end.is_none(), MISSING_END)];
             attributes.note_nested(push_incomplete(out, known_missing, missing));
         }
-        attributes.finish(out, origin);
+        attributes.finish(out, caches);
         for link in event.links() {
             push_message(out, LINKS, 1, |out| {
                 push_bytes_field(out, TRACE_ID, &link.trace_id.0);
@@ -104,7 +98,7 @@ fn kind_of(text: &str) -> Option<u64> {
 /// Writes which parts are missing: what the event says itself, and its times. Something else than a list is kept as it is;
 /// returns whether it was sent as JSON text.
 fn push_incomplete(out: &mut Vec<u8>, known: Option<ValueView<'_>>, missing: [(bool, &str); 2]) -> bool {
-    let key = semconv::INCOMPLETE.as_str();
+    let key = KeyView::Name(semconv::INCOMPLETE);
     let known = match known {
         None => Vec::new(),
         Some(ValueView::Array(values)) if values.clone().all(|value| matches!(value, ValueView::Text(_))) => {
@@ -117,6 +111,6 @@ fn push_incomplete(out: &mut Vec<u8>, known: Option<ValueView<'_>>, missing: [(b
     };
     let added = missing.into_iter().filter(|(is_missing, name)| *is_missing && !known.contains(name));
     let all: Vec<&str> = known.iter().copied().chain(added.map(|(_, name)| name)).collect();
-    push_text_list_attribute(out, ATTRIBUTES, key, &all);
+    push_text_list_attribute(out, ATTRIBUTES, key.text().text(), &all);
     false
 }

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use crate::codec::protobuf::{
     len_tag, push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
 };
-use crate::event::{Members, ResourceValue, ValueView};
+use crate::event::{KeyView, Members, ResourceValue, TextView, ValueView};
+use crate::sink::encode::escape::push_start;
 use crate::sink::encode::json::push_value as push_json_value;
 
 /// Values with more levels of arrays and maps are sent as JSON text. Readers of protobuf refuse a request with more than 100
@@ -34,50 +35,93 @@ fn field_len(bytes: usize) -> usize {
     1 + varint_len(bytes as u64) + bytes
 }
 
+/// A key or a text, and the bytes after it: copying a fixed number of bytes is fastest for short pieces.
+#[derive(Clone, Copy)]
+pub(super) struct Piece<'a> {
+    tail: &'a [u8],
+    len: usize,
+}
+
+impl<'a> From<&'a str> for Piece<'a> {
+    fn from(text: &'a str) -> Self {
+        Piece { tail: text.as_bytes(), len: text.len() }
+    }
+}
+
+impl<'a> From<TextView<'a>> for Piece<'a> {
+    #[inline]
+    fn from(text: TextView<'a>) -> Self {
+        Piece { tail: text.tail(), len: text.len() }
+    }
+}
+
+impl<'a> From<KeyView<'a>> for Piece<'a> {
+    #[inline]
+    fn from(key: KeyView<'a>) -> Self {
+        let (tail, len) = key.tail();
+        Piece { tail, len }
+    }
+}
+
+/// Appends the beginning of an attribute: its key, and what stands before an AnyValue of `value` bytes.
+#[inline(always)]
+fn push_head(out: &mut Vec<u8>, field: u8, key: Piece<'_>, value: usize) {
+    let length = key.len + value + 4;
+    if length < 0x80 {
+        // Each length is one byte.
+        out.extend_from_slice(&[len_tag(field), length as u8, len_tag(KEY), key.len as u8]);
+        push_start(out, key.len, key.tail);
+        out.extend_from_slice(&[len_tag(VALUE), value as u8]);
+    } else {
+        out.push(len_tag(field));
+        push_varint(out, (field_len(key.len) + field_len(value)) as u64);
+        push_bytes_field(out, KEY, &key.tail[..key.len]);
+        out.push(len_tag(VALUE));
+        push_varint(out, value as u64);
+    }
+}
+
 /// Appends an attribute whose value is a text.
 #[inline]
-pub(super) fn push_text_attribute(out: &mut Vec<u8>, field: u8, key: &str, text: &str) {
-    let value = field_len(text.len());
-    let length = field_len(key.len()) + field_len(value);
-    out.reserve(length + 6);
-    out.push(len_tag(field));
-    push_varint(out, length as u64);
-    push_bytes_field(out, KEY, key.as_bytes());
-    out.push(len_tag(VALUE));
-    push_varint(out, value as u64);
-    push_bytes_field(out, STRING, text.as_bytes());
+pub(super) fn push_text_attribute<'a>(
+    out: &mut Vec<u8>,
+    field: u8,
+    key: impl Into<Piece<'a>>,
+    text: impl Into<Piece<'a>>,
+) {
+    let text = text.into();
+    push_head(out, field, key.into(), field_len(text.len));
+    out.push(len_tag(STRING));
+    push_varint(out, text.len as u64);
+    push_start(out, text.len, text.tail);
 }
 
 /// Appends an attribute whose value is an integer; beyond the range of the format it is a text of digits.
 #[inline]
-pub(super) fn push_u64_attribute(out: &mut Vec<u8>, field: u8, key: &str, number: u64) {
+pub(super) fn push_u64_attribute<'a>(out: &mut Vec<u8>, field: u8, key: impl Into<Piece<'a>>, number: u64) {
     match i64::try_from(number) {
         Ok(number) => push_i64_attribute(out, field, key, number),
-        Err(_) => push_text_attribute(out, field, key, itoa::Buffer::new().format(number)),
+        Err(_) => push_text_attribute(out, field, key.into(), itoa::Buffer::new().format(number)),
     }
 }
 
 /// Appends an attribute whose value is an integer.
 #[inline]
-pub(super) fn push_i64_attribute(out: &mut Vec<u8>, field: u8, key: &str, number: i64) {
+pub(super) fn push_i64_attribute<'a>(out: &mut Vec<u8>, field: u8, key: impl Into<Piece<'a>>, number: i64) {
     // A negative number has 10 bytes.
-    let value = 1 + varint_len(number as u64);
-    push_scalar_attribute(out, field, key, value, |out| push_varint_field(out, INT, number as u64));
+    push_head(out, field, key.into(), 1 + varint_len(number as u64));
+    push_varint_field(out, INT, number as u64);
 }
 
 /// Appends an attribute whose value is a boolean.
-pub(super) fn push_bool_attribute(out: &mut Vec<u8>, field: u8, key: &str, value: bool) {
-    push_scalar_attribute(out, field, key, 2, |out| push_varint_field(out, BOOL, value.into()));
+pub(super) fn push_bool_attribute<'a>(out: &mut Vec<u8>, field: u8, key: impl Into<Piece<'a>>, value: bool) {
+    push_head(out, field, key.into(), 2);
+    push_varint_field(out, BOOL, value.into());
 }
 
-/// Appends an attribute whose AnyValue has `len` bytes (less than 128), which `write` appends.
-#[inline]
-fn push_scalar_attribute(out: &mut Vec<u8>, field: u8, key: &str, len: usize, write: impl FnOnce(&mut Vec<u8>)) {
-    out.push(len_tag(field));
-    push_varint(out, (field_len(key.len()) + 2 + len) as u64);
-    push_bytes_field(out, KEY, key.as_bytes());
-    out.extend_from_slice(&[len_tag(VALUE), len as u8]);
-    write(out);
+fn push_f64_attribute<'a>(out: &mut Vec<u8>, field: u8, key: impl Into<Piece<'a>>, number: f64) {
+    push_head(out, field, key.into(), 9);
+    push_fixed64_field(out, DOUBLE, number.to_bits());
 }
 
 /// Appends an attribute whose value is a list of texts.
@@ -97,13 +141,11 @@ pub(super) fn push_text_list_attribute(out: &mut Vec<u8>, field: u8, key: &str, 
 /// Appends an attribute of a resource.
 pub(super) fn push_resource_attribute(out: &mut Vec<u8>, field: u8, key: &str, value: &ResourceValue) {
     match value {
-        ResourceValue::Text(text) => push_text_attribute(out, field, key, text),
+        ResourceValue::Text(text) => push_text_attribute(out, field, key, text.as_str()),
         ResourceValue::I64(number) => push_i64_attribute(out, field, key, *number),
         ResourceValue::U64(number) => push_u64_attribute(out, field, key, *number),
         ResourceValue::Bool(value) => push_bool_attribute(out, field, key, *value),
-        ResourceValue::F64(number) => {
-            push_scalar_attribute(out, field, key, 9, |out| push_fixed64_field(out, DOUBLE, number.to_bits()));
-        }
+        ResourceValue::F64(number) => push_f64_attribute(out, field, key, *number),
     }
 }
 
@@ -113,23 +155,21 @@ pub(super) fn push_resource_attribute(out: &mut Vec<u8>, field: u8, key: &str, v
 pub(super) fn push_attribute(
     out: &mut Vec<u8>,
     field: u8,
-    key: &str,
+    key: KeyView<'_>,
     value: ValueView<'_>,
     has_key: impl FnOnce(&str) -> bool,
 ) -> bool {
     match value {
-        ValueView::Text(text) => push_text_attribute(out, field, key, text.text()),
+        ValueView::Text(text) => push_text_attribute(out, field, key, text),
         ValueView::I64(number) => push_i64_attribute(out, field, key, number),
         ValueView::U64(number) => push_u64_attribute(out, field, key, number),
         ValueView::Bool(value) => push_bool_attribute(out, field, key, value),
-        ValueView::F64(number) => {
-            push_scalar_attribute(out, field, key, 9, |out| push_fixed64_field(out, DOUBLE, number.to_bits()));
-        }
-        ValueView::Null => push_scalar_attribute(out, field, key, 0, |_| ()),
+        ValueView::F64(number) => push_f64_attribute(out, field, key, number),
+        ValueView::Null => push_head(out, field, key.into(), 0),
         ValueView::Bytes(_) | ValueView::Array(_) | ValueView::Map(_) => {
             let is_deep = is_too_deep(value);
             push_message(out, field, 1, |out| {
-                push_bytes_field(out, KEY, key_of(key, value, has_key).as_bytes());
+                push_bytes_field(out, KEY, key_of(key.text().text(), value, has_key).as_bytes());
                 push_message(out, VALUE, 1, |out| push_value_within(out, value, is_deep));
             });
             return is_deep;

@@ -4,7 +4,8 @@
 //! delay events. It works from what is on the disk, so it makes no difference whether a file was finished just now or
 //! before a kill. What fails is tried again for ever; files that follow wait.
 //!
-//! The parts: [`Uploader`] is the thread; `store` sends a file, `connector` its requests; `uploaded` remembers files that are kept.
+//! The parts: [`Uploader`] is the thread; `store` sends a file, `connector` its requests; `uploaded` remembers files that are
+//! kept.
 
 mod connector;
 mod options;
@@ -226,20 +227,9 @@ impl Shared {
         let files = self.files();
         found.retain(|Found { path, bytes, state, .. }| {
             let is_uploaded = || files.uploaded.as_ref().is_some_and(|uploaded| uploaded.contains(path, *bytes));
-            *state == State::Finished && !is_uploaded() && !self.has_journal(path)
+            *state == State::Finished && !is_uploaded() && !has_journal(path, self.archive.base(), &self.journal)
         });
         Ok(found)
-    }
-
-    /// Whether the journal that a file was made of may still be there: after a kill it is compared with the file, so the file
-    /// stays until then.
-    fn has_journal(&self, path: &Path) -> bool {
-        let relative = path.strip_prefix(self.archive.base()).unwrap_or(path);
-        let journal = self.journal.join(relative);
-        // A file whose name was taken has a number at its end, its journal may have none.
-        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        let unnumbered = stem.rsplit_once('-').map(|(stem, _)| journal.with_file_name(format!("{stem}.rows")));
-        journal.with_extension("rows").exists() || unnumbered.is_some_and(|journal| journal.exists())
     }
 
     /// Uploads a file, and removes it here or remembers it.
@@ -291,6 +281,14 @@ impl Shared {
     }
 }
 
+/// Whether the journal that a file was made of may still be there: after a kill it is compared with the file, so the file stays
+/// until then. A file whose name was taken has a higher number than its journal.
+fn has_journal(path: &Path, archive: &Path, journals: &Path) -> bool {
+    let journal = journals.join(path.strip_prefix(archive).unwrap_or(path)).with_extension("rows");
+    names::numbered(&journal)
+        .is_some_and(|(number, with_number)| (0..=number).rev().any(|number| with_number(number).exists()))
+}
+
 /// Whether the store of these options answers, knows the bucket and accepts the credentials. Changes nothing there.
 ///
 /// # Errors
@@ -301,4 +299,26 @@ pub(crate) fn probe(options: &UploadOptions, time: Duration) -> Result<(), Strin
     let probed = runtime.block_on(async { timeout(time, store.probe(&options.url.prefix)).await });
     runtime.shutdown_background();
     probed.unwrap_or_else(|_| Err("the store does not answer".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_waits_for_journals_of_its_own_number_and_of_lower_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let (archive, journals) = (Path::new("archive"), directory.path());
+        let is_waiting = |number: &str| {
+            has_journal(&archive.join(format!("log/a.20240229T130709.123{number}.parquet")), archive, journals)
+        };
+        fs::create_dir(journals.join("log")).unwrap();
+        let journal = journals.join("log/a.20240229T130709.123-2.rows");
+        fs::write(&journal, "").unwrap();
+        assert_eq!(["", "-1", "-2", "-3", "-11"].map(is_waiting), [false, false, true, true, true]);
+        fs::remove_file(&journal).unwrap();
+        assert!(!is_waiting("-3"));
+        fs::write(journals.join("log/a.20240229T130709.123.rows"), "").unwrap();
+        assert!(is_waiting("") && is_waiting("-1"));
+    }
 }

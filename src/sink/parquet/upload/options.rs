@@ -143,9 +143,7 @@ impl UploadOptions {
             settings: read_settings(section, default.url.provider),
             url: default.url,
         };
-        if options.retry_min > options.retry_max {
-            section.error("retry_min", "is more than retry_max", None);
-        }
+        section.check_retry(options.retry_min, options.retry_max);
         options.check_settings(section);
         options
     }

@@ -1,5 +1,5 @@
-//! A connection to a server of NATS. It is not repaired: when it is lost, the sink makes another one, and reads the
-//! credentials again.
+//! A connection to a server of NATS. It is not repaired: when it is lost, its user makes another one, and the
+//! credentials are read again.
 
 use std::error::Error as _;
 use std::future::ready;
@@ -11,36 +11,35 @@ use async_nats::connection::State;
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
 use tokio_util::sync::CancellationToken;
 
-use super::options::Options;
-use crate::sink::forward::Answer;
+use super::{Fault, Servers};
 
 /// How often a silent server is asked whether it is there.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A connection, and what the server has said about it.
 #[derive(Clone, Debug)]
-pub(super) struct Connection {
-    pub(super) client: Client,
+pub(crate) struct Connection {
+    pub(crate) client: Client,
     /// Cancelled when the connection is lost.
-    pub(super) lost: CancellationToken,
+    pub(crate) lost: CancellationToken,
     said: Arc<Mutex<Option<String>>>,
 }
 
 impl Connection {
-    /// Connects to one of the servers.
+    /// Connects to one of the servers. `user` is the name that the servers show.
     ///
     /// # Errors
-    /// [`Answer::Blocked`]: the credentials or the certificates are not valid. [`Answer::Later`]: no server can be reached.
-    pub(super) async fn open(sink: &str, options: &Options) -> Result<Connection, Answer> {
+    /// [`Fault::Blocked`]: the credentials or the certificates are not valid. [`Fault::Later`]: no server can be reached.
+    pub(crate) async fn open(user: &str, options: &Servers) -> Result<Connection, Fault> {
         let (lost, said) = (CancellationToken::new(), Arc::<Mutex<Option<String>>>::default());
         let (on_loss, on_error) = (lost.clone(), said.clone());
-        let connect = authenticated(options).map_err(Answer::Blocked)?;
+        let connect = authenticated(options).map_err(Fault::Blocked)?;
         let mut connect = connect
-            .name(format!("tributary, sink {sink}"))
+            .name(format!("tributary, {user}"))
             .connection_timeout(options.connect_timeout)
             .request_timeout(Some(options.request_timeout))
             .ping_interval(PING_INTERVAL)
-            // Each server once. The client makes these attempts after a loss too; the sink does not use their connection.
+            // Each server once. The client makes these attempts after a loss too; their connection is not used.
             .max_reconnects(options.servers.len())
             .reconnect_delay_callback(|_| Duration::ZERO)
             .require_tls(options.requires_tls())
@@ -60,7 +59,7 @@ impl Connection {
         if let Some((cert, key)) = &options.tls.identity {
             connect = connect.add_client_certificate(cert.clone(), key.clone());
         }
-        let servers = options.shown_servers();
+        let servers = options.shown();
         let client = connect.connect(options.servers.as_slice()).await.map_err(|error| {
             let mut why = error.to_string();
             let mut cause = error.source().and_then(std::error::Error::source);
@@ -70,22 +69,30 @@ impl Connection {
             }
             match error.kind() {
                 ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
-                    Answer::Blocked(format!("{servers} does not accept the credentials: {why}"))
+                    Fault::Blocked(format!("{servers} does not accept the credentials: {why}"))
                 }
-                ConnectErrorKind::Tls => Answer::Blocked(format!("cannot connect to {servers}: {why}")),
-                _ => Answer::Later(format!("cannot connect to {servers}: {why}"), None),
+                ConnectErrorKind::Tls => Fault::Blocked(format!("cannot connect to {servers}: {why}")),
+                _ => Fault::Later(format!("cannot connect to {servers}: {why}")),
             }
         })?;
         Ok(Connection { client, lost, said })
     }
 
     /// Whether it can be used.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         !self.lost.is_cancelled() && self.client.connection_state() == State::Connected
     }
 
+    /// The same fault; if another attempt can succeed, with the last error that the server has sent on this connection.
+    pub(crate) fn explain(&self, fault: Fault) -> Fault {
+        match fault {
+            Fault::Later(why) => Fault::Later(self.explained(&why)),
+            blocked => blocked,
+        }
+    }
+
     /// A fault, with the last error that the server has sent on this connection.
-    pub(super) fn explained(&self, fault: &str) -> String {
+    pub(crate) fn explained(&self, fault: &str) -> String {
         match &*self.said.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(said) => format!("{fault}; the server said: {said}"),
             None => fault.to_owned(),
@@ -94,7 +101,7 @@ impl Connection {
 }
 
 /// Options with the credentials, which are read now.
-fn authenticated(options: &Options) -> Result<ConnectOptions, String> {
+fn authenticated(options: &Servers) -> Result<ConnectOptions, String> {
     let read =
         |path: &Path| std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()));
     let mut connect = ConnectOptions::new();

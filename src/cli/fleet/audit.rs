@@ -1,0 +1,191 @@
+//! The sums of a fleet, and whether they add up.
+
+use std::path::PathBuf;
+
+use hyper::{Method, StatusCode};
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::scrape::Sums;
+use crate::cli::Failure;
+use crate::cli::endpoint::Endpoint;
+use crate::nats::api::call;
+use crate::nats::{Connection, Fault, Servers};
+
+/// What daemons and the stream say at about one moment.
+#[derive(Debug)]
+pub(super) struct Audit {
+    daemons: Vec<(String, Sums)>,
+    stream: Option<Stream>,
+}
+
+/// A stream and its consumers.
+#[derive(Debug)]
+struct Stream {
+    name: String,
+    state: State,
+    consumers: Vec<Consumer>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Info {
+    state: State,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct State {
+    messages: u64,
+    bytes: u64,
+    first_ts: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Consumers {
+    #[serde(default)]
+    consumers: Vec<Consumer>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Consumer {
+    name: String,
+    #[serde(default)]
+    num_pending: u64,
+    #[serde(default)]
+    num_ack_pending: u64,
+}
+
+impl Audit {
+    pub(super) async fn read(
+        addresses: &[String],
+        (token_file, ca): (Option<PathBuf>, Option<PathBuf>),
+        servers: Option<&Servers>,
+        stream: &str,
+    ) -> Result<Audit, Failure> {
+        let stream = match servers {
+            Some(servers) => {
+                Some(Stream::read(servers, stream).await.map_err(|fault| Failure::Failed(fault.why().to_owned()))?)
+            }
+            None => None,
+        };
+        let mut daemons = Vec::new();
+        for address in addresses {
+            let endpoint = Endpoint::at(address, token_file.clone(), ca.clone())?;
+            let (status, body) = endpoint.ask(Method::GET, "/metrics").await?;
+            if status != StatusCode::OK {
+                return Err(endpoint.refused(status, &body));
+            }
+            let sums = Sums::of(&String::from_utf8_lossy(&body));
+            let sums =
+                sums.ok_or_else(|| Failure::Failed(format!("{address} has no metrics of a daemon of this version")))?;
+            daemons.push((address.clone(), sums));
+        }
+        Ok(Audit { daemons, stream })
+    }
+
+    fn total(&self) -> Sums {
+        let mut total = Sums::default();
+        self.daemons.iter().for_each(|(_, sums)| total.add(sums));
+        total
+    }
+
+    /// What waits in the daemons, in events, and in the stream, in messages.
+    pub(super) fn waiting(&self) -> i64 {
+        self.total().waiting + self.stream.as_ref().map_or(0, Stream::waiting)
+    }
+
+    /// Published and not consumed. `None`: that cannot be known, because a daemon has started after the first message.
+    fn difference(&self) -> Option<i64> {
+        let first: Timestamp = self.stream.as_ref()?.state.first_ts.parse().ok()?;
+        let total = self.total();
+        let is_complete = total.started <= first.as_second() as f64;
+        is_complete.then_some(total.published as i64 - total.consumed as i64)
+    }
+
+    /// Why the sums do not add up. Empty: they do.
+    pub(super) fn why(&self) -> Vec<String> {
+        let mut why = Vec::new();
+        for (address, sums) in &self.daemons {
+            if sums.unaccounted_bytes != 0 {
+                why.push(format!("{address} has {} unaccounted bytes", sums.unaccounted_bytes));
+            }
+            if sums.waiting < 0 {
+                why.push(format!("{address} has {} events more in its sinks than it was given", -sums.waiting));
+            }
+        }
+        let waits = self.stream.as_ref().is_some_and(|stream| stream.waiting() > 0);
+        match self.difference() {
+            Some(difference) if difference < 0 => {
+                why.push(format!("{} events more were consumed than published", -difference));
+            }
+            Some(difference) if difference > 0 && !waits => {
+                why.push(format!("{difference} events were published and not consumed, and none wait in the stream"));
+            }
+            _ => {}
+        }
+        why
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let daemons: Vec<_> = self
+            .daemons
+            .iter()
+            .map(|(address, of)| {
+                let mut daemon = sums(of);
+                daemon["address"] = json!(address);
+                daemon
+            })
+            .collect();
+        json!({
+            "daemons": daemons,
+            "total": sums(&self.total()),
+            "stream": self.stream.as_ref().map(Stream::json),
+            "published_and_not_consumed": self.difference(),
+            "why": self.why(),
+            "adds_up": self.why().is_empty(),
+        })
+    }
+}
+
+fn sums(of: &Sums) -> Value {
+    json!({
+        "received": of.received,
+        "published": of.published,
+        "consumed": of.consumed,
+        "written": of.written,
+        "waiting": of.waiting,
+        "failed": of.failed,
+        "shed": of.shed,
+        "filtered": of.filtered,
+        "repeats": of.repeats,
+        "unaccounted_bytes": of.unaccounted_bytes,
+    })
+}
+
+impl Stream {
+    async fn read(servers: &Servers, name: &str) -> Result<Stream, Fault> {
+        let connection = Connection::open("fleet audit", servers).await?;
+        let fault = |error: crate::nats::api::ApiError| error.fault(&format!("cannot look at the stream {name}"));
+        let info: Info =
+            call(&connection.client, &format!("STREAM.INFO.{name}"), String::new()).await?.map_err(fault)?;
+        let list: Consumers =
+            call(&connection.client, &format!("CONSUMER.LIST.{name}"), String::new()).await?.map_err(fault)?;
+        Ok(Stream { name: name.to_owned(), state: info.state, consumers: list.consumers })
+    }
+
+    fn waiting(&self) -> i64 {
+        let waiting: u64 = self.consumers.iter().map(|of| of.num_pending + of.num_ack_pending).sum();
+        i64::try_from(waiting).unwrap_or(i64::MAX)
+    }
+
+    fn json(&self) -> Value {
+        let consumers: Vec<_> = self
+            .consumers
+            .iter()
+            .map(|of| json!({ "name": of.name, "pending": of.num_pending, "unacknowledged": of.num_ack_pending }))
+            .collect();
+        let State { messages, bytes, .. } = self.state;
+        json!({ "name": self.name, "messages": messages, "bytes": bytes, "consumers": consumers })
+    }
+}

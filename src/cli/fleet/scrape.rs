@@ -1,0 +1,138 @@
+//! What `/metrics` of a daemon says.
+
+use std::collections::BTreeSet;
+
+/// The counters of one daemon, or the sums of several. In events, if nothing else is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Sums {
+    /// From agents.
+    pub(super) received: u64,
+    /// To streams.
+    pub(super) published: u64,
+    /// From streams, for the first time.
+    pub(super) consumed: u64,
+    /// To sinks that are no streams.
+    pub(super) written: u64,
+    pub(super) failed: u64,
+    pub(super) shed: u64,
+    pub(super) filtered: u64,
+    /// In queues and spools.
+    pub(super) waiting: i64,
+    /// Of messages that were delivered again.
+    pub(super) repeats: u64,
+    pub(super) unaccounted_bytes: i64,
+    /// When the process started, in seconds since 1970. Of several, the latest.
+    pub(super) started: f64,
+}
+
+/// One line: its name, its labels as they are, and its value.
+struct Sample<'a> {
+    name: &'a str,
+    labels: &'a str,
+    value: f64,
+}
+
+impl Sample<'_> {
+    fn of(line: &str) -> Option<Sample<'_>> {
+        if line.starts_with('#') {
+            return None;
+        }
+        let (series, value) = line.rsplit_once(' ')?;
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        Some(Sample { name: name.strip_suffix("_total").unwrap_or(name), labels, value: value.parse().ok()? })
+    }
+
+    /// The value of a label: names of listeners and sinks, and our own words, need no escapes.
+    fn label(&self, name: &str) -> Option<&str> {
+        let mut labels = self.labels.trim_end_matches('}').split(',').filter_map(|label| label.split_once('='));
+        labels.find(|(label, _)| *label == name).map(|(_, value)| value.trim_matches('"'))
+    }
+}
+
+impl Sums {
+    /// Reads the text of `/metrics`. `None`: it is none of a daemon that tells its sinks' types.
+    pub(super) fn of(text: &str) -> Option<Sums> {
+        let samples = || text.lines().filter_map(Sample::of);
+        let types = samples().filter(|sample| sample.name == "tributary_sink_info");
+        let streams: BTreeSet<&str> = types
+            .clone()
+            .filter(|sample| sample.label("type") == Some("nats"))
+            .filter_map(|sample| sample.labels.split_once("sink=\"")?.1.split_once('"').map(|(name, _)| name))
+            .collect();
+        types.clone().next()?;
+        let mut sums = Sums::default();
+        for sample in samples() {
+            // Counters are whole numbers.
+            let count = sample.value as u64;
+            let is_stream = sample.label("sink").is_some_and(|sink| streams.contains(sink));
+            let is_consumed = sample.label("protocol") == Some("nats");
+            match (sample.name, sample.label("outcome")) {
+                ("tributary_events", _) if is_consumed => sums.consumed += count,
+                ("tributary_events", _) => sums.received += count,
+                // Its own, which are in no message.
+                ("tributary_losses", _) if is_consumed => sums.consumed = sums.consumed.saturating_sub(count),
+                ("tributary_sink_events", Some("written")) if is_stream => sums.published += count,
+                ("tributary_sink_events", Some("written")) => sums.written += count,
+                ("tributary_sink_events", Some("failed")) => sums.failed += count,
+                ("tributary_sink_events", Some("shed")) => sums.shed += count,
+                ("tributary_sink_events", Some("filtered")) => sums.filtered += count,
+                ("tributary_sink_events_in_flight", _) => sums.waiting += sample.value as i64,
+                ("tributary_redelivered_events", _) => sums.repeats += count,
+                ("tributary_unaccounted_bytes", _) => sums.unaccounted_bytes += sample.value as i64,
+                ("process_start_time_seconds", _) => sums.started = sample.value,
+                _ => {}
+            }
+        }
+        sums.consumed = sums.consumed.saturating_sub(sums.repeats);
+        Some(sums)
+    }
+
+    /// Adds those of another daemon.
+    pub(super) fn add(&mut self, other: &Sums) {
+        self.received += other.received;
+        self.published += other.published;
+        self.consumed += other.consumed;
+        self.written += other.written;
+        self.failed += other.failed;
+        self.shed += other.shed;
+        self.filtered += other.filtered;
+        self.waiting += other.waiting;
+        self.repeats += other.repeats;
+        self.unaccounted_bytes += other.unaccounted_bytes;
+        self.started = self.started.max(other.started);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_told_apart_by_listener_and_sink() {
+        let text = "# HELP x\ntributary_events_total{listener=\"a\",protocol=\"zico\",kind=\"log\"} 5\n\
+            tributary_events_total{listener=\"s\",protocol=\"nats\",kind=\"log\"} 20\n\
+            tributary_losses_total{listener=\"s\",protocol=\"nats\",reason=\"failed\"} 1\n\
+            tributary_losses_total{listener=\"a\",protocol=\"zico\",reason=\"failed\"} 1\n\
+            tributary_redelivered_events_total{listener=\"s\"} 4\n\
+            tributary_sink_info{sink=\"stream\",type=\"nats\"} 1\ntributary_sink_info{sink=\"files\",type=\"file\"} 1\n\
+            tributary_sink_events_total{sink=\"stream\",outcome=\"written\"} 3\n\
+            tributary_sink_events_total{sink=\"files\",outcome=\"written\"} 7\n\
+            tributary_sink_events_total{sink=\"files\",outcome=\"failed\"} 2\n\
+            tributary_sink_events_in_flight{sink=\"stream\"} 2\ntributary_unaccounted_bytes{listener=\"a\",protocol=\"zico\"} 0\n\
+            process_start_time_seconds 17.5\n";
+        let sums = Sums::of(text).unwrap();
+        let expected = Sums {
+            received: 5,
+            published: 3,
+            consumed: 15,
+            written: 7,
+            failed: 2,
+            waiting: 2,
+            repeats: 4,
+            started: 17.5,
+            ..Sums::default()
+        };
+        assert_eq!(sums, expected);
+        assert_eq!(Sums::of("tributary_events_total 5\n"), None);
+    }
+}

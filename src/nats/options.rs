@@ -1,0 +1,128 @@
+//! How servers of NATS are reached: keys that a sink and a listener have in common.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_nats::ServerAddr;
+
+use crate::options::{ClientTls, LONGEST, Section};
+
+/// The port of a server, if its address has none.
+const PORT: u16 = 4222;
+
+/// The servers, and how they are reached.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Servers {
+    /// The servers: `nats://host:port` or `tls://host:port`. One of them is used, another when that is away. Required.
+    pub servers: Vec<ServerAddr>,
+    /// A file with the JWT of a user and its key, as `nsc` writes it. It is read for each connection. Default none.
+    pub credentials_file: Option<PathBuf>,
+    /// A file with a token. It is read for each connection. Default none.
+    pub token_file: Option<PathBuf>,
+    /// The authority of the servers' certificates, and a client certificate: `tls.ca`, `tls.cert`, `tls.key`. With any of them
+    /// the connection is encrypted. Default those of the system, and none.
+    pub tls: ClientTls,
+    /// How long connecting to a server may take. Default 5 seconds.
+    pub connect_timeout: Duration,
+    /// How long an answer of JetStream may take. Default 10 seconds.
+    pub request_timeout: Duration,
+}
+
+impl Servers {
+    /// These servers, reached as by default.
+    pub fn new(servers: Vec<ServerAddr>) -> Servers {
+        Servers {
+            servers,
+            credentials_file: None,
+            token_file: None,
+            tls: ClientTls::default(),
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(10),
+        }
+    }
+
+    /// Reads the keys; errors are reported to the section.
+    pub(crate) fn read(section: &mut Section<'_>) -> Servers {
+        let servers = servers(section);
+        Servers { servers, ..Servers::read_without_addresses(section) }
+    }
+
+    /// Reads the keys except `servers`.
+    pub(super) fn read_without_addresses(section: &mut Section<'_>) -> Servers {
+        let default = Servers::new(Vec::new());
+        let positive = Duration::from_millis(1)..=LONGEST;
+        Servers {
+            credentials_file: section.optional_path("credentials_file"),
+            token_file: section.optional_path("token_file"),
+            tls: section.section("tls", ClientTls::read),
+            connect_timeout: section.duration("connect_timeout", default.connect_timeout, positive.clone()),
+            request_timeout: section.duration("request_timeout", default.request_timeout, positive),
+            servers: default.servers,
+        }
+    }
+
+    /// Whether connections are encrypted in any case. Otherwise they are when the server asks for it.
+    pub(super) fn requires_tls(&self) -> bool {
+        self.tls != ClientTls::default() || self.servers.iter().any(ServerAddr::tls_required)
+    }
+
+    /// The options that name a file with a secret, and the files.
+    pub(crate) fn secrets(&self) -> Vec<(&'static str, &Path)> {
+        let key = self.tls.identity.as_ref().map(|(_, key)| ("tls.key", &**key));
+        let files = [("credentials_file", &self.credentials_file), ("token_file", &self.token_file)];
+        let files = files.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
+        key.into_iter().chain(files).collect()
+    }
+
+    /// The servers, for messages.
+    pub fn shown(&self) -> String {
+        let shown = |server: &ServerAddr| format!("{}://{}:{}", server.scheme(), server.host(), server.port());
+        self.servers.iter().map(shown).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Reports a value of `key` that cannot be the name of a stream, or of a consumer.
+pub(crate) fn check_name(section: &mut Section<'_>, key: &str, name: &str) {
+    if !is_name(name) {
+        let message = format!("is not the name of a {key}: 1 to 255 characters without white space and . * > / \\");
+        section.error(key, message, None);
+    }
+}
+
+/// Whether this can be the name of a stream, or of what belongs to one.
+pub(super) fn is_name(text: &str) -> bool {
+    let is_valid = |c: char| !c.is_whitespace() && !c.is_control() && !['.', '*', '>', '/', '\\'].contains(&c);
+    !text.is_empty() && text.len() <= 255 && text.chars().all(is_valid)
+}
+
+fn servers(section: &mut Section<'_>) -> Vec<ServerAddr> {
+    let example = format!("write servers = [\"nats://host:{PORT}\"]");
+    let texts = section.list_of_text("servers");
+    if texts.is_empty() {
+        section.error("servers", "`servers` is missing or empty", Some(example.clone()));
+    }
+    server_addresses(section, "servers", texts, &example)
+}
+
+/// The addresses of servers, which `key` has; errors are reported to the section.
+pub(super) fn server_addresses(
+    section: &mut Section<'_>,
+    key: &str,
+    texts: Vec<String>,
+    example: &str,
+) -> Vec<ServerAddr> {
+    let mut servers = Vec::new();
+    for text in texts {
+        match text.parse::<ServerAddr>() {
+            Ok(server) if server.has_user_pass() || server.username().is_some() => {
+                let help = "use credentials_file or token_file".to_owned();
+                section.error(key, "has credentials, which the log would show", Some(help));
+            }
+            Ok(server) if matches!(server.scheme(), "nats" | "tls") && !server.host().is_empty() => {
+                servers.push(server);
+            }
+            _ => section.error(key, format!("`{text}` is not an address of NATS"), Some(example.to_owned())),
+        }
+    }
+    servers
+}

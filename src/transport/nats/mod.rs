@@ -1,0 +1,207 @@
+//! Messages of a stream of NATS JetStream: pulled from a durable consumer, decoded, handed over, and acknowledged when every
+//! sink that takes their events has them.
+//!
+//! `max_in_flight` tasks each pull one message, deliver it, answer it, and pull the next one. One more task keeps the connection.
+//! A message that is not answered comes again, to this daemon or to another one with the same consumer.
+
+mod consumer;
+mod delivery;
+mod message;
+pub mod options;
+mod session;
+
+use std::collections::HashSet;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::{Message, StatusCode, Subscriber};
+use futures_core::Stream as _;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::event::Origin;
+use crate::log_throttle::LogThrottle;
+use crate::memory::{MemoryBudget, MemoryLease};
+use crate::pipeline::Sender;
+use crate::pipeline::accounting::ListenerCounters;
+use crate::protocol::Protocol;
+use crate::protocol::nats::NatsExchange;
+
+use super::clock::Clock;
+use super::quarantine::Quarantine;
+use options::NatsOptions;
+use session::Session;
+
+/// How long a request for a message stays open at the server.
+const PULL: Duration = Duration::from_secs(5);
+/// So much longer the listener waits for the end of such a request.
+const PULL_MARGIN: Duration = Duration::from_secs(2);
+/// The pause before memory for a message is asked for again.
+const MEMORY_RETRY: Duration = Duration::from_millis(50);
+/// How long giving up the answers may take, when the server is away.
+const UNSUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Receives the messages of one listener. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct NatsListener(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    options: NatsOptions,
+    /// Of losses, which are the only events of the listener itself.
+    origin: Arc<Origin>,
+    exchange: NatsExchange,
+    quarantine: Option<Quarantine>,
+    memory: Arc<MemoryBudget>,
+    counters: Arc<ListenerCounters>,
+    sender: Sender,
+    clock: Clock,
+    sessions: watch::Sender<Option<Arc<Session>>>,
+    /// The numbers of the messages that are worked on.
+    in_flight: Mutex<HashSet<u64>>,
+    failing: LogThrottle,
+    panicking: LogThrottle,
+}
+
+impl NatsListener {
+    /// A listener of this name.
+    pub fn new(
+        name: &str,
+        options: NatsOptions,
+        counters: Arc<ListenerCounters>,
+        memory: Arc<MemoryBudget>,
+        sender: Sender,
+        clock: Clock,
+    ) -> NatsListener {
+        let peer = options.servers.shown().into();
+        NatsListener(Arc::new(Shared {
+            origin: Arc::new(Origin::new(Protocol::Nats.as_str(), name.into(), peer, 0)),
+            exchange: NatsExchange::new(options.limits, &memory),
+            quarantine: Quarantine::new(&options.quarantine, name),
+            options,
+            memory,
+            counters,
+            sender,
+            clock,
+            sessions: watch::Sender::new(None),
+            in_flight: Mutex::default(),
+            failing: LogThrottle::new(),
+            panicking: LogThrottle::new(),
+        }))
+    }
+
+    /// Receives until `stop` is cancelled, then finishes the messages that are in flight; gives them up when `abort` is
+    /// cancelled.
+    pub async fn serve(self, stop: CancellationToken, abort: CancellationToken) {
+        let shared = &self.0;
+        shared.counters.stream().set_fault(Some("it has not connected yet".to_owned()));
+        let mut tasks = JoinSet::new();
+        for _ in 0..shared.options.max_in_flight {
+            let (listener, stop) = (self.clone(), stop.clone());
+            tasks.spawn(async move { listener.receive(&stop).await });
+        }
+        let finished = async { while tasks.join_next().await.is_some() {} };
+        tokio::select! {
+            () = finished => {}
+            () = session::keep_open(&shared.options, &shared.counters, &shared.sessions) => {}
+            () = abort.cancelled() => {}
+        }
+        shared.counters.stream().set_fault(None);
+        shared.sessions.send_replace(None);
+    }
+
+    /// Receives one message after the other until `stop` is cancelled.
+    async fn receive(&self, stop: &CancellationToken) {
+        let mut sessions = self.0.sessions.subscribe();
+        while !stop.is_cancelled() {
+            let opened = stop.run_until_cancelled(sessions.wait_for(Option::is_some)).await;
+            let Some(session) = opened.and_then(Result::ok).and_then(|session| session.clone()) else { return };
+            self.receive_on(&session, stop).await;
+        }
+    }
+
+    async fn receive_on(&self, session: &Session, stop: &CancellationToken) {
+        let client = &session.connection.client;
+        let inbox = client.new_inbox();
+        let mut replies = match stop.run_until_cancelled(client.subscribe(inbox.clone())).await {
+            Some(Ok(replies)) => replies,
+            Some(Err(_)) => return session.doubt.cancel(),
+            None => return,
+        };
+        while session.is_open() && !stop.is_cancelled() {
+            let Some(lease) = stop.run_until_cancelled(self.memory_for_message()).await else { break };
+            let pulled = tokio::select! {
+                pulled = self.pull(session, &inbox, &mut replies) => pulled,
+                () = session.connection.lost.cancelled() => return,
+                () = session.doubt.cancelled() => None,
+                () = stop.cancelled() => None,
+            };
+            if let Some(message) = pulled {
+                self.handle(session, &message, lease).await;
+            }
+        }
+        // What the server sends from here on comes again.
+        let _ = timeout(UNSUBSCRIBE_TIMEOUT, replies.unsubscribe()).await;
+    }
+
+    /// Waits for a message. `None`: there is none now.
+    async fn pull(&self, session: &Session, inbox: &str, replies: &mut Subscriber) -> Option<Message> {
+        let NatsOptions { stream, consumer, .. } = &self.0.options;
+        let call = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
+        let body = json!({ "batch": 1, "expires": PULL.as_nanos() as u64 }).to_string();
+        if session.connection.client.publish_with_reply(call, inbox.to_owned(), body.into()).await.is_err() {
+            session.doubt.cancel();
+            return None;
+        }
+        let next = poll_fn(|context| Pin::new(&mut *replies).poll_next(context));
+        let message = timeout(PULL + PULL_MARGIN, next).await.ok()??;
+        match message.status {
+            None => Some(message),
+            // No message came in this time, or the server has forgotten the request: the next one follows.
+            Some(StatusCode::TIMEOUT | StatusCode::NOT_FOUND | StatusCode::IDLE_HEARTBEAT) => None,
+            // The consumer was deleted, its leader has changed, JetStream is off: it is looked at again.
+            Some(_) => {
+                session.doubt.cancel();
+                None
+            }
+        }
+    }
+
+    /// The memory of a message, as soon as there is some.
+    async fn memory_for_message(&self) -> MemoryLease {
+        let Shared { memory, options, clock, .. } = &*self.0;
+        let mut lease = memory.passing(0);
+        while !lease.try_resize(options.limits.max_message_bytes) {
+            lease.note_refusal(clock.now().elapsed);
+            sleep(MEMORY_RETRY).await;
+        }
+        lease
+    }
+}
+
+/// The number of a message that is worked on, until this is dropped.
+#[derive(Debug)]
+struct InFlight<'a> {
+    shared: &'a Shared,
+    sequence: u64,
+}
+
+impl Shared {
+    /// `None`: the message is worked on already. Then the answer to its earlier delivery counts.
+    fn begin(&self, sequence: u64) -> Option<InFlight<'_>> {
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        in_flight.insert(sequence).then_some(InFlight { shared: self, sequence })
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let mut in_flight = self.shared.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        in_flight.remove(&self.sequence);
+    }
+}
