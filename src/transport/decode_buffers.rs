@@ -25,6 +25,7 @@ impl DecodeBuffers {
         let mut out = free.unwrap_or_else(|| Output::new(BatchBuilder::new(origin.clone())));
         out.batch.set_origin(origin.clone());
         out.batch.set_resource(Arc::default());
+        out.batch.set_content(None);
         // The pause that the last request asked for is not for this one.
         out.throttle = None;
         out.set_allowance(allowance.clone());
@@ -47,5 +48,31 @@ impl DecodeBuffers {
 
     fn free(&self) -> MutexGuard<'_, Vec<Output>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{ContentId, Header, Position, Severity, UnixNanos, semconv};
+
+    #[test]
+    fn the_batches_of_a_request_are_not_of_the_content_of_the_one_before() {
+        let (buffers, allowance) = (DecodeBuffers::default(), Allowance::default());
+        let origin = Arc::new(Origin::new("zico", "traces".into(), "peer".into(), 1));
+        let contents = [Some(ContentId::of("test", b"a trace")), None].map(|content| {
+            let mut out = buffers.take(&origin, &allowance, None);
+            if content.is_some() {
+                out.batch.set_content(content);
+            }
+            let position = Position { sequence: None, offset: 0, length: 1 };
+            out.batch.event(Header::observed_at(semconv::LOSS, UnixNanos(7), position)).log(Severity::Info, None);
+            let batch = out.batch.take();
+            buffers.put_back(out);
+            batch.content()
+        });
+        assert!(contents[0].is_some());
+        assert_eq!(contents[1], None, "the second request has set no content");
+        assert_eq!(buffers.free().len(), 1, "both have used the same output");
     }
 }

@@ -13,7 +13,7 @@ use super::options::Options;
 pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) dedup: DedupCache,
-    /// What other daemons have delivered. `None`: nobody asks them.
+    /// What other daemons have delivered. `None`: they are not asked.
     pub(super) elsewhere: Option<Arc<dyn Elsewhere>>,
     pub(super) budget: Arc<MemoryBudget>,
 }

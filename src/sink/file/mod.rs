@@ -14,7 +14,8 @@
 //!
 //! The parts: [`File`] is the sink; `outputs` has its files, each an `output` with the encoded records that wait, a `live` file
 //! and its `trouble`; `disk` forces data and names to the disk; `template` chooses the file, `names` the names of finished
-//! ones; `tail` repairs torn ends; `messages` knows which messages of a stream the files have; `tidy` and `compress` maintain finished files.
+//! ones; `tail` repairs torn ends; `messages` knows which messages of a stream the files have; `tidy` and `compress` maintain
+//! finished files.
 
 mod compress;
 mod disk;

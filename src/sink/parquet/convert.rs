@@ -309,26 +309,41 @@ fn failed(error: ParquetError) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
     use super::*;
-    use crate::sink::file::tidy;
 
     #[test]
-    fn a_file_is_placed_although_its_directory_is_removed_at_any_moment() {
+    fn a_file_is_placed_although_its_directories_are_removed_at_any_moment() {
         let archive = tempfile::tempdir().unwrap();
         let target = archive.path().join("span/zico/file.parquet");
+        // Each attempt that fails takes one of the removals.
+        let removals = AtomicU32::new(0);
         let is_done = AtomicBool::new(false);
+        let place_all = || {
+            (0..200).try_for_each(|_| {
+                let temporary = archive.path().join("file.parquet.tmp");
+                fs::write(&temporary, "")?;
+                removals.store(MAX_PLACINGS / 2, Ordering::Relaxed);
+                place(&temporary, &target)?;
+                removals.store(0, Ordering::Relaxed);
+                fs::remove_file(&target)
+            })
+        };
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
-                    tidy::remove_empty_directories(&target, archive.path());
+                    for directory in ["span/zico", "span"] {
+                        if removals.load(Ordering::Relaxed) > 0
+                            && fs::remove_dir(archive.path().join(directory)).is_ok()
+                        {
+                            let _ =
+                                removals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+                        }
+                    }
                 }
             });
-            let placed = (0..500).try_for_each(|_| {
-                let temporary = archive.path().join("file.parquet.tmp");
-                fs::write(&temporary, "")?;
-                place(&temporary, &target)?;
-                fs::remove_file(&target)
-            });
+            let placed = place_all();
             is_done.store(true, Ordering::Relaxed);
             placed.unwrap();
         });

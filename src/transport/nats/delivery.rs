@@ -34,7 +34,7 @@ pub(super) enum Answer {
     Again(Duration),
     /// It must not be delivered again.
     Never,
-    /// It is being worked on: the time until it is delivered again begins anew.
+    /// It is being worked on: the time until it is delivered again starts from zero.
     Working,
 }
 

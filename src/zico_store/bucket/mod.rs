@@ -11,7 +11,7 @@
 //! | `agent.<uuid>` | the agent, its keys, its latest sessions: [`AgentRecord`] |
 //! | `network.<hash>.<uuid>` | an agent that registered first from this network |
 //!
-//! Every change compares what it was made from, so no daemon undoes that of another one. Entries that nobody renews for
+//! Every change compares what it was made from, so no daemon undoes that of another one. Entries that no daemon renews for
 //! `agent_retention` are removed by JetStream.
 
 mod record;

@@ -1,4 +1,4 @@
-//! Registrations and sessions: each reads an entry, and writes it if nobody else has changed it since.
+//! Registrations and sessions: each reads an entry, and writes it if no other daemon has changed it since.
 
 use std::sync::Arc;
 

@@ -46,7 +46,7 @@ fn a_trace_that_is_sent_again_to_another_daemon_after_a_lost_answer_is_in_the_st
         let sent = deliver(&first, &id, &bodies, !is_open);
         assert!(sent.iter().all(|status| *status == 202), "{sent:?}");
         let (stored, in_stream) = (ids(&server).len(), spans(&server));
-        // The answer is lost. The agent forgets what it has defined, and numbers its methods anew.
+        // The answer is lost. The agent forgets what it has defined, and gives its methods new numbers.
         jvm.forget();
         let again = jvm.bodies(whole);
         jvm.forget();
