@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_nats::Message;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use super::delivery::{self, Answer, Delivered};
@@ -48,7 +49,13 @@ impl Drop for Decoding<'_> {
 
 impl NatsListener {
     /// Delivers the events of a message and answers it. Nothing is answered if the future is dropped.
-    pub(super) async fn handle(&self, session: &Session, message: &Message, lease: MemoryLease) {
+    pub(super) async fn handle(
+        &self,
+        session: &Session,
+        message: &Message,
+        lease: MemoryLease,
+        stop: &CancellationToken,
+    ) {
         let shared = &*self.0;
         let Some((reply, delivered)) = message.reply.as_ref().and_then(|of| Some((of.as_str(), Delivered::of(of)?)))
         else {
@@ -73,7 +80,7 @@ impl NatsListener {
             }
         };
         drop(lease);
-        if !delivery::answer(sessions, reply, answer, ack_wait).await {
+        if !delivery::answer(sessions, reply, answer, ack_wait, stop).await {
             debug!(sequence = delivered.sequence, ?answer, "the server has not confirmed the answer to a message");
         }
     }

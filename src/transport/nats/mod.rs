@@ -122,6 +122,9 @@ impl NatsListener {
             let opened = stop.run_until_cancelled(sessions.wait_for(Option::is_some)).await;
             let Some(session) = opened.and_then(Result::ok).and_then(|session| session.clone()) else { return };
             self.receive_on(&session, stop).await;
+            // Until it is known why this session is not used any longer, and there is another one.
+            let is_other = |now: &Option<Arc<Session>>| !now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &session));
+            let _ = stop.run_until_cancelled(sessions.wait_for(is_other)).await;
         }
     }
 
@@ -142,8 +145,12 @@ impl NatsListener {
                 () = stop.cancelled() => None,
             };
             if let Some(message) = pulled {
-                self.handle(session, &message, lease).await;
+                self.handle(session, &message, lease, stop).await;
             }
+        }
+        if !stop.is_cancelled() {
+            // The connection may be closed without a report of its loss.
+            session.doubt.cancel();
         }
         // What the server sends from here on comes again.
         let _ = timeout(UNSUBSCRIBE_TIMEOUT, replies.unsubscribe()).await;

@@ -5,7 +5,7 @@ use tributary::simulate::zico::{Bodies, Dialect, Jvm};
 use super::super::server::NatsServer;
 use super::endless::now;
 use super::{Edge, events, ids, metric, post};
-use crate::live::binary::{Binary, run};
+use crate::live::binary::{Binary, run, until};
 
 const SESSION: &str = "675135e76025b0d2";
 
@@ -81,7 +81,10 @@ fn no_event_of_simulated_agents_is_taken_for_a_repeat() {
     for kind in ["span", "log"] {
         let labels = format!("listener=\"zorka\",protocol=\"zico\",kind=\"{kind}\"");
         let handed_over = metric(&daemon, "tributary_events_total", &labels);
-        let found = events(&server).iter().filter(|event| event["kind"] == kind).count() as u64;
+        let count = || events(&server).iter().filter(|event| event["kind"] == kind).count() as u64;
+        // No answer waits for the last ones.
+        until("the events are in the stream", || (count() >= handed_over).then_some(()));
+        let found = count();
         assert_eq!(found, handed_over, "{kind}");
         assert!(found > 50, "{kind}: {found}");
     }
