@@ -65,7 +65,7 @@ impl NatsListener {
             }
             return;
         };
-        let Some(_in_flight) = shared.begin(delivered.sequence) else { return };
+        let Some(_claim) = shared.in_flight.claim(delivered.sequence) else { return };
         if delivered.times > 1 {
             shared.counters.stream().add_redelivered();
         }
