@@ -14,6 +14,8 @@ use crate::marked_upload::upload;
 /// Machines, and agents for Java.
 const MACHINES: u64 = 3;
 const JVMS: u64 = 2;
+/// The pause of an agent between two uploads or traces.
+const PAUSE: Duration = Duration::from_millis(10);
 /// How long an agent waits for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -80,7 +82,7 @@ fn until_acknowledged(
 ) {
     for times in 0.. {
         if attempt(edges[(first as usize + times as usize) % 2], times) {
-            return;
+            return thread::sleep(PAUSE);
         }
         acknowledged.lock().unwrap().repeats += 1;
         thread::sleep(Duration::from_millis(20));
