@@ -15,7 +15,7 @@ use crate::marked_upload::upload;
 const MACHINES: u64 = 3;
 const JVMS: u64 = 2;
 /// The pause of an agent between two uploads or traces.
-const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(50);
 /// How long an agent waits for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
