@@ -153,6 +153,32 @@ async fn a_spool_is_sent_by_the_next_process_and_each_event_is_in_one_of_the_sum
 }
 
 #[tokio::test(start_paused = true)]
+async fn events_that_the_destination_had_before_are_counted_by_whether_they_can_be_of_an_attempt_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let peer = Peer::default();
+    let away = || Answer::Later("away".into(), None);
+    peer.state().answers = vec![Answer::Accepted, Answer::Duplicate, away(), Answer::Duplicate];
+    let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(1), peer.clone());
+    append(&forwarder, &[&[1], &[2, 3], &[4]]);
+    assert!(forwarder.settled_within(LONG).await);
+    let sent = Progress { written: 4, retries: 1, duplicates: 1, uncertain_duplicates: 2, ..Progress::default() };
+    assert_eq!(forwarder.progress(), sent);
+    peer.state().answers = vec![away(); 1000];
+    append(&forwarder, &[&[5, 6, 7]]);
+    assert!(!forwarder.settled_within(Duration::from_secs(60)).await);
+    forwarder.close().unwrap();
+    drop(forwarder);
+    tokio::task::yield_now().await;
+    // The process before may have sent it.
+    peer.state().answers = vec![Answer::Duplicate, Answer::Duplicate];
+    let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(1), peer.clone());
+    append(&forwarder, &[&[8]]);
+    assert!(forwarder.settled_within(LONG).await);
+    let sent = Progress { resumed: 3, written: 4, duplicates: 1, uncertain_duplicates: 3, ..Progress::default() };
+    assert_eq!(forwarder.progress(), sent);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
     for (when_full, expected) in
         [(WhenFull::Block, None), (WhenFull::DropOldest, Some(30)), (WhenFull::DropNewest, Some(1))]

@@ -41,6 +41,9 @@ struct PubAck {
     stream: String,
     #[serde(rename = "seq")]
     _sequence: u64,
+    /// The stream had a message with this id, and has dropped this one.
+    #[serde(default)]
+    duplicate: bool,
 }
 
 impl JetStream {
@@ -165,6 +168,7 @@ fn judge(reply: &[u8], stream: &str, subject: &str) -> Answer {
         Ok(Reply { content: Some(PubAck { stream: other, .. }), .. }) if other != stream => {
             Answer::Blocked(format!("the stream {other} has acknowledged a message for {stream}"))
         }
+        Ok(Reply { content: Some(PubAck { duplicate: true, .. }), .. }) => Answer::Duplicate,
         Ok(Reply { content: Some(_), .. }) => Answer::Accepted,
         Ok(Reply { .. }) | Err(_) => {
             Answer::Later(format!("{subject} was answered by something that is not JetStream"), None)
@@ -180,7 +184,7 @@ mod tests {
     fn only_an_acknowledgement_of_the_stream_itself_counts() {
         let judge = |reply: &str| judge(reply.as_bytes(), "S", "a.b");
         assert_eq!(judge(r#"{"stream":"S","seq":7}"#), Answer::Accepted);
-        assert_eq!(judge(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"x"}"#), Answer::Accepted);
+        assert_eq!(judge(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"x"}"#), Answer::Duplicate);
         assert!(matches!(judge(r#"{"stream":"T","seq":7}"#), Answer::Blocked(_)));
         let error = |code: u32| {
             format!(r#"{{"error":{{"code":400,"err_code":{code},"description":"why"}},"stream":"S","seq":0}}"#)
