@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::*;
+use crate::event::Batch;
+use crate::sink::{AckLevel, Kinds, Selection};
 use crate::spool::{Limits, Spool};
 
 /// A destination whose answers a test decides. A request is a list of numbers, a byte each.
@@ -204,4 +206,23 @@ async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
             None => assert!(part.starts_with(&[1; 5])),
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_stays_unsynced_until_the_outbox_has_started() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = SpoolOptions {
+        dir: directory.path().to_owned(),
+        max_bytes: 1 << 20,
+        when_full: WhenFull::Block,
+        min_free_bytes: 0,
+    };
+    let mut outbox = Outbox::new("remote", "a peer".to_owned(), Some(options), pace(1));
+    let batch = Batch::default();
+    outbox.begin(&Selection::new(&batch, Kinds::ALL).numbered(7).at_level(AckLevel::Durable));
+    outbox.sync().unwrap();
+    assert_eq!(outbox.unwritten().unsynced.into_iter().collect::<Vec<_>>(), [7]);
+    outbox.start(|| Ok(Peer::default())).unwrap();
+    outbox.sync().unwrap();
+    assert!(outbox.unwritten().unsynced.is_empty());
 }
