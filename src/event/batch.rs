@@ -30,7 +30,7 @@ pub struct Batch {
     pub(super) origins: Vec<Arc<Origin>>,
     pub(super) resources: Vec<Arc<Resource>>,
     pub(super) counts: [u32; Kind::ALL.len()],
-    /// `None`: what it is made of has no id.
+    /// `None`: what it is made of has no id, or it has only losses.
     pub(super) content: Option<ContentId>,
     pub(super) message: Option<MessagePart>,
 }

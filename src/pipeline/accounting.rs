@@ -371,6 +371,9 @@ pub struct SinkTotals {
     pub waiting: u64,
     /// Attempts to send that failed and were repeated.
     pub retries: u64,
+    /// As in [`Progress`](crate::sink::Progress).
+    pub duplicates: u64,
+    pub uncertain_duplicates: u64,
     /// Batches that wait in its queue or are being written.
     pub queue_batches: u64,
     /// Their memory, as far as it counts against the capacity.

@@ -1,5 +1,6 @@
 //! Several daemons that share a stream: what is sent again to another one is in the stream once.
 
+mod audit;
 mod endless;
 mod registrations;
 mod seen;
