@@ -57,7 +57,7 @@ pub(in crate::sink) struct Outputs {
 impl Outputs {
     pub(in crate::sink) fn new(options: Options, template: Template) -> Self {
         Outputs {
-            encoder: Encoder::new(options.format),
+            encoder: Encoder::new(options.format).with_fields(options.fields),
             context: Context {
                 disk: Disk::new(options.fsync),
                 messages: Messages::new(template.base(), &name_of(&template), options.remembered_messages),
@@ -272,7 +272,7 @@ impl Outputs {
         self.commit_messages();
         let bytes = |is_held: bool| {
             let of = self.outputs.iter().filter(|output| output.trouble.is_some() == is_held);
-            of.map(|output| output.records.bytes().len()).sum()
+            of.map(Output::waiting_bytes).sum()
         };
         (self.waiting_bytes, self.held_bytes) = (bytes(false), bytes(true));
         if self.outputs.len() > 1 {
