@@ -7,6 +7,8 @@ use crate::event::{BatchBuilder, Header, Origin, Position, Severity};
 use crate::sink::{AckLevel, Kinds};
 use std::sync::Arc;
 
+mod parts;
+
 fn outputs(directory: &Path, fsync: Fsync) -> Outputs {
     let path = format!("{}/app.log", directory.display());
     let options = Options { path, fsync, fsync_interval: Duration::ZERO, ..Options::default() };
