@@ -98,6 +98,11 @@ impl Output {
         self.records.bytes().len() + self.sources.bytes()
     }
 
+    /// How many events of the batch with this number, which was taken last, are for this file and were not there before.
+    pub(super) fn events_of(&self, number: u64) -> u64 {
+        self.batches.last().filter(|batch| batch.number == number).map_or(0, |batch| batch.events)
+    }
+
     /// The batches that wait here, each with the number of its events that are not in the file.
     pub(super) fn unwritten(&self) -> impl Iterator<Item = (u64, u64)> {
         // Records are written in order: those that wait are the last ones.

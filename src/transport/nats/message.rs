@@ -101,7 +101,8 @@ impl NatsListener {
             let why = format!("it has more than {limit} bytes (max_message_bytes)");
             self.refuse(&request, Reason::TooLarge, why).await
         } else {
-            let part = MessagePart { stream: session.consumer.stream.number(), sequence: delivered.sequence, part: 0 };
+            let (stream, sequence) = (session.consumer.stream.number(), delivered.sequence);
+            let part = MessagePart { stream, sequence, first_line: 0, end_line: 0 };
             match self.decode(request.clone(), part, delivered.times > 1).await {
                 Outcome::Failed(why) if delivered.times >= max_deliver => {
                     let why = format!("{why} at the last of {max_deliver} deliveries (max_deliver)");
@@ -183,8 +184,9 @@ impl NatsListener {
                 if is_repeated {
                     counters.stream().add_redelivered_events(batch.len() as u64);
                 }
+                part.end_line = work.lines();
                 batch.set_message(part);
-                part.part += 1;
+                part.first_line = part.end_line;
                 delivery.send(batch).await;
             }
             if step.flow != Flow::Again {

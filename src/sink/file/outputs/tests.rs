@@ -8,6 +8,8 @@ use crate::sink::encode::Fields;
 use crate::sink::{AckLevel, Kinds};
 use std::sync::Arc;
 
+mod parts;
+
 fn outputs(directory: &Path, fsync: Fsync) -> Outputs {
     let path = format!("{}/app.log", directory.display());
     let options = Options { path, fsync, fsync_interval: Duration::ZERO, ..Options::default() };
