@@ -223,7 +223,7 @@ mod tests {
     fn an_end_of_a_round_completes_what_was_appended_and_a_torn_one_does_not() {
         let (one, two) = (shown(part(1)), shown(part(2)));
         let round = format!("+ 1 2 3 p\n~ 4 9 {one} a b\n");
-        let mut read = of(&format!("{round}={}", ""));
+        let mut read = of(&format!("{round}="));
         assert_eq!((read.uncommitted.len(), read.had), (1, Had::default()));
         read = of(&format!("{round}=\n"));
         let share = Share { written: 4, total: 9 };
