@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use baseline::Baseline;
-use tributary::sink::encode::{Encoder, Fields, Format};
+use tributary::sink::encode::{Encoder, Format};
 
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/baseline.tsv");
 const COMMAND: &str = "cargo bench --profile instructions --bench instructions";
@@ -38,21 +38,13 @@ fn main() -> ExitCode {
 
 /// The counted work: for each workload decoding, then encoding. Prints the number of events of each workload.
 fn work() {
-    let full = workloads::all().into_iter().map(|workload| (workload, Fields::Full));
-    let compact = workloads::compact().into_iter().map(|workload| (workload, Fields::Compact));
-    for (workload, fields) in full.chain(compact) {
+    for workload in workloads::all() {
         callgrind::counted_work(&mut || workload.decode(&mut |batch| drop(black_box(batch))));
-        let mut encoder = Encoder::new(Format::Json).with_fields(fields);
-        let (batches, mut out) = (workload.batches(), Vec::new());
+        let (batches, mut encoder, mut out) = (workload.batches(), Encoder::new(Format::Json), Vec::new());
         callgrind::counted_work(&mut || {
             for batch in &batches {
                 out.clear();
-                batch.events().for_each(|event| {
-                    if fields == Fields::Compact {
-                        black_box(encoder.source(event));
-                    }
-                    encoder.encode(event, &mut out);
-                });
+                batch.events().for_each(|event| encoder.encode(event, &mut out));
                 black_box(&out);
             }
         });

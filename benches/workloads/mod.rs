@@ -82,14 +82,6 @@ pub fn all() -> Vec<Workload> {
     ]
 }
 
-/// Workloads whose lines are also encoded with `fields = "compact"`.
-pub fn compact() -> Vec<Workload> {
-    vec![
-        bytefrog::calls("bytefrog v4, compact", 4, Default::default()),
-        Workload { name: "endless v3, compact", ..endless::upload_in_gzip() },
-    ]
-}
-
 /// Decodes all bytes of one connection.
 fn connection(session: impl Session, counters: &Arc<ListenerCounters>, wire: &[u8], take: &mut dyn FnMut(Batch)) {
     let mut offline = Offline::new(session, origin(counters.protocol()), Arc::clone(counters));

@@ -12,7 +12,7 @@ use crate::codec;
 use crate::event::MOST_BATCH_BYTES;
 use crate::options::{Bounds, Section};
 
-use super::encode::source::{DEFINED_BYTES, Defined};
+use super::encode::source::{CACHE_BYTES, DEFINED_BYTES, Defined};
 use super::encode::terminal::Terminal;
 use super::encode::{Encoder, Fields, Format};
 use super::records::Records;
@@ -53,7 +53,7 @@ impl Options {
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         bounds.add(of, "lines on their way to the stream", FLUSH_BYTES as u64 + MOST_BATCH_BYTES);
         if self.fields == Fields::Compact {
-            bounds.add(of, "ids of sources that are defined", DEFINED_BYTES);
+            bounds.add(of, "sources that are defined", DEFINED_BYTES + CACHE_BYTES);
         }
     }
 }

@@ -72,16 +72,19 @@ impl Source {
     }
 }
 
-/// So many sources are remembered.
+/// So many sources are remembered, if their definitions together have no more bytes than this.
 const CACHED: usize = 16;
+const CACHED_BYTES: usize = 64 * 1024;
+
+/// Memory of what an encoder remembers of sources: their definitions, and what these are made of.
+pub(in crate::sink) const CACHE_BYTES: u64 = 8 * CACHED_BYTES as u64;
 
 /// The sources of the events that were encoded last.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     entries: Vec<Entry>,
-    /// The entry of the last event, and the one that is replaced next.
+    /// The entry of the last event.
     last: usize,
-    next: usize,
 }
 
 /// The references keep the addresses from being used again.
@@ -114,15 +117,12 @@ impl Cache {
         }
         let (origin, resource) = (event.origin().clone(), event.resource().clone());
         let source = Arc::new(Source::new(&origin, &resource));
-        let entry = Entry { origin, resource, source };
-        if self.entries.len() < CACHED {
-            self.entries.push(entry);
-            return self.entries.len() - 1;
+        let bytes = self.entries.iter().map(|entry| entry.source.line.len()).sum::<usize>() + source.line.len();
+        if self.entries.len() == CACHED || bytes > CACHED_BYTES {
+            self.entries.clear();
         }
-        let place = self.next;
-        self.next = (place + 1) % CACHED;
-        self.entries[place] = entry;
-        place
+        self.entries.push(Entry { origin, resource, source });
+        self.entries.len() - 1
     }
 }
 

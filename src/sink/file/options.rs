@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::template::Template;
 use crate::event::MOST_BATCH_BYTES;
 use crate::options::{Bounds, LONGEST, Section};
-use crate::sink::encode::source::DEFINED_BYTES;
+use crate::sink::encode::source::{CACHE_BYTES, DEFINED_BYTES};
 use crate::sink::encode::{Fields, Format};
 
 /// When more than this many encoded bytes wait, they are written without waiting for the worker's flush.
@@ -164,7 +164,7 @@ impl Options {
         bounds.add(of, "lines on their way to files", FLUSH_BYTES as u64 + MOST_BATCH_BYTES + kept);
         if self.fields == Fields::Compact {
             let most = MAX_OPEN as u64 * (DEFINED_BYTES + UNSYNCED_SOURCES_BYTES as u64);
-            bounds.add(of, "sources that open files define", most);
+            bounds.add(of, "sources that open files define", most + CACHE_BYTES);
         }
         if self.compression != Compression::None {
             let zstd = if self.compression == Compression::Zstd { ZSTD_BYTES } else { 0 };
