@@ -236,7 +236,9 @@ fn what_a_fleet_has_acknowledged_is_in_the_files_once_although_everything_in_it_
     let Some(mut hosts) = network::hosts(test, SERVERS + 2 + LISTENERS.len()) else { return };
     let (seconds, seed) = (number("TRIBUTARY_FLEET_SECONDS", SECONDS), number("TRIBUTARY_FLEET_SEED", 7));
     eprintln!("fleet: {seconds} s, seed {seed}");
-    let directory = tempfile::tempdir().unwrap();
+    let mut directory = tempfile::tempdir().unwrap();
+    // What is left of a run that fails can be looked at.
+    directory.disable_cleanup(std::env::var_os("TRIBUTARY_FLEET_KEEP").is_some());
     let (mut processes, servers) = servers(&mut hosts, directory.path());
     let mut edges = Vec::new();
     let mut metrics = Vec::new();
@@ -265,6 +267,7 @@ fn what_a_fleet_has_acknowledged_is_in_the_files_once_although_everything_in_it_
     let acknowledged = agents.end();
     metrics.iter().for_each(|at| until("the fleet is ready again", || is_ready(*at)));
     let report = audit(&metrics, servers[0]);
+    until_written(directory.path(), &acknowledged);
     // The daemons first, and then their servers.
     processes.iter_mut().rev().for_each(Process::finish);
     let events = assert_written_once(directory.path(), &acknowledged);
@@ -329,38 +332,76 @@ fn audit(metrics: &[SocketAddr], server: SocketAddr) -> Value {
     }
 }
 
+/// What the files of the writers have.
+#[derive(Default)]
+struct Written {
+    /// How often each event is there.
+    events: HashMap<String, u64>,
+    /// The number of events of each trace.
+    traces: HashMap<String, u64>,
+}
+
+impl Written {
+    fn read(directory: &Path) -> Written {
+        let mut written = Written::default();
+        for listener in LISTENERS {
+            let Ok(files) = std::fs::read_dir(directory.join(format!("written-{listener}"))) else { continue };
+            let files = files.map(|file| file.unwrap().path());
+            for path in files.filter(|path| path.to_string_lossy().contains(".ndjson")) {
+                lines_of(&path).iter().for_each(|line| written.add(listener, line));
+            }
+        }
+        written
+    }
+
+    fn add(&mut self, listener: &str, line: &str) {
+        // The last line may not be whole yet.
+        let Ok(event) = serde_json::from_str::<Value>(line) else { return };
+        // A session that an agent opens, and losses that report repeats, are not what was acknowledged.
+        let key = match listener {
+            _ if event["kind"] == "loss" => return,
+            "desktops" => event["attributes"]["os.version"].as_str().unwrap().to_owned(),
+            _ => {
+                let ids = if event["kind"] == "span" { &event["span"] } else { &event };
+                let Some(trace) = ids["trace_id"].as_str() else { return };
+                *self.traces.entry(trace.to_owned()).or_default() += 1;
+                format!("{trace} {} {} {}", ids["span_id"], event["kind"], event["name"])
+            }
+        };
+        *self.events.entry(key).or_default() += 1;
+    }
+
+    /// Some of what was acknowledged and is not here.
+    fn missing(&self, acknowledged: &Acknowledged) -> Vec<String> {
+        let marks = acknowledged.uploads.iter().flat_map(|upload| (0..EVENTS).map(|event| mark(*upload, event)));
+        let missing = marks.filter(|mark| !self.events.contains_key(mark));
+        let of_trace = |(trace, events): &(String, u64)| {
+            let written = self.traces.get(trace).copied().unwrap_or(0);
+            (written < *events).then(|| format!("{trace}: {written} of {events} events"))
+        };
+        missing.chain(acknowledged.traces.iter().filter_map(of_trace)).take(10).collect()
+    }
+}
+
+/// Waits until the files have everything acknowledged: a server that has just become the leader of a consumer can report that
+/// nothing waits although it has not looked yet.
+fn until_written(directory: &Path, acknowledged: &Acknowledged) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let missing = Written::read(directory).missing(acknowledged);
+        if missing.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "acknowledged and not written: {missing:?}");
+        thread::sleep(Duration::from_millis(500));
+    }
+}
+
 /// Everything acknowledged is in the files, and each event once; returns their number.
 fn assert_written_once(directory: &Path, acknowledged: &Acknowledged) -> usize {
-    let mut events = 0;
-    let mut count: HashMap<String, u64> = HashMap::new();
-    let mut traces: HashMap<String, u64> = HashMap::new();
-    for listener in LISTENERS {
-        let files = std::fs::read_dir(directory.join(format!("written-{listener}"))).unwrap();
-        let files = files.map(|file| file.unwrap().path()).filter(|path| path.to_string_lossy().contains(".ndjson"));
-        for line in files.flat_map(|path| lines_of(&path)) {
-            let event: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-            // A session that an agent opens, and losses that report repeats, are not what was acknowledged.
-            let key = match listener {
-                _ if event["kind"] == "loss" => continue,
-                "desktops" => event["attributes"]["os.version"].as_str().unwrap().to_owned(),
-                _ => {
-                    let ids = if event["kind"] == "span" { &event["span"] } else { &event };
-                    let Some(trace) = ids["trace_id"].as_str() else { continue };
-                    *traces.entry(trace.to_owned()).or_default() += 1;
-                    format!("{trace} {} {} {}", ids["span_id"], event["kind"], event["name"])
-                }
-            };
-            events += 1;
-            *count.entry(key).or_default() += 1;
-        }
-    }
-    let twice: Vec<_> = count.iter().filter(|(_, times)| **times > 1).take(5).collect();
+    let written = Written::read(directory);
+    assert_eq!(written.missing(acknowledged), [""; 0], "acknowledged and lost");
+    let twice: Vec<_> = written.events.iter().filter(|(_, times)| **times > 1).take(5).collect();
     assert!(twice.is_empty(), "more than once: {twice:?}");
-    let marks = acknowledged.uploads.iter().flat_map(|upload| (0..EVENTS).map(|event| mark(*upload, event)));
-    let missing: Vec<_> = marks.filter(|mark| !count.contains_key(mark)).take(5).collect();
-    assert_eq!(missing, [""; 0], "acknowledged and lost");
-    let differs = |(trace, expected): &&(String, u64)| traces.get(trace) != Some(expected);
-    let incomplete: Vec<_> = acknowledged.traces.iter().filter(differs).take(5).collect();
-    assert!(incomplete.is_empty(), "acknowledged and not whole: {incomplete:?}, {:?}", traces.get(&incomplete[0].0));
-    events
+    written.events.len()
 }
