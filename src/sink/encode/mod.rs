@@ -3,6 +3,7 @@
 pub(in crate::sink) mod escape;
 pub mod json;
 mod number;
+mod observed;
 pub mod terminal;
 pub mod text;
 mod time;
