@@ -5,7 +5,7 @@
 //! JetStream removes it after `dedup.time`. While the bucket is away, nothing is recognized as delivered by others, and what this daemon
 //! delivers is noted when the bucket is back.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -202,6 +202,19 @@ impl Shared {
         self.bucket.set(&key(section.first), value).await
     }
 
+    /// Writes an entry that has waited. Another daemon may have noted more events of the same section meanwhile.
+    async fn write_late(&self, section: &Delivered) -> Result<(), Fault> {
+        let key = key(section.first);
+        let entry = self.bucket.get(&key).await?;
+        let noted: HashSet<Fingerprint> = entry.value.iter().flat_map(|value| fingerprints(value)).collect();
+        if section.events.iter().all(|event| noted.contains(event)) {
+            return Ok(());
+        }
+        let value = section.events.iter().flat_map(|event| event.to_be_bytes()).collect();
+        let written = self.bucket.set_if(&key, value, entry.revision).await?;
+        written.map(drop).ok_or_else(|| Fault::Later("another daemon has noted the same section".to_owned()))
+    }
+
     /// Keeps an entry until the bucket is back.
     fn keep(&self, section: Delivered) {
         let mut waiting = self.waiting();
@@ -251,7 +264,7 @@ async fn write_waiting(shared: Arc<Shared>) {
             continue;
         };
         shared.bucket.usable().await;
-        if shared.write(&section).await.is_err() {
+        if shared.write_late(&section).await.is_err() {
             shared.keep(section);
             sleep(RETRY).await;
         }

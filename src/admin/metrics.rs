@@ -256,6 +256,18 @@ impl Collector for Reading {
                 .map(|(outcome, events)| ([("sink", sink.name.clone()), ("outcome", outcome.to_owned())], events))
         });
         counters(&mut encoder, "tributary_sink_events", "Events by sink and outcome", outcomes)?;
+        let is_stream =
+            |sink: &&SinkTotals| self.sinks.iter().any(|(name, kind)| *name == sink.name && *kind == "nats");
+        let duplicates = sinks.iter().filter(is_stream).flat_map(|sink| {
+            [("first", sink.duplicates), ("repeated", sink.uncertain_duplicates)]
+                .map(|(attempt, events)| ([("sink", sink.name.clone()), ("attempt", attempt.to_owned())], events))
+        });
+        counters(
+            &mut encoder,
+            "tributary_duplicate_events",
+            "Events written that the stream had before, by the attempt to send them",
+            duplicates,
+        )?;
         let filtered = sinks.iter().flat_map(|sink| {
             let of = |rule: &Rule| [("sink", sink.name.clone()), ("rule", rule.to_string())];
             sink.filtered.iter().map(move |(rule, events)| (of(rule), *events))

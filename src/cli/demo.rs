@@ -68,7 +68,7 @@ fn config(protocols: &[Protocol], ruby: Option<simulate::rbkit::Options>, format
     config.admin.listen = config.admin.listen.map(free_address);
     config.listeners = protocols.iter().map(|protocol| listener(*protocol, ruby)).collect();
     for sink in &mut config.sinks {
-        sink.kind = SinkKind::Stdout(stdout::Options { format });
+        sink.kind = SinkKind::Stdout(stdout::Options { format, ..stdout::Options::default() });
     }
     config
 }

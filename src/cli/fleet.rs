@@ -31,7 +31,7 @@ enum Command {
 ///
 /// Reads /metrics of each daemon, at its admin or its metrics address, and the state of the stream. Prints one JSON object. Exit code 1
 /// if the sums do not add up; `why` says which. Counters begin when a process starts: what edges have published and writers have
-/// consumed is compared only if none of them has started after the first message of the stream.
+/// consumed is compared only if none of them has started after the first message of the stream, and the stream still has that message.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

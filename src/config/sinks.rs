@@ -7,6 +7,7 @@ use super::conflicts::{OutputFiles, check_name};
 use crate::options::{Bounds, Section};
 use crate::pipeline::options::QueueOptions;
 use crate::select;
+use crate::sink::encode::{Fields, Format};
 use crate::sink::{file, http, nats, otlp, parquet, stdout, tcp};
 
 /// One sink.
@@ -46,8 +47,8 @@ pub enum SinkKind {
 impl fmt::Display for SinkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SinkKind::Stdout(options) => write!(f, "{} to stdout", options.format.as_str()),
-            SinkKind::File(options) => write!(f, "{} to {}", options.format.as_str(), options.path),
+            SinkKind::Stdout(options) => write!(f, "{} to stdout", lines(options.format, options.fields)),
+            SinkKind::File(options) => write!(f, "{} to {}", lines(options.format, options.fields), options.path),
             SinkKind::Parquet(options) => {
                 write!(f, "parquet to {}", options.path)?;
                 options.upload.iter().try_for_each(|upload| write!(f, ", uploaded to {}", upload.url))
@@ -76,6 +77,14 @@ impl fmt::Display for SinkKind {
             }
             SinkKind::Discard => f.write_str("discards everything"),
         }
+    }
+}
+
+/// The lines that a sink writes, in words.
+fn lines(format: Format, fields: Fields) -> &'static str {
+    match (format, fields) {
+        (Format::Json, Fields::Compact) => "compact json",
+        (format, _) => format.as_str(),
     }
 }
 

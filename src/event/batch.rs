@@ -30,20 +30,22 @@ pub struct Batch {
     pub(super) origins: Vec<Arc<Origin>>,
     pub(super) resources: Vec<Arc<Resource>>,
     pub(super) counts: [u32; Kind::ALL.len()],
-    /// `None`: what it is made of has no id.
+    /// `None`: what it is made of has no id, or it has only losses.
     pub(super) content: Option<ContentId>,
     pub(super) message: Option<MessagePart>,
 }
 
-/// What a batch is of a message that a stream stores, and that can be delivered several times. The batch is the same each time.
+/// What a batch is of a message that a stream stores, and that can be delivered several times: the events of these lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessagePart {
     /// The stream.
     pub stream: u64,
     /// The number of the message in the stream.
     pub sequence: u64,
-    /// The number of the batch among those of the message.
-    pub part: u32,
+    /// The number of its first line in the message, from 0.
+    pub first_line: u32,
+    /// The number of the line behind its last one.
+    pub end_line: u32,
 }
 
 impl Batch {

@@ -217,7 +217,7 @@ impl BatchBuilder {
         if let Some(content) = &mut self.content
             && !self.batch.is_empty()
         {
-            self.batch.content = Some(content.close(&self.batch));
+            self.batch.content = content.close(&self.batch);
         }
         self.id = NEXT_BATCH.fetch_add(1, Ordering::Relaxed);
         self.taken_expanded += self.expanded as u64;

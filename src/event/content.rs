@@ -5,8 +5,9 @@ use twox_hash::XxHash3_128;
 
 use super::batch::{Batch, Data};
 
-/// The id of what a batch was made of. Equal content has equal ids in every process and in every version, and other content has
-/// others, unless somebody constructs it: a sender can give two of its own uploads the same id. Shown as 32 hexadecimal digits.
+/// The id of what a batch was made of. Equal content has equal ids in every process and in every version. Different content has
+/// different ids, except content that was constructed to have the same: a sender can do that with two of its own uploads. Shown as
+/// 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ContentId(pub u128);
 
@@ -49,27 +50,28 @@ impl OpenContent {
     /// The id of the next batch: it stands for all events of the content behind the batch before it, up to the last one of this
     /// batch. So two batches that were cut at different places have different ids, and two that were cut at the same places have
     /// the same id even if events in between were left out of one of them, as delivered before.
-    pub(super) fn close(&mut self, batch: &Batch) -> ContentId {
-        let last = place_of_last(batch);
+    ///
+    /// `None`: the batch has only losses. These have no places, and with the same id as the losses of another attempt, or of another
+    /// part of a trace, they would count as repeats of those. The next batch follows the one before this.
+    pub(super) fn close(&mut self, batch: &Batch) -> Option<ContentId> {
+        let last = place_of_last(batch)?;
         let bounds = [self.batches, self.after, last].map(u64::to_be_bytes).concat();
         self.batches += 1;
         self.after = last;
-        self.id.with(&bounds)
+        Some(self.id.with(&bounds))
     }
 }
 
 /// The place of the last event that is no loss: the id of its span, which does not depend on how a body is encoded, or else its
-/// offset in the body.
-fn place_of_last(batch: &Batch) -> u64 {
-    let event = batch.events.iter().rfind(|event| !matches!(event.data, Data::Loss(_)));
-    event.map_or(u64::MAX, |event| {
-        let span = match &event.data {
-            Data::Span(index) => batch.spans.get(*index as usize).map(|span| span.span_id),
-            Data::Log { context, .. } => batch.contexts.get(*context as usize).and_then(|context| context.span_id),
-            Data::Metric(_) | Data::Sample { .. } | Data::Loss(_) => None,
-        };
-        span.map_or(event.header.position.offset, |span| u64::from_be_bytes(span.0))
-    })
+/// offset in the body. `None`: there is no such event.
+fn place_of_last(batch: &Batch) -> Option<u64> {
+    let event = batch.events.iter().rfind(|event| !matches!(event.data, Data::Loss(_)))?;
+    let span = match &event.data {
+        Data::Span(index) => batch.spans.get(*index as usize).map(|span| span.span_id),
+        Data::Log { context, .. } => batch.contexts.get(*context as usize).and_then(|context| context.span_id),
+        Data::Metric(_) | Data::Sample { .. } | Data::Loss(_) => None,
+    };
+    Some(span.map_or(event.header.position.offset, |span| u64::from_be_bytes(span.0)))
 }
 
 #[cfg(test)]
@@ -143,6 +145,21 @@ mod tests {
         builder.set_content(None);
         log(&mut builder, 3);
         assert_eq!(builder.take().content(), None);
+    }
+
+    #[test]
+    fn a_batch_of_losses_only_has_no_id_and_does_not_change_those_of_others() {
+        let ids = |losses_before: u64| {
+            let mut builder = builder();
+            builder.set_content(Some(ContentId::of("test", b"a")));
+            for offset in 0..losses_before {
+                loss(&mut builder, offset);
+                assert_eq!(builder.take().content(), None);
+            }
+            log(&mut builder, 3);
+            builder.take().content().unwrap()
+        };
+        assert_eq!([1, 2].map(ids), [ids(0); 2]);
     }
 
     #[test]

@@ -83,6 +83,11 @@ impl Connection {
         !self.lost.is_cancelled() && self.client.connection_state() == State::Connected
     }
 
+    /// Whether this is the same connection, and not another one to the same servers.
+    pub(crate) fn is_same(&self, other: &Connection) -> bool {
+        Arc::ptr_eq(&self.said, &other.said)
+    }
+
     /// The same fault; if another attempt can succeed, with the last error that the server has sent on this connection.
     pub(crate) fn explain(&self, fault: Fault) -> Fault {
         match fault {

@@ -41,7 +41,7 @@ pub struct ListenerCounters {
     warnings: Mutex<BTreeMap<&'static str, u64>>,
     /// By where they were known from: this daemon, or others.
     repeats: [AtomicU64; 2],
-    store_fault: Mutex<Option<StoreFault>>,
+    store: Mutex<Arc<StoreStatus>>,
     agent_registry: AgentRegistry,
     stream: StreamCounters,
 }
@@ -53,6 +53,20 @@ pub struct StoreFault {
     pub why: String,
     /// It stays so until an operator corrects something.
     pub is_blocked: bool,
+}
+
+/// Whether what a listener shares with other daemons can be used. While a listener is replaced, the old one and the new one
+/// have one each.
+#[derive(Debug, Default)]
+pub(crate) struct StoreStatus {
+    fault: Mutex<Option<StoreFault>>,
+}
+
+impl StoreStatus {
+    /// Notes why it cannot be used, or that it can.
+    pub(crate) fn set_fault(&self, fault: Option<StoreFault>) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
 }
 
 impl ListenerCounters {
@@ -75,7 +89,7 @@ impl ListenerCounters {
             responses: Mutex::default(),
             warnings: Mutex::default(),
             repeats: Default::default(),
-            store_fault: Mutex::default(),
+            store: Mutex::default(),
             agent_registry: AgentRegistry::default(),
             stream: StreamCounters::default(),
         })
@@ -124,14 +138,15 @@ impl ListenerCounters {
         }
     }
 
-    /// Notes whether what the listener shares with other daemons can be used.
-    pub(crate) fn set_store_fault(&self, fault: Option<StoreFault>) {
-        *self.store_fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    /// Shows the status of this store from now on. One that the listener has used before is not shown any longer.
+    pub(crate) fn set_store(&self, store: Arc<StoreStatus>) {
+        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = store;
     }
 
     /// Why what the listener shares with other daemons cannot be used. `None`: it can, or there is nothing.
     pub fn store_fault(&self) -> Option<StoreFault> {
-        self.store_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        store.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Counts bytes as lost that no session reports.
@@ -356,6 +371,9 @@ pub struct SinkTotals {
     pub waiting: u64,
     /// Attempts to send that failed and were repeated.
     pub retries: u64,
+    /// As in [`Progress`](crate::sink::Progress).
+    pub duplicates: u64,
+    pub uncertain_duplicates: u64,
     /// Batches that wait in its queue or are being written.
     pub queue_batches: u64,
     /// Their memory, as far as it counts against the capacity.

@@ -31,6 +31,8 @@ pub struct SinkCounters {
     resumed: AtomicU64,
     waiting: AtomicU64,
     retries: AtomicU64,
+    duplicates: AtomicU64,
+    uncertain_duplicates: AtomicU64,
     queue_batches: AtomicU64,
     queue_bytes: AtomicU64,
     queue_capacity: OnceLock<QueueCapacity>,
@@ -59,6 +61,8 @@ impl SinkCounters {
             resumed: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             retries: AtomicU64::new(0),
+            duplicates: AtomicU64::new(0),
+            uncertain_duplicates: AtomicU64::new(0),
             queue_batches: AtomicU64::new(0),
             queue_bytes: AtomicU64::new(0),
             queue_capacity: OnceLock::new(),
@@ -139,6 +143,8 @@ impl SinkCounters {
             shed => self.add_shed(shed),
         }
         self.retries.fetch_add(now.retries - before.retries, Relaxed);
+        self.duplicates.fetch_add(now.duplicates - before.duplicates, Relaxed);
+        self.uncertain_duplicates.fetch_add(now.uncertain_duplicates - before.uncertain_duplicates, Relaxed);
         let waited = self.waiting.swap(now.waiting, Relaxed);
         if last.is_none() {
             // What the sink before this one has left in the same queue has been counted.
@@ -204,6 +210,8 @@ impl SinkCounters {
             resumed: self.resumed.load(Relaxed),
             waiting: self.waiting.load(Relaxed),
             retries: self.retries.load(Relaxed),
+            duplicates: self.duplicates.load(Relaxed),
+            uncertain_duplicates: self.uncertain_duplicates.load(Relaxed),
             queue_batches: self.queue_batches.load(Relaxed),
             queue_bytes: self.queue_bytes.load(Relaxed),
             queue_capacity: self.queue_capacity.get().copied().unwrap_or_default(),

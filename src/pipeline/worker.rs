@@ -272,6 +272,8 @@ impl Worker {
                     if self.progress.is_counted_by_sink {
                         self.report_losses(sink).await?;
                     }
+                    // A tick that takes longer than the period must not be followed by the next one: the queue has its turn.
+                    ticks.reset();
                     continue;
                 }
                 () = until_due(sink.flush_due()) => {

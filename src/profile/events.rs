@@ -1,6 +1,7 @@
 //! Extracts the items of profiles from events: from batches, and from event files as the JSON encoder writes them.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -292,7 +293,7 @@ fn attributes(event: EventView<'_>) -> Attributes<'_> {
 }
 
 /// The attributes of a resource that tell processes apart.
-#[derive(Deserialize, Default)]
+#[derive(Clone, Deserialize, Default)]
 struct Process<'a> {
     #[serde(rename = "process.pid")]
     pid: Option<u64>,
@@ -388,8 +389,9 @@ impl EventFile {
     /// # Errors
     /// The file cannot be read or decompressed. The items before the error have been passed to `take`.
     pub fn read(self, mut take: impl FnMut(Item<'_>)) -> io::Result<Lines> {
+        let mut sources = Sources::default();
         self.read_lines(|line| {
-            item(line)?.map(&mut take);
+            sources.item(line)?.map(&mut take);
             Ok(true)
         })
     }
@@ -450,9 +452,10 @@ fn read_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<Option<b
 /// The fields of every line. Of most lines only these are needed.
 #[derive(Deserialize)]
 struct Named<'a> {
+    /// `None`: the line defines a source.
     #[serde(borrow)]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
+    kind: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
     name: Cow<'a, str>,
 }
 
@@ -467,7 +470,23 @@ struct Line {
     resource: Process<'static>,
     #[serde(default)]
     origin: JsonOrigin,
+    /// Of a compact line, in the place of a resource and an origin, with its sequence, offset and length.
+    source: Option<String>,
+    position: Option<(Option<u64>, u64, u64)>,
 }
+
+/// A line that defines a source.
+#[derive(Deserialize)]
+struct Definition {
+    source: String,
+    #[serde(default)]
+    resource: Process<'static>,
+    origin: JsonOrigin,
+}
+
+/// The sources that compact lines name, by their ids.
+#[derive(Default)]
+struct Sources(HashMap<String, (Process<'static>, JsonOrigin)>);
 
 #[derive(Deserialize)]
 struct JsonSample {
@@ -522,7 +541,7 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Clone, Deserialize, Default)]
 struct JsonOrigin {
     #[serde(default)]
     protocol: String,
@@ -533,27 +552,44 @@ struct JsonOrigin {
     sequence: Option<u64>,
 }
 
-/// The item of a line of an event file, if it has one.
+/// The item of a line with every field, if it has one.
 ///
 /// # Errors
 /// The line is not an event, or lacks the fields that events of its name have.
 #[expect(clippy::result_unit_err, reason = "there is nothing to tell but that the line is skipped")]
 pub fn item(line: &[u8]) -> Result<Option<Item<'static>>, ()> {
-    let Named { kind, name } = serde_json::from_slice(line).map_err(|_| ())?;
-    if !is_wanted(&kind, &name) {
-        return Ok(None);
+    Sources::default().item(line)
+}
+
+impl Sources {
+    /// The item of a line of an event file, if it has one. Remembers a source that the line defines.
+    fn item(&mut self, line: &[u8]) -> Result<Option<Item<'static>>, ()> {
+        let Named { kind, name } = serde_json::from_slice(line).map_err(|_| ())?;
+        let Some(kind) = kind else {
+            let Definition { source, resource, origin } = serde_json::from_slice(line).map_err(|_| ())?;
+            self.0.insert(source, (resource, origin));
+            return Ok(None);
+        };
+        if !is_wanted(&kind, &name) {
+            return Ok(None);
+        }
+        let mut line: Line = serde_json::from_slice(line).map_err(|_| ())?;
+        if let Some(source) = &line.source {
+            (line.resource, line.origin) = self.0.get(source).ok_or(())?.clone();
+            line.origin.sequence = line.position.and_then(|(sequence, ..)| sequence);
+        }
+        let Line { time, sample, span, attributes, resource, origin, .. } = line;
+        let data = match &*kind {
+            "sample" => Data::Sample(json_sample(sample.ok_or(())?)),
+            "span" => Data::Span(json_span(&span.ok_or(())?)?),
+            _ => Data::Log,
+        };
+        let time = time.and_then(|time| time.parse::<Timestamp>().ok());
+        let time = time.and_then(|time| u64::try_from(time.as_nanosecond()).ok());
+        let JsonOrigin { protocol, peer, connection, sequence } = origin;
+        let (agent, pid, name) = (resource.agent(&protocol, &peer), resource.pid, name.into_owned().into());
+        Parts { name, time, data, attributes, agent, peer: peer.into(), connection, pid, sequence }.item()
     }
-    let Line { time, sample, span, attributes, resource, origin } = serde_json::from_slice(line).map_err(|_| ())?;
-    let data = match &*kind {
-        "sample" => Data::Sample(json_sample(sample.ok_or(())?)),
-        "span" => Data::Span(json_span(&span.ok_or(())?)?),
-        _ => Data::Log,
-    };
-    let time = time.and_then(|time| time.parse::<Timestamp>().ok());
-    let time = time.and_then(|time| u64::try_from(time.as_nanosecond()).ok());
-    let JsonOrigin { protocol, peer, connection, sequence } = origin;
-    let (agent, pid, name) = (resource.agent(&protocol, &peer), resource.pid, name.into_owned().into());
-    Parts { name, time, data, attributes, agent, peer: peer.into(), connection, pid, sequence }.item()
 }
 
 fn json_sample(sample: JsonSample) -> SampleParts<'static> {

@@ -20,7 +20,7 @@ use crate::config::{ListenerConfig, ProtocolOptions};
 use crate::endless_store::SeenStore;
 use crate::memory::MemoryBudget;
 use crate::nats::Fault;
-use crate::pipeline::accounting::{Accounting, ListenerCounters, StoreFault};
+use crate::pipeline::accounting::{Accounting, ListenerCounters, StoreFault, StoreStatus};
 use crate::pipeline::{RequestedLevel, Sender};
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
@@ -70,8 +70,9 @@ pub(super) struct BoundListener {
     listener: Option<Listener>,
     /// A second handle of its socket.
     socket: Option<Socket>,
-    /// The registered agents, for protocols whose agents register.
+    /// The registered agents, for protocols whose agents register, and the status of their store if it is a new one.
     agents: Option<Arc<dyn Registrations>>,
+    store: Option<Arc<StoreStatus>>,
     /// The processes that it connects to, and the store of what is switched on in them.
     processes: Vec<Agent>,
     profiles: Option<Arc<ProfileStore>>,
@@ -116,8 +117,8 @@ impl BoundListener {
         let counters = accounting.listener(name, protocol.protocol());
         let (processes, profiles) = open_processes(name, protocol)?;
         let Some(listen) = listen else {
-            let (socket, agents, runs) = (None, None, None);
-            return Ok(BoundListener { listener: None, socket, agents, processes, profiles, runs, counters });
+            let (socket, agents, store, runs) = (None, None, None, None);
+            return Ok(BoundListener { listener: None, socket, agents, store, processes, profiles, runs, counters });
         };
         let open = || {
             let socket = socket.map_or_else(|| tcp::bind(*listen), Ok)?;
@@ -127,8 +128,8 @@ impl BoundListener {
         };
         let (listener, second) =
             open().map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;
-        let (listener, socket, agents, runs) = (Some(listener), Some(second), None, None);
-        Ok(BoundListener { listener, socket, agents, processes, profiles, runs, counters })
+        let (listener, socket, agents, store, runs) = (Some(listener), Some(second), None, None, None);
+        Ok(BoundListener { listener, socket, agents, store, processes, profiles, runs, counters })
     }
 
     /// The processes that it connects to.
@@ -154,12 +155,16 @@ impl BoundListener {
         decoding: &Handle,
     ) -> Result<(), StartError> {
         let ProtocolOptions::Zico(zico, options, _) = &config.protocol else { return Ok(()) };
+        if let Some(known) = known {
+            self.agents = Some(known);
+            return Ok(());
+        }
+        let status = Arc::<StoreStatus>::default();
         let open = || {
             let part = format!("the agents of listener {}", config.name);
-            self.counters.set_store_fault(None);
             let opened = match &options.state {
                 Some(bucket) => {
-                    let note = note_store(&self.counters);
+                    let note = note_store(&status);
                     let store = SharedStore::start(options, bucket, &config.name, zico.max_sessions, note, decoding);
                     store.map(|store| Arc::new(store) as Arc<dyn Registrations>)
                 }
@@ -167,16 +172,17 @@ impl BoundListener {
             };
             opened.map_err(|error| StartError { part, source: io::Error::other(error) })
         };
-        self.agents = Some(known.map_or_else(open, Ok)?);
+        self.agents = Some(open()?);
+        self.store = Some(status);
         Ok(())
     }
 }
 
-/// Notes in the counters of a listener whether its store can be used.
-fn note_store(counters: &Arc<ListenerCounters>) -> impl Fn(Option<&Fault>) + Send + Sync + 'static + use<> {
-    let counters = counters.clone();
+/// Notes in the status of a store whether it can be used.
+fn note_store(status: &Arc<StoreStatus>) -> impl Fn(Option<&Fault>) + Send + Sync + 'static + use<> {
+    let status = status.clone();
     move |fault| {
-        counters.set_store_fault(fault.map(|fault| match fault {
+        status.set_fault(fault.map(|fault| match fault {
             Fault::Later(why) => StoreFault { why: why.clone(), is_blocked: false },
             Fault::Blocked(why) => StoreFault { why: why.clone(), is_blocked: true },
         }));
@@ -274,10 +280,17 @@ impl ListenerHandle {
     }
 
     /// Stops it while the daemon continues. Traced programs have [`PROGRAM_GRACE`], or `grace` if that is longer, to shut
-    /// down, which this does not wait for.
-    pub(super) async fn stopped_in_background(self, is_last: bool, grace: Duration, tasks: &TaskTracker) {
-        let Some((_, draining)) = self.traced.clone() else { return self.stopped(is_last).await };
-        let abort = self.abort.clone();
+    /// down, which this does not wait for. Otherwise this waits until another listener can take its place: messages of a
+    /// stream that are in flight have `grace`. It does not wait when the daemon stops.
+    pub(super) async fn stopped_in_background(self, is_last: bool, grace: Duration, runtime: &Runtime) {
+        let (abort, tasks) = (self.abort.clone(), &runtime.tasks);
+        let Some((_, draining)) = self.traced.clone() else {
+            let stopped = timeout(grace, tasks.spawn(self.stopped(is_last)));
+            if runtime.stop.run_until_cancelled(stopped).await.is_some_and(|stopped| stopped.is_err()) {
+                abort.cancel();
+            }
+            return;
+        };
         if !is_last {
             draining.is_replaced.cancel();
         }
@@ -329,7 +342,8 @@ impl Runtime {
         level: AckLevel,
     ) -> ListenerHandle {
         let _entered = self.decoding.enter();
-        let BoundListener { listener, socket, agents, processes, profiles, runs, counters } = bound_listener;
+        let BoundListener { listener, socket, agents, store, processes, profiles, runs, counters } = bound_listener;
+        store.into_iter().for_each(|store| counters.set_store(store));
         let mut running = ListenerHandle {
             config: config.clone(),
             address: listener.as_ref().and_then(|listener| listener.address().ok()),
@@ -386,9 +400,10 @@ impl Runtime {
             (ProtocolOptions::Endless(options, seen, http), Some(listener)) => {
                 let time = options.dedup.time;
                 let mut exchange = EndlessExchange::new(options, &memory);
-                let note = note_store(&counters);
-                note(None);
+                let status = Arc::<StoreStatus>::default();
+                counters.set_store(status.clone());
                 if let Some(bucket) = &seen.seen {
+                    let note = note_store(&status);
                     let store = SeenStore::start(&seen, bucket, &config.name, time, note, &self.decoding);
                     exchange = exchange.with_elsewhere(Arc::new(store));
                 }
@@ -416,8 +431,7 @@ impl Runtime {
             }
             (ProtocolOptions::Nats(options), _) => {
                 let listener = NatsListener::new(&config.name, *options, counters, memory, sender, clock);
-                tasks.spawn(listener.serve(stop, abort));
-                return running;
+                tokio::spawn(listener.serve(stop, abort))
             }
             // Listeners of all other protocols are bound.
             (_, None) => return running,

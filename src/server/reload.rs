@@ -133,7 +133,7 @@ impl Server {
                     reloaded.changes.push(format!("listener {name} {verb}"));
                     stores.extend(now.and_then(|now| running.agents_for(now)).map(|store| (name.clone(), store)));
                     let is_last = !replaced_listeners.contains(&name);
-                    running.stopped_in_background(is_last, grace, &self.runtime.tasks).await;
+                    running.stopped_in_background(is_last, grace, &self.runtime).await;
                     self.runtime.directory.remove(&name);
                 }
             }

@@ -203,6 +203,12 @@ pub struct Progress {
     pub waiting: u64,
     /// Attempts to send that failed and were repeated.
     pub retries: u64,
+    /// Of the written events: the destination had them when their request was sent for the first time, from another request, of
+    /// this process or another one.
+    pub duplicates: u64,
+    /// Of the written events: the destination had them when their request was sent again, from another request or from an attempt
+    /// before, whose response did not arrive.
+    pub uncertain_duplicates: u64,
 }
 
 /// The events of a batch that a sink is configured to take.

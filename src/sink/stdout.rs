@@ -12,8 +12,9 @@ use crate::codec;
 use crate::event::MOST_BATCH_BYTES;
 use crate::options::{Bounds, Section};
 
+use super::encode::source::{CACHE_BYTES, DEFINED_BYTES, Defined};
 use super::encode::terminal::Terminal;
-use super::encode::{Encoder, Format};
+use super::encode::{Encoder, Fields, Format};
 use super::records::Records;
 use super::{Selection, Sink, SinkError, SinkFault};
 
@@ -37,17 +38,23 @@ const DESCRIPTOR: &str = "/proc/self/fd/1";
 pub struct Options {
     /// The encoding of events. Default JSON lines.
     pub format: Format,
+    /// Which fields JSON lines have. Default every one.
+    pub fields: Fields,
 }
 
 impl Options {
     /// Reads the options of `type = "stdout"`; errors are reported to the section.
     pub fn read(section: &mut Section<'_>) -> Options {
-        Options { format: Format::read(section) }
+        let (format, fields) = Format::read(section);
+        Options { format, fields }
     }
 
     /// Declares the memory that such a sink takes at most.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         bounds.add(of, "lines on their way to the stream", FLUSH_BYTES as u64 + MOST_BATCH_BYTES);
+        if self.fields == Fields::Compact {
+            bounds.add(of, "sources that are defined", DEFINED_BYTES + CACHE_BYTES);
+        }
     }
 }
 
@@ -83,6 +90,8 @@ pub struct Stdout {
     writer: Writer,
     encoder: Encoder,
     records: Records,
+    /// The sources that compact lines can name.
+    defined: Defined,
 }
 
 enum Writer {
@@ -96,7 +105,7 @@ enum Writer {
 impl Stdout {
     /// The standard output of the process.
     pub fn new(options: Options) -> Self {
-        let stdout = Stdout::with(Writer::Standard, options.format);
+        let stdout = Stdout::with(Writer::Standard, options.format).with_fields(options.fields);
         match terminal() {
             Some(terminal) => Stdout { encoder: stdout.encoder.for_terminal(terminal), ..stdout },
             None => stdout,
@@ -113,8 +122,14 @@ impl Stdout {
         Stdout::with(Writer::Pipe(pipe), format)
     }
 
+    /// The same; JSON lines have these fields.
+    pub fn with_fields(self, fields: Fields) -> Self {
+        Stdout { encoder: self.encoder.with_fields(fields), ..self }
+    }
+
     fn with(writer: Writer, format: Format) -> Self {
-        Stdout { writer, encoder: Encoder::new(format), records: Records::default() }
+        let (encoder, records, defined) = (Encoder::new(format), Records::default(), Defined::default());
+        Stdout { writer, encoder, records, defined }
     }
 }
 
@@ -131,8 +146,17 @@ fn terminal() -> Option<Terminal> {
 
 impl Sink for Stdout {
     async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
+        let Stdout { encoder, records, defined, .. } = self;
         for event in events.events() {
-            self.records.push(&mut self.encoder, event);
+            records.push_with(|out| {
+                // A source is defined in the record of the first event that has it.
+                if let Some(source) = encoder.source(event)
+                    && defined.add(source)
+                {
+                    out.extend_from_slice(source.line());
+                }
+                encoder.encode(event, out);
+            });
         }
         if self.records.bytes().len() > FLUSH_BYTES { self.flush().await } else { Ok(()) }
     }

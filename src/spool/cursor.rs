@@ -49,6 +49,8 @@ impl Cursor {
         let latest = read(&file)?;
         // The process before this one may have been killed before it did that.
         file.sync_data()?;
+        #[cfg(test)]
+        super::tests::faults::note_cursor_synced(&file);
         Ok(match latest {
             Some(Slot { count, saved, slot }) => {
                 Cursor { file, count, slot: 1 - slot, noted: Some(saved), is_synced: true }
@@ -90,6 +92,8 @@ impl Cursor {
                 self.noted = None;
                 return Err(error);
             }
+            #[cfg(test)]
+            super::tests::faults::note_cursor_synced(&self.file);
             self.is_synced = true;
             // From now on this slot stays whole until the other one is on the disk.
             self.slot = 1 - self.slot;

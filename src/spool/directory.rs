@@ -269,7 +269,7 @@ fn bytes_in(directory: &Path) -> io::Result<u64> {
     fs::read_dir(directory)?.map(|entry| Ok(entry?.metadata()?.len())).sum()
 }
 
-/// Keeps a refused request, as long as there is room.
+/// Keeps a refused request, as long as there is room. It survives a loss of power.
 ///
 /// # Errors
 /// The system's.
@@ -290,6 +290,8 @@ pub(super) fn keep_refused(
     let line = serde_json::json!({ "id": id, "events": events, "reason": why });
     file.write_all(format!("{line}\n").as_bytes())?;
     file.write_all(payload)?;
+    sync_data(&file)?;
+    sync(&target)?;
     Ok(Some(path))
 }
 

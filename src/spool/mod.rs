@@ -175,7 +175,8 @@ impl Spool {
         if is_due || self.must_rewrite { self.sync() } else { Ok(()) }
     }
 
-    /// Records that are settled, with all before them, need no sync: the destination has them, and the cursor says so.
+    /// Records that are settled, with all before them, need no sync: the destination has accepted them, or has refused them and
+    /// `refused/` has them. The cursor is saved before the next segment begins.
     fn forget_settled(&mut self) {
         let settled = self.taken.acknowledged().number;
         while self.synced.number < settled
@@ -301,8 +302,8 @@ impl Spool {
         self.cursor.save(Saved { acknowledged: self.taken.acknowledged(), synced: self.synced })
     }
 
-    /// Keeps a request that the destination has refused for good in `refused/`; returns its path, or `None` when that is
-    /// full. The file has a line of JSON with the reason, and then the request.
+    /// Keeps a request that the destination has refused for good in `refused/`, on the disk; returns its path, or `None` when
+    /// that is full. The file has a line of JSON with the reason, and then the request.
     ///
     /// # Errors
     /// The system's.
@@ -368,6 +369,8 @@ impl Spool {
 
     /// Writes the unsynced records to a new segment, which takes the place of those records only when it is synced.
     fn rewrite(&mut self) -> io::Result<()> {
+        // Settled records of the old segment are in no other one, and a loss of power can remove them.
+        self.save_cursor()?;
         let name = self.new_name(self.synced);
         let temporary = self.directory.join(name.file_name() + directory::UNFINISHED);
         let written = Writer::create(&temporary, name).and_then(|mut writer| {
@@ -404,6 +407,7 @@ impl Spool {
 
     /// Removes the file of a segment. A file that cannot be removed is found and removed at the next start.
     fn remove(&mut self, name: Name) {
+        self.walk.close(name);
         let path = self.directory.join(name.file_name());
         self.is_directory_unsynced = true;
         if let Err(error) = fs::remove_file(&path)

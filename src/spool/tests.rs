@@ -10,7 +10,7 @@ pub(super) mod faults {
     use std::collections::{BTreeMap, BTreeSet};
     use std::fs::{self, File};
     use std::io;
-    use std::os::unix::fs::MetadataExt as _;
+    use std::os::unix::fs::{FileExt as _, MetadataExt as _};
     use std::path::{Path, PathBuf};
 
     #[derive(Default)]
@@ -21,6 +21,8 @@ pub(super) mod faults {
         lens: BTreeMap<u64, u64>,
         /// The segments whose names are synced.
         names: BTreeSet<PathBuf>,
+        /// The synced content of each cursor, by its inode.
+        cursors: BTreeMap<u64, Vec<u8>>,
     }
 
     thread_local! {
@@ -46,10 +48,28 @@ pub(super) mod faults {
         DISK.with_borrow_mut(|disk| disk.names.extend(super::segments(directory)));
     }
 
+    pub(crate) fn note_cursor_synced(file: &File) {
+        let metadata = file.metadata().unwrap();
+        let mut content = vec![0; metadata.len() as usize];
+        file.read_exact_at(&mut content, 0).unwrap();
+        DISK.with_borrow_mut(|disk| disk.cursors.insert(metadata.ino(), content));
+    }
+
+    /// What the file `cursor` has after a loss of power, if nothing was written that was not synced.
+    pub(crate) fn synced_cursor(directory: &Path) -> Vec<u8> {
+        let inode = fs::metadata(directory.join("cursor")).unwrap().ino();
+        DISK.with_borrow(|disk| disk.cursors[&inode].clone())
+    }
+
     /// The length that this segment has at least after a loss of power. `None`: its name may be gone.
     pub(crate) fn synced_len(path: &Path) -> Option<u64> {
+        DISK.with_borrow(|disk| disk.names.contains(path)).then(|| file_len(path))
+    }
+
+    /// The length that this file has at least after a loss of power, if its name is there.
+    pub(crate) fn file_len(path: &Path) -> u64 {
         let inode = fs::metadata(path).unwrap().ino();
-        DISK.with_borrow(|disk| disk.names.contains(path).then(|| disk.lens.get(&inode).copied().unwrap_or(0)))
+        DISK.with_borrow(|disk| disk.lens.get(&inode).copied().unwrap_or(0))
     }
 }
 
@@ -359,6 +379,57 @@ fn records_of_a_segment_that_cannot_be_synced_go_to_another_one() {
 }
 
 #[test]
+fn settled_records_of_a_segment_that_cannot_be_synced_are_not_damaged_after_a_loss_of_power() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut spool = open(directory.path());
+    append(&mut spool, 1..=3);
+    (1..=2).for_each(|number| assert_eq!(take_one(&mut spool), number));
+    (1..=2).for_each(|number| spool.acknowledge(number));
+    spool.forget_settled();
+    faults::plan(vec![true]);
+    spool.sync().unwrap();
+    drop(spool);
+    let [old, new] = &segments(directory.path())[..] else { panic!("two segments") };
+    assert_eq!((faults::synced_len(old), faults::synced_len(new)), (Some(0), Some(fs::metadata(new).unwrap().len())));
+    fs::write(old, b"").unwrap();
+    fs::write(directory.path().join("cursor"), faults::synced_cursor(directory.path())).unwrap();
+    let mut spool = Spool::open(directory.path(), LIMITS).unwrap().0;
+    assert_eq!(take_all(&mut spool), (vec![3], vec![]));
+}
+
+#[test]
+fn a_refused_request_is_on_the_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let spool = open(directory.path());
+    for plan in [vec![true], vec![true, false]] {
+        faults::plan(plan);
+        assert!(spool.keep_refused("1-1", 7, "why", b"request").is_err());
+    }
+    let path = spool.keep_refused("1-1", 7, "why", b"request").unwrap().unwrap();
+    assert!(fs::read(&path).unwrap().ends_with(b"\nrequest"));
+    assert_eq!(faults::file_len(&path), fs::metadata(&path).unwrap().len());
+}
+
+#[test]
+fn a_removed_segment_is_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut spool = open(directory.path());
+    append(&mut spool, 1..=3);
+    spool.sync().unwrap();
+    take_all(&mut spool);
+    let open_segments = || {
+        let links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| fs::read_link(entry.unwrap().path()));
+        let is_segment =
+            |path: &PathBuf| path.starts_with(directory.path()) && path.to_string_lossy().contains(".spool");
+        links.flatten().filter(is_segment).count()
+    };
+    assert_eq!(open_segments(), 2, "it is written and read");
+    (1..=3).for_each(|number| spool.acknowledge(number));
+    spool.tidy().unwrap();
+    assert_eq!((segments(directory.path()).len(), open_segments()), (0, 0));
+}
+
+#[test]
 fn a_write_that_fails_appends_nothing_and_the_next_one_continues() {
     let directory = tempfile::tempdir().unwrap();
     let mut spool = open(directory.path());
@@ -387,8 +458,12 @@ fn synced_records_that_are_missing_at_the_end_are_counted() {
     assert_eq!(take_all(&mut spool), (vec![1, 2, 3, 5], vec![(1, 4)]));
 }
 
-/// What a loss of power leaves: synced bytes, and any prefix of the others. Names that were not synced may be gone.
+/// What a loss of power leaves: synced bytes, and any prefix of the others. Names that were not synced may be gone, and so may
+/// what the cursor says.
 fn lose_power(directory: &Path, random: &mut impl FnMut(u64) -> u64) {
+    if random(2) == 0 {
+        fs::write(directory.join("cursor"), faults::synced_cursor(directory)).unwrap();
+    }
     for path in segments(directory) {
         let len = fs::metadata(&path).unwrap().len();
         match faults::synced_len(&path) {
@@ -453,7 +528,8 @@ fn whatever_happens_synced_records_are_taken_in_order_and_nothing_is_lost() {
                     let first = spool.taken.acknowledged().number;
                     let last = spool.end.number - 1;
                     assert!(first <= acknowledged + 1, "seed {seed}, step {step}");
-                    assert!(last >= synced, "seed {seed}, step {step}");
+                    // Records that are settled before their sync is due are not synced.
+                    assert!(last.max(acknowledged) >= synced, "seed {seed}, step {step}");
                     assert!(is_power_lost || last == appended, "seed {seed}, step {step}");
                     (appended, acknowledged, next) = (last, first - 1, first);
                     synced = appended;
@@ -470,7 +546,7 @@ fn whatever_happens_synced_records_are_taken_in_order_and_nothing_is_lost() {
 }
 
 #[test]
-fn records_that_the_destination_takes_at_once_are_never_synced() {
+fn records_that_are_settled_before_their_sync_is_due_are_never_synced() {
     let directory = tempfile::tempdir().unwrap();
     let mut spool = open(directory.path());
     for number in 1..=30 {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::reader::{Damage, Reader, Step};
 use super::record::Position;
-use super::segment::Segment;
+use super::segment::{Name, Segment};
 
 /// A record, or what was lost in its place.
 #[derive(Debug)]
@@ -71,6 +71,13 @@ impl Walk {
     pub(super) fn continue_at(&mut self, next: Position) {
         self.next = next;
         self.reader = None;
+    }
+
+    /// Closes the file of this segment if it is open: the disk keeps the space of a removed file until then.
+    pub(super) fn close(&mut self, name: Name) {
+        if self.reader.as_ref().is_some_and(|reader| reader.name == name) {
+            self.reader = None;
+        }
     }
 
     /// Takes a step in these segments, up to the position `end`, which is behind the last record; without one, up to the last

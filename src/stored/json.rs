@@ -1,5 +1,6 @@
 //! JSON lines, as the JSON encoder writes them, to events.
 //!
+//! A compact line names its source, which an earlier line of the file defines: that becomes the origin and the resource of the event.
 //! What JSON does not tell apart stays as it is in JSON: bytes become texts in base64, and doubles that are not finite become
 //! the texts that stand for them. Written again, a line is the same.
 
@@ -20,11 +21,14 @@ struct Line<'a> {
     #[serde(borrow)]
     time: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    observed_time: Cow<'a, str>,
+    observed_time: Option<Cow<'a, str>>,
+    #[serde(default)]
+    delay_ns: i64,
+    /// `None`: the line defines a source.
     #[serde(borrow)]
-    kind: Cow<'a, str>,
+    kind: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    name: Cow<'a, str>,
+    name: Option<Cow<'a, str>>,
     severity: Option<String>,
     trace_id: Option<String>,
     span_id: Option<String>,
@@ -40,7 +44,11 @@ struct Line<'a> {
     #[serde(default)]
     resource: Map<String, Json>,
     #[serde(borrow)]
-    origin: Origin<'a>,
+    origin: Option<Origin<'a>>,
+    #[serde(borrow)]
+    source: Option<Cow<'a, str>>,
+    /// Sequence, offset and length, beside a source.
+    position: Option<(Option<u64>, u64, u64)>,
 }
 
 #[derive(Deserialize)]
@@ -114,36 +122,53 @@ struct Origin<'a> {
     peer: Cow<'a, str>,
     connection: u64,
     sequence: Option<u64>,
-    offset: u64,
-    length: u64,
+    /// Absent in the definition of a source.
+    offset: Option<u64>,
+    length: Option<u64>,
+}
+
+impl Origin<'_> {
+    fn parts(&self) -> OriginParts<'_> {
+        let Origin { protocol, version, listener, peer, connection, .. } = self;
+        OriginParts { protocol, version: version.as_deref(), listener, peer, connection: *connection }
+    }
 }
 
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
     Json::deserialize(deserializer).map(Some)
 }
 
-/// Adds the event of a line to the batch.
+/// Adds the event of a line to the batch. A line that defines a source adds none.
 ///
 /// # Errors
-/// The line is no event; nothing is added.
+/// The line is no event, or names a source that no line before it defines; nothing is added.
 pub fn read(line: &[u8], out: &mut Rebuilder) -> Result<(), String> {
-    add(parse(line)?, out)
+    match parse(line)? {
+        Line { kind: None, source: Some(id), origin: Some(origin), resource: attributes, .. } => {
+            out.define_source(&id, origin.parts(), resource(attributes)?);
+            Ok(())
+        }
+        line => add(line, out),
+    }
 }
 
 /// The same if all events of the batch are of the listener that this one is of. `false`: they are not, and nothing is added.
 ///
 /// # Errors
-/// As for [`read`].
+/// As for [`read`]; and the line defines or names a source.
 pub fn read_of_listener(line: &[u8], out: &mut Rebuilder) -> Result<bool, String> {
     let line = parse(line)?;
-    for (key, name) in [("protocol", &line.origin.protocol), ("listener", &line.origin.listener)] {
+    let (None, Some(origin)) = (&line.source, &line.origin) else {
+        return Err("it has no `origin`, or a `source` as lines of `fields = \"compact\"` have it".to_owned());
+    };
+    for (key, name) in [("protocol", &origin.protocol), ("listener", &origin.listener)] {
         // They are parts of file names.
         let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
         if !is_plain || !(1..=64).contains(&name.len()) {
             return Err(format!("`origin.{key}` is no name: 1 to 64 characters of A-Z a-z 0-9 _ -"));
         }
     }
-    let (builder, Origin { protocol, listener, .. }) = (out.builder(), &line.origin);
+    let (builder, Origin { protocol, listener, .. }) = (out.builder(), origin);
     if !builder.is_empty() && (builder.origin().protocol != *protocol || *builder.origin().listener != **listener) {
         return Ok(false);
     }
@@ -154,31 +179,53 @@ fn parse(line: &[u8]) -> Result<Line<'_>, String> {
     serde_json::from_slice(line).map_err(|error| error.to_string())
 }
 
+fn wrong<T>(what: &str) -> Result<T, String> {
+    Err(format!("`{what}` is not as events have it"))
+}
+
 fn add(line: Line<'_>, out: &mut Rebuilder) -> Result<(), String> {
-    let wrong = |what: &str| Err(format!("`{what}` is not as events have it"));
-    let Some(observed) = time(&line.observed_time) else { return wrong("observed_time") };
-    let at = line.time.as_deref().map(time);
-    if at == Some(None) {
-        return wrong("time");
-    }
-    let Some(data) = data(&line, out) else { return wrong(&line.kind) };
-    let Origin { protocol, version, listener, peer, connection, sequence, offset, length } = &line.origin;
-    let version = version.as_deref();
-    out.set_origin(OriginParts { protocol, version, listener, peer, connection: *connection });
-    let Some(resource) = line.resource.into_iter().map(|(key, value)| Some((key, scalar(value)?))).collect() else {
-        return wrong("resource");
+    let at = match line.time.as_deref().map(time) {
+        Some(None) => return wrong("time"),
+        at => at.flatten(),
     };
-    out.set_resource(resource);
+    let observed = match (&line.observed_time, at) {
+        (Some(text), _) => time(text),
+        (None, Some(at)) if line.source.is_some() => at.0.checked_add_signed(line.delay_ns).map(UnixNanos),
+        (None, _) => None,
+    };
+    let Some(observed) = observed else { return wrong("observed_time") };
+    let Some(name) = &line.name else { return wrong("name") };
+    let Some(data) = data(&line, out) else { return wrong(line.kind.as_deref().unwrap_or("kind")) };
+    let position = match (&line.source, &line.origin, line.position) {
+        (Some(id), None, Some((sequence, offset, length))) => {
+            if !out.set_source(id) {
+                return Err(format!("no line before it defines the source {id}"));
+            }
+            Position { sequence, offset, length }
+        }
+        (None, Some(origin), None) => {
+            let (Some(offset), Some(length)) = (origin.offset, origin.length) else { return wrong("origin") };
+            let resource = resource(line.resource)?;
+            out.set_origin(origin.parts());
+            out.set_resource(resource);
+            Position { sequence: origin.sequence, offset, length }
+        }
+        _ => return Err("it has neither an `origin` nor a `source` and a `position`".to_owned()),
+    };
     let attributes = members(&line.attributes, out);
-    let name = out.key(&line.name);
-    let position = Position { sequence: *sequence, offset: *offset, length: *length };
-    out.push(Header { name, time: at.flatten(), observed, position }, &attributes, data);
+    let name = out.key(name);
+    out.push(Header { name, time: at, observed, position }, &attributes, data);
     Ok(())
+}
+
+fn resource(attributes: Map<String, Json>) -> Result<Vec<(String, ResourceValue)>, String> {
+    let attributes = attributes.into_iter().map(|(key, value)| Some((key, scalar(value)?)));
+    attributes.collect::<Option<_>>().map_or_else(|| wrong("resource"), Ok)
 }
 
 /// `None`: it is not as its kind has it.
 fn data(line: &Line<'_>, out: &mut Rebuilder) -> Option<Data> {
-    Some(match &*line.kind {
+    Some(match line.kind.as_deref()? {
         "log" => {
             let trace_id = line.trace_id.as_deref().map(hex);
             let span_id = line.span_id.as_deref().map(hex).map(|id| id.map(SpanId));

@@ -20,6 +20,8 @@ use crate::event::{
 #[derive(Debug)]
 pub struct Rebuilder {
     builder: BatchBuilder,
+    /// The sources that compact lines can name, by their ids.
+    sources: HashMap<String, (Arc<Origin>, Arc<Resource>), RandomState>,
     names: HashMap<&'static str, Name, RandomState>,
 }
 
@@ -49,7 +51,7 @@ impl Default for Rebuilder {
     fn default() -> Self {
         let origin = Origin::new("", "".into(), "".into(), 0);
         let names = Name::all().map(|name| (name.as_str(), name)).collect();
-        Rebuilder { builder: BatchBuilder::new(Arc::new(origin)), names }
+        Rebuilder { builder: BatchBuilder::new(Arc::new(origin)), sources: HashMap::default(), names }
     }
 }
 
@@ -61,13 +63,9 @@ impl Rebuilder {
 
     /// Sets the origin of the next events.
     pub fn set_origin(&mut self, parts: OriginParts<'_>) {
-        let known = self.builder.origin();
-        if OriginParts::of(known) == parts {
-            return;
+        if OriginParts::of(self.builder.origin()) != parts {
+            self.builder.set_origin(Arc::new(parts.origin()));
         }
-        let OriginParts { protocol, version, listener, peer, connection } = parts;
-        let origin = Origin::new(constant(protocol), listener.into(), peer.into(), connection);
-        self.builder.set_origin(Arc::new(version.map(|version| origin.with_version(version)).unwrap_or(origin)));
     }
 
     /// Sets the resource of the next events.
@@ -75,6 +73,23 @@ impl Rebuilder {
         if !is_same(self.builder.resource().attributes(), &attributes) {
             self.builder.set_resource(Arc::new(Resource::new(attributes)));
         }
+    }
+
+    /// Events can have this source from now on.
+    pub fn define_source(&mut self, id: &str, origin: OriginParts<'_>, resource: Vec<(String, ResourceValue)>) {
+        self.sources.insert(id.to_owned(), (Arc::new(origin.origin()), Arc::new(Resource::new(resource))));
+    }
+
+    /// Sets the source of the next events. `false`: it is not defined.
+    pub fn set_source(&mut self, id: &str) -> bool {
+        let Some((origin, resource)) = self.sources.get(id) else { return false };
+        if !Arc::ptr_eq(self.builder.origin(), origin) {
+            self.builder.set_origin(origin.clone());
+        }
+        if !Arc::ptr_eq(self.builder.resource(), resource) {
+            self.builder.set_resource(resource.clone());
+        }
+        true
     }
 
     /// A key: a name of ours, or one of the peer.
@@ -124,6 +139,12 @@ impl<'a> OriginParts<'a> {
             peer: &origin.peer,
             connection: origin.connection,
         }
+    }
+
+    fn origin(self) -> Origin {
+        let OriginParts { protocol, version, listener, peer, connection } = self;
+        let origin = Origin::new(constant(protocol), listener.into(), peer.into(), connection);
+        version.map(|version| origin.with_version(version)).unwrap_or(origin)
     }
 }
 

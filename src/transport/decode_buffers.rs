@@ -11,7 +11,7 @@ const MAX_OUTPUTS: usize = 16;
 /// … and the largest that is kept.
 const MAX_OUTPUT_BYTES: usize = 128 << 10;
 
-/// The outputs that no request uses: each knows how much room the batch of a request needs. The
+/// The outputs that no request uses. The batch of each is made with the capacity that its last batch has needed. The
 /// [`Ticker`](super::ticker::Ticker) clears them every second.
 #[derive(Default)]
 pub(super) struct DecodeBuffers {

@@ -146,8 +146,9 @@ fn agents_without_an_id_are_stopped_when_all_of_their_address_have_opened_their_
         let _ = agent.session.receive(&wire::heartbeat(b'T'), now(seconds(second)), &mut agent.out);
         agent.out.reply[..] == [3]
     };
-    // The first agent opens its connection, which counts for the second one.
-    let first = Peer::data(&hq, ONE, UNTRACED, Duration::ZERO).unwrap();
+    // The first agent opens its connection, which counts for the second one, and sends an event over it.
+    let mut first = Peer::data(&hq, ONE, UNTRACED, Duration::ZERO).unwrap();
+    first.enter(Duration::ZERO);
     let third = Peer::data(&hq, OTHER, UNTRACED, Duration::ZERO).unwrap();
     for second in 1..=20 {
         assert!(!stopped_at(second, &mut agents[1]), "it has no data connection after {second} s");

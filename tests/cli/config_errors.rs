@@ -518,3 +518,14 @@ fn a_limit_of_bytes_below_the_size_of_one_file_is_an_error() {
     }
     assert_eq!(errors("keep_bytes = \"1MiB\"\nrotate_bytes = \"1MiB\"\n"), Ok(()));
 }
+
+#[test]
+fn compact_fields_are_for_json_lines_of_files_and_of_standard_output() {
+    let text = "[sinks.a]\ntype = \"stdout\"\nformat = \"text\"\nfields = \"compact\"\n";
+    assert_eq!(summary(text), ["4:10: `fields` is for format = \"json\"; remove it, or set format = \"json\""]);
+    let text = "[sinks.a]\ntype = \"file\"\nfields = \"short\"\n";
+    assert_eq!(summary(text), ["3:10: `fields` cannot be \"short\"; allowed: \"full\" or \"compact\""]);
+    let text = "[sinks.a]\ntype = \"tcp\"\naddress = \"localhost:1\"\nfields = \"compact\"\n";
+    let [error] = &summary(text)[..] else { panic!("one error") };
+    assert!(error.starts_with("4:1: unknown key `fields` in [sinks.a]"), "{error}");
+}

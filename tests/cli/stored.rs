@@ -1,10 +1,14 @@
 //! `decode events` and `decode parquet`: stored events read again, filtered, and as profiles.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use tributary::event::Batch;
+use tributary::sink::encode::{Encoder, Fields, Format};
+use tributary::stored::{Rebuilder, json};
 
 use crate::live::binary::{Ended, run};
 
@@ -54,6 +58,71 @@ fn event_files_are_printed_as_they_are_plain_and_compressed() {
         assert!(ended.stdout == lines, "{name}");
         assert!(ended.stderr.is_empty(), "{}", ended.stderr);
     }
+}
+
+/// Files of JSON lines with the same events, as a sink with `fields = "compact"` writes them.
+fn compact(lines: &str) -> String {
+    let (mut rebuilder, mut batches) = (Rebuilder::default(), Vec::new());
+    for line in lines.lines() {
+        json::read(line.as_bytes(), &mut rebuilder).unwrap();
+        if rebuilder.is_full() {
+            batches.push(rebuilder.take());
+        }
+    }
+    batches.push(rebuilder.take());
+    let mut encoder = Encoder::new(Format::Json).with_fields(Fields::Compact);
+    let (mut out, mut defined) = (Vec::new(), HashSet::new());
+    for event in batches.iter().flat_map(Batch::events) {
+        if let Some(source) = encoder.source(event)
+            && defined.insert(source.id().to_owned())
+        {
+            out.extend_from_slice(source.line());
+        }
+        encoder.encode(event, &mut out);
+    }
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn compact_files_are_read_like_full_ones() {
+    let lines = recorded();
+    let short = compact(&lines);
+    assert!(short.len() < lines.len() * 3 / 4, "{} bytes instead of {}", short.len(), lines.len());
+    let (_directory, full) = stored("full.ndjson", lines.as_bytes());
+    let (_directory, short_file) = stored("short.ndjson", short.as_bytes());
+    let first = lines.lines().next().unwrap();
+    let time = serde_json::from_str::<Value>(first).unwrap()["observed_time"].as_str().unwrap().to_owned();
+    for arguments in [
+        &[][..],
+        &["--where", "kind=span"],
+        &["--where", "listener=decode", "--where", "protocol=datadog"],
+        &["--since", &time],
+        &["--until", &time],
+        &["--format", "text"],
+        &["--as", "folded", "--sample", "calls", "--where", "protocol=bytefrog"],
+    ] {
+        let [of_full, of_short] = [&full, &short_file].map(|path| events(&[arguments, &[path.as_str()]].concat()));
+        assert!(of_full.stdout == of_short.stdout, "{arguments:?}");
+        assert_eq!(of_short.stderr, of_full.stderr, "{arguments:?}");
+    }
+    assert!(events(&[&short_file]).stdout == lines);
+    // The reader of profiles, which decodes only what it needs.
+    let [of_full, of_short] = [&full, &short_file]
+        .map(|path| run(&["decode", "bytefrog", "--as", "folded", "--sample", "calls", path.as_str()]));
+    assert!(!of_full.stdout.is_empty());
+    assert_eq!((of_short.stdout, of_short.stderr), (of_full.stdout, of_full.stderr));
+}
+
+#[test]
+fn events_of_a_compact_file_without_its_start_are_left_out_until_their_source_is_defined() {
+    let lines = recorded();
+    let short = compact(&lines);
+    let (definition, rest) = short.split_once('\n').unwrap();
+    assert!(definition.starts_with("{\"source\":"), "{definition}");
+    let (_directory, path) = stored("x", format!("{rest}{short}").as_bytes());
+    let ended = events(&[&path]);
+    assert!(ended.stdout.ends_with(&lines) && ended.stdout.len() < 2 * lines.len());
+    assert!(ended.stderr.contains("could not be read, the first of them line 1"), "{}", ended.stderr);
 }
 
 #[test]

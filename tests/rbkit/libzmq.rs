@@ -151,17 +151,19 @@ async fn a_restarted_libzmq_process_is_connected_and_asked_again() {
     let mut seen = 0;
     for message in [published[2], published[1]] {
         (peer, _) = peer.command("wait start_memory_profile 1".to_owned()).await;
+        let (publish, request) = peer.ports();
         loop {
             (peer, _) = peer.command(format!("publish {}", message.file)).await;
             let counter = message.counter().unwrap();
-            if daemon.events().iter().any(|event| event["origin"]["sequence"] == counter) {
+            // Handshakes have numbers of the request connection.
+            let is_published = |event: &Value| event["origin"]["peer"].as_str().unwrap().ends_with(&publish);
+            if daemon.events().iter().any(|event| is_published(event) && event["origin"]["sequence"] == counter) {
                 break;
             }
             assert!(seen < 1_000, "nothing arrives");
             seen += 1;
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
-        let (publish, request) = peer.ports();
         drop(peer);
         peer = Peer::start(&session, (&publish, &request), "PUB").unwrap();
         (peer, _) = peer.command(format!("handshake {}", handshakes[0].file)).await;

@@ -24,6 +24,7 @@ mod workloads;
 #[path = "../support/zico/mod.rs"]
 mod zico_support;
 
+mod compact;
 mod contained;
 mod encode;
 mod file;

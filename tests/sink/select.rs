@@ -17,11 +17,12 @@ use tributary::pipeline::options::{QueueOptions, WhenFull};
 use tributary::pipeline::{DeliveryOutcome, RequestedLevel, Sinks};
 use tributary::select::{Rule, Rules};
 use tributary::sink::AckLevel;
-use tributary::sink::encode::Format;
+use tributary::sink::encode::{Fields, Format};
 use tributary::sink::file::{self, File};
 use tributary::sink::http::{self, Http, SpoolOptions};
 use tributary::sink::otlp::{self, Otlp};
 
+use crate::compact;
 use crate::live::puppet::{Mood, Strings};
 use crate::live::{until, within};
 use crate::sink_file_support::files;
@@ -300,11 +301,15 @@ fn events(values: &[(Hidden, Place, usize)]) -> Batch {
 /// The files of every sink that has written these events under these rules; destinations are away, so spools keep all.
 async fn written(directory: &Path, batch: impl Fn() -> Batch, text: &str) -> Vec<(String, Vec<u8>)> {
     let mut sinks = Sinks::new(CancellationToken::new());
-    for format in Format::ALL {
-        let path = format!("{}/{}.out", directory.display(), format.as_str());
-        let options = file::Options { path, format, ..file::Options::default() };
+    for (name, format, fields) in [
+        ("json", Format::Json, Fields::Full),
+        ("compact", Format::Json, Fields::Compact),
+        ("text", Format::Text, Fields::Full),
+    ] {
+        let path = format!("{}/{name}.out", directory.display());
+        let options = file::Options { path, format, fields, ..file::Options::default() };
         let make = move || Ok(File::new(options.clone()).unwrap());
-        sinks.add_with(format.as_str(), QueueOptions::default(), rules(text), make);
+        sinks.add_with(name, QueueOptions::default(), rules(text), make);
     }
     let endpoint = "http://127.0.0.1:9/".parse::<hyper::Uri>().unwrap();
     let spool = Some(SpoolOptions { min_free_bytes: 0, ..SpoolOptions::at(directory.join("spool")) });
@@ -349,7 +354,9 @@ fn no_removed_or_hashed_value_is_anywhere_in_what_a_sink_writes() {
     let found = |values: &[(Hidden, Place, usize)], text: &str| {
         let directory = tempfile::tempdir().unwrap();
         let written = runtime.block_on(written(directory.path(), || events(values), text));
-        assert_eq!(written.iter().filter(|(name, _)| name.ends_with(".out")).count(), 2);
+        assert_eq!(written.iter().filter(|(name, _)| name.ends_with(".out")).count(), 3);
+        let of = |name: &str| &written.iter().find(|(of, _)| of == name).unwrap().1;
+        assert!(compact::full(&compact::read(of("compact.out"))) == *of("json.out"), "the same events");
         let spools = ["http", "otlp"].map(|sink| format!("spool/{sink}/"));
         for spool in &spools {
             assert!(written.iter().any(|(name, bytes)| name.starts_with(spool) && contains(bytes, b"SHOWN-ATTRIBUTE")));
@@ -382,7 +389,7 @@ fn no_removed_or_hashed_value_is_anywhere_in_what_a_sink_writes() {
         Hidden::Bytes((128..137).collect()),
     ] {
         let written = found(&[(hidden.clone(), Place::Named, 0)], "");
-        for sink in ["json.out", "text.out", "spool/http/", "spool/otlp/"] {
+        for sink in ["json.out", "compact.out", "text.out", "spool/http/", "spool/otlp/"] {
             let mut of_sink = written.iter().filter(|(name, _)| name.starts_with(sink));
             let is_there = of_sink.any(|(_, bytes)| hidden.forms().iter().any(|form| contains(bytes, form)));
             assert!(is_there, "{hidden:?} in {sink}");

@@ -14,8 +14,9 @@ pub(crate) fn mark(upload: u64, event: u64) -> String {
     format!("n-{upload}-{event}")
 }
 
-/// A request with an upload, version 3 of the protocol, whose events each have so many bytes of text.
-pub(crate) fn upload(number: u64, bytes: usize) -> Vec<u8> {
+/// A request with an upload, version 3 of the protocol, whose events each have so many bytes of text. A machine that has sent it so
+/// many times before has set its clocks again.
+pub(crate) fn upload(number: u64, bytes: usize, times: u32) -> Vec<u8> {
     type Singular = (Vec<u8>, String, i64, Option<Variant<'static>>);
     type Aggregate = (Vec<u8>, String, String, u32, Option<Variant<'static>>);
     // The id of UpdaterFailure, whose payload is two texts.
@@ -28,7 +29,7 @@ pub(crate) fn upload(number: u64, bytes: usize) -> Vec<u8> {
         })
         .collect();
     let site: BTreeMap<&str, &str> = BTreeMap::new();
-    let now = 1_700_000_000_000_000_000_i64;
+    let now = 1_700_000_000_000_000_000_i64 + i64::from(times) * 1_000_000_000;
     let bundle = (now, now, "eos-eos6.0-amd64-amd64.240115-103012.base", site, 0_u8, singular, Vec::<Aggregate>::new());
     let body = to_bytes(Context::new(LE, 0), &bundle).unwrap().bytes().to_vec();
     let hash: String = digest(&SHA512, &body).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();

@@ -128,7 +128,7 @@ impl Shared {
                 self.register(number);
                 continue;
             }
-            let request = upload(number, rng.below(2000) as usize);
+            let request = upload(number, rng.below(2000) as usize, 0);
             // As the agent does: the same bundle until it is acknowledged.
             let mut connection = None;
             while !self.is_over.load(SeqCst) {

@@ -39,6 +39,7 @@ struct State {
     messages: u64,
     bytes: u64,
     first_ts: String,
+    first_seq: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -95,12 +96,14 @@ impl Audit {
         self.total().waiting + self.stream.as_ref().map_or(0, Stream::waiting)
     }
 
-    /// Published and not consumed. `None`: that cannot be known, because a daemon has started after the first message.
+    /// Published and not consumed. `None`: that cannot be known, because a daemon has started after the first message, or the stream
+    /// has dropped that message, so its time is not known.
     fn difference(&self) -> Option<i64> {
-        let first: Timestamp = self.stream.as_ref()?.state.first_ts.parse().ok()?;
+        let state = &self.stream.as_ref()?.state;
+        let first: Timestamp = state.first_ts.parse().ok()?;
         let total = self.total();
-        let is_complete = total.started <= first.as_second() as f64;
-        is_complete.then_some(total.published as i64 - total.consumed as i64)
+        let is_complete = state.first_seq <= 1 && total.started <= first.as_second() as f64;
+        is_complete.then(|| total.not_consumed())
     }
 
     /// Why the sums do not add up. Empty: they do.
@@ -152,6 +155,8 @@ fn sums(of: &Sums) -> Value {
     json!({
         "received": of.received,
         "published": of.published,
+        "duplicates": of.duplicates,
+        "uncertain_duplicates": of.uncertain_duplicates,
         "consumed": of.consumed,
         "written": of.written,
         "waiting": of.waiting,
@@ -187,5 +192,25 @@ impl Stream {
             .collect();
         let State { messages, bytes, .. } = self.state;
         json!({ "name": self.name, "messages": messages, "bytes": bytes, "consumers": consumers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_and_consumed_are_compared_only_if_every_daemon_has_seen_the_first_message_of_the_stream() {
+        let difference = |first_seq: u64, started: f64| {
+            let text =
+                json!({ "messages": 1, "bytes": 1, "first_seq": first_seq, "first_ts": "1970-01-01T00:01:40.5Z" });
+            let state = serde_json::from_value(text).unwrap();
+            let stream = Some(Stream { name: "S".to_owned(), state, consumers: Vec::new() });
+            let sums = Sums { published: 3, consumed: 2, started, ..Sums::default() };
+            Audit { daemons: vec![("a".to_owned(), sums)], stream }.difference()
+        };
+        assert_eq!(difference(1, 100.0), Some(1));
+        assert_eq!(difference(1, 101.0), None);
+        assert_eq!(difference(2, 100.0), None, "the daemon may have started after the first message");
     }
 }

@@ -9,6 +9,10 @@ pub(super) struct Sums {
     pub(super) received: u64,
     /// To streams.
     pub(super) published: u64,
+    /// Of these: the stream had them before, and they count as published twice.
+    pub(super) duplicates: u64,
+    /// Of these: the stream had them before, and they count as published once or twice.
+    pub(super) uncertain_duplicates: u64,
     /// From streams, for the first time.
     pub(super) consumed: u64,
     /// To sinks that are no streams.
@@ -50,7 +54,7 @@ impl Sample<'_> {
 }
 
 impl Sums {
-    /// Reads the text of `/metrics`. `None`: it is none of a daemon that tells its sinks' types.
+    /// Reads the text of `/metrics`. `None`: it has no types of sinks, so it is not of a daemon of this version.
     pub(super) fn of(text: &str) -> Option<Sums> {
         let samples = || text.lines().filter_map(Sample::of);
         let types = samples().filter(|sample| sample.name == "tributary_sink_info");
@@ -76,6 +80,10 @@ impl Sums {
                 ("tributary_sink_events", Some("failed")) => sums.failed += count,
                 ("tributary_sink_events", Some("shed")) => sums.shed += count,
                 ("tributary_sink_events", Some("filtered")) => sums.filtered += count,
+                ("tributary_duplicate_events", _) if sample.label("attempt") == Some("first") => {
+                    sums.duplicates += count;
+                }
+                ("tributary_duplicate_events", _) => sums.uncertain_duplicates += count,
                 ("tributary_sink_events_in_flight", _) => sums.waiting += sample.value as i64,
                 ("tributary_redelivered_events", _) => sums.repeats += count,
                 ("tributary_unaccounted_bytes", _) => sums.unaccounted_bytes += sample.value as i64,
@@ -87,10 +95,19 @@ impl Sums {
         Some(sums)
     }
 
+    /// Published and not consumed: the number nearest to 0 that the counters allow. Negative: consumed and not published.
+    pub(super) fn not_consumed(&self) -> i64 {
+        let most = self.published as i64 - self.duplicates as i64 - self.consumed as i64;
+        let least = most - self.uncertain_duplicates as i64;
+        if least > 0 { least } else { most.min(0) }
+    }
+
     /// Adds those of another daemon.
     pub(super) fn add(&mut self, other: &Sums) {
         self.received += other.received;
         self.published += other.published;
+        self.duplicates += other.duplicates;
+        self.uncertain_duplicates += other.uncertain_duplicates;
         self.consumed += other.consumed;
         self.written += other.written;
         self.failed += other.failed;
@@ -116,6 +133,8 @@ mod tests {
             tributary_redelivered_events_total{listener=\"s\"} 4\n\
             tributary_sink_info{sink=\"stream\",type=\"nats\"} 1\ntributary_sink_info{sink=\"files\",type=\"file\"} 1\n\
             tributary_sink_events_total{sink=\"stream\",outcome=\"written\"} 3\n\
+            tributary_duplicate_events_total{sink=\"stream\",attempt=\"first\"} 2\n\
+            tributary_duplicate_events_total{sink=\"stream\",attempt=\"repeated\"} 1\n\
             tributary_sink_events_total{sink=\"files\",outcome=\"written\"} 7\n\
             tributary_sink_events_total{sink=\"files\",outcome=\"failed\"} 2\n\
             tributary_sink_events_in_flight{sink=\"stream\"} 2\ntributary_unaccounted_bytes{listener=\"a\",protocol=\"zico\"} 0\n\
@@ -124,6 +143,8 @@ mod tests {
         let expected = Sums {
             received: 5,
             published: 3,
+            duplicates: 2,
+            uncertain_duplicates: 1,
             consumed: 15,
             written: 7,
             failed: 2,
@@ -134,5 +155,17 @@ mod tests {
         };
         assert_eq!(sums, expected);
         assert_eq!(Sums::of("tributary_events_total 5\n"), None);
+    }
+
+    #[test]
+    fn duplicates_of_another_daemon_are_not_missing_and_those_of_a_repeated_attempt_may_be_of_either() {
+        let not_consumed = |published, duplicates, uncertain_duplicates, consumed| {
+            Sums { published, duplicates, uncertain_duplicates, consumed, ..Sums::default() }.not_consumed()
+        };
+        assert_eq!(not_consumed(20, 10, 0, 10), 0, "both daemons have published the same");
+        assert_eq!(not_consumed(10, 0, 10, 10), 0, "the first acknowledgement was lost");
+        assert_eq!(not_consumed(20, 0, 10, 10), 0, "the first attempt was lost, and the other daemon has published");
+        assert_eq!(not_consumed(30, 10, 5, 10), 5);
+        assert_eq!(not_consumed(30, 10, 5, 22), -2);
     }
 }

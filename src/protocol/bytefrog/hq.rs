@@ -15,8 +15,8 @@ use crate::protocol::Now;
 
 use super::command::{Command, Mode, Refusal};
 use super::options::{Options, Start};
-use super::run::{Run, RunStart, lock};
-use super::run_table::{RunTable, UNTRACED_ID};
+use super::run::{Run, RunStart, UNTRACED_ID, lock};
+use super::run_table::RunTable;
 use super::wire::Version;
 
 /// The HQ of one listener. Clones share it: each session has one, and so has everything that sends commands to agents.

@@ -33,6 +33,8 @@ use super::queue::{Body, Event, Marker, ReorderBuffer, UnresolvedEvents};
 use super::sequence::{Gap, Sequence};
 use super::wire::{Call, Version};
 
+/// The id of every agent that gets no id of its own.
+pub(super) const UNTRACED_ID: u8 = 127;
 /// Excludes every class.
 const EVERYTHING: &str = ".*";
 /// How often an agent retries after one of its threads was interrupted: the default of the original collector.
@@ -304,9 +306,10 @@ impl Run {
         }
     }
 
-    /// A method was called: a command that waits for that is sent.
+    /// A method was called: a command that waits for that is sent. Without a run id of its own, the agent may not have sent
+    /// this: data connections of agents at one address count for any of them.
     fn settle(&mut self) {
-        if self.agent.settle() {
+        if self.id != UNTRACED_ID && self.agent.settle() {
             self.outbox.extend(self.agent.take_pending(self.clock.elapsed));
             self.outbox.extend(self.agent.poll_drain(self.clock.elapsed));
             if !self.outbox.is_empty() {

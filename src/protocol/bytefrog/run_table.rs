@@ -14,12 +14,10 @@ use std::time::Duration;
 use crate::memory::address_group;
 
 use super::options::Options;
-use super::run::{Run, lock};
+use super::run::{Run, UNTRACED_ID, lock};
 
 /// Ids of traced runs: 0 to 126. Java reads the byte as signed.
 const IDS: usize = 127;
-/// The id of every agent that gets no id of its own.
-pub(super) const UNTRACED_ID: u8 = 127;
 /// The shortest time between two log lines about agents that get no id.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 

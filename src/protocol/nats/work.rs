@@ -1,7 +1,8 @@
 //! One message: its lines are made events again, a batch at a time.
 //!
 //! Lines that are no events are left out; the message then goes to the quarantine, and one loss tells of all of them. Where a
-//! batch ends depends on the message alone, so the parts of a message are the same each time that it is decoded.
+//! batch ends depends on the message alone, so its parts are the same each time that one version decodes it; a part is named by
+//! its lines, because another version can divide it otherwise.
 
 use std::mem::swap;
 use std::sync::Arc;
@@ -25,9 +26,9 @@ pub struct NatsWork {
     rebuilder: Rebuilder,
     /// The origin of losses: the listener itself.
     own: Option<Arc<Origin>>,
-    /// Where the line begins that is read next, and its number, from 1.
+    /// Where the line begins that is read next, and its number, from 0. A message has fewer lines than `max_inflated_bytes`.
     offset: u64,
-    number: u64,
+    number: u32,
     unread: Option<Unread>,
     quarantine_reason: Option<String>,
     is_short_of_memory: bool,
@@ -72,6 +73,11 @@ impl NatsWork {
     /// Whether there was no memory for a long line. Then the message must be decoded again later.
     pub fn is_short_of_memory(&self) -> bool {
         self.is_short_of_memory
+    }
+
+    /// The lines of which the events are in the batches up to now, and those that are left out.
+    pub fn lines(&self) -> u32 {
+        self.number
     }
 
     fn start(&mut self, lease: MemoryLease, out: &mut Output) -> Stage {
@@ -214,5 +220,46 @@ impl Work for NatsWork {
             RequestOutcome::Delivered => Response::empty(200),
             RequestOutcome::Unkept | RequestOutcome::Failed => Response::unavailable("its events are not delivered"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::event::{BatchBuilder, UnixNanos};
+    use crate::protocol::Head;
+
+    #[test]
+    fn the_lines_of_the_batches_follow_each_other_and_are_all_lines_of_the_message() {
+        let good = b"{\"time\":null,\"observed_time\":\"2026-01-01T00:00:00Z\",\"kind\":\"log\",\"name\":\"x\",\"severity\":\"INFO\",\
+            \"attributes\":{},\"resource\":{},\"origin\":{\"protocol\":\"endless\",\"listener\":\"web\",\
+            \"peer\":\"192.0.2.1:7\",\"connection\":3,\"offset\":0,\"length\":9}}\n";
+        let mut lines = [&good[..]; 1500];
+        lines[3] = b"no JSON\n";
+        let head = Head { method: String::new(), target: String::new(), headers: Vec::new() };
+        let request = Request { head, body: lines.concat().into(), number: 1 };
+        let mut work = NatsWork::new(request, Limits::default(), &MemoryBudget::unlimited());
+        let own = Arc::new(Origin::new("nats", "stream".into(), "peer".into(), 1));
+        let mut out = Output::new(BatchBuilder::new(own));
+        let now = Now { unix: UnixNanos(0), elapsed: Duration::ZERO };
+        let mut batches = Vec::new();
+        loop {
+            let flow = work.step(now, &mut out);
+            if !out.batch.is_empty() {
+                batches.push((out.batch.take().len(), work.lines()));
+            }
+            if flow != Flow::Again {
+                break;
+            }
+        }
+        assert_eq!(batches.pop(), Some((1, 1500)), "the loss");
+        let (mut first_line, mut left_out) = (0, 1);
+        for (events, end_line) in &batches {
+            assert_eq!(end_line - first_line, *events as u32 + left_out);
+            (first_line, left_out) = (*end_line, 0);
+        }
+        assert!(first_line == 1500 && batches.len() > 1);
     }
 }

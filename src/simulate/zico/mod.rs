@@ -104,7 +104,7 @@ impl Trace {
 
 impl Submission<'_> {
     /// The id of the trace, if it has a distributed context.
-    fn trace(&self) -> Option<&str> {
+    pub fn trace(&self) -> Option<&str> {
         self.context.map(|context| &*context.trace)
     }
 }

@@ -3,9 +3,12 @@
 //! Written by hand, because most of the collector's time is spent here: keys are constant pieces, text that the batch has
 //! marked as plain is copied, and what is constant for a connection is rendered once.
 
+use std::sync::Arc;
+
 use super::escape::{push_json_escaped, push_short, push_string, push_string_content};
 use super::number::{push_base64, push_f64, push_hex, push_i64, push_id, push_number, push_u64};
 use super::observed::Observed;
+use super::source::{Cache, Fields, Source};
 use super::time::{RepeatedTime, TimeFormat};
 use crate::event::{
     AttributeView, Attributes, DataView, EventView, FrameView, KeyView, Kind, Link, LossView, Member, Members,
@@ -21,9 +24,36 @@ pub struct JsonEncoder {
     observed: Observed,
     /// Other times.
     times: TimeFormat,
+    /// Of compact lines. `None`: lines have every field.
+    sources: Option<Cache>,
 }
 
 impl JsonEncoder {
+    /// An encoder of lines with these fields.
+    pub fn new(fields: Fields) -> Self {
+        JsonEncoder { sources: (fields == Fields::Compact).then(Cache::default), ..JsonEncoder::default() }
+    }
+
+    /// The source that the line of an event names; it must be defined before that line. `None`: the line has every field, as
+    /// those of losses have.
+    #[inline]
+    pub fn source(&mut self, event: EventView<'_>) -> Option<&Arc<Source>> {
+        match &mut self.sources {
+            Some(sources) if event.kind() != Kind::Loss => Some(sources.source(event)),
+            _ => None,
+        }
+    }
+
+    /// The nanoseconds from an event to its reading, which a compact line has instead of the time of reading. `None`: the line has
+    /// that.
+    #[inline]
+    fn delay(&self, event: EventView<'_>) -> Option<i64> {
+        if self.sources.is_none() || event.kind() == Kind::Loss {
+            return None;
+        }
+        event.observed().0.checked_signed_diff(event.time()?.0)
+    }
+
     /// Appends one event as a JSON line, line feed included.
     pub fn encode(&mut self, event: EventView<'_>, out: &mut Vec<u8>) {
         self.push_header(out, event);
@@ -35,6 +65,15 @@ impl JsonEncoder {
             DataView::Loss(loss) => push_loss(out, loss),
         }
         push_attributes(out, event.attribute_parts());
+        if let Some(source) = self.source(event) {
+            push(out, source.reference());
+            push_position(out, event.position());
+            if let Some(delay) = self.delay(event).filter(|delay| *delay != 0) {
+                push(out, b",\"delay_ns\":");
+                push_i64(out, delay);
+            }
+            return push(out, b"}\n");
+        }
         if !event.resource().attributes().is_empty() {
             push(out, b",\"resource\":");
             push(out, event.resource().rendered(render_resource));
@@ -48,7 +87,10 @@ impl JsonEncoder {
             Some(time) => {
                 push(out, b"{\"time\":\"");
                 self.happened.push(out, time);
-                push(out, self.observed.after_text(event.observed()));
+                match self.delay(event) {
+                    None => push(out, self.observed.after_text(event.observed())),
+                    Some(_) => push(out, b"\",\"kind\":\""),
+                }
             }
             None => {
                 push(out, b"{\"time\":null");
@@ -338,8 +380,29 @@ fn push_origin(out: &mut Vec<u8>, origin: &Origin, position: Position) {
     push(out, b"}");
 }
 
+/// Appends what follows the bracket of a position; `null` stands for a number of the message that there is not.
+fn push_position(out: &mut Vec<u8>, position: Position) {
+    match position.sequence {
+        Some(sequence) => push_u64(out, sequence),
+        None => push(out, b"null"),
+    }
+    push(out, b",");
+    push_u64(out, position.offset);
+    push(out, b",");
+    push_u64(out, position.length);
+    push(out, b"]");
+}
+
+/// Appends the member `resource`, with a comma before it, if it is not empty.
+pub(super) fn push_resource(out: &mut Vec<u8>, resource: &Resource) {
+    if !resource.attributes().is_empty() {
+        push(out, b",\"resource\":");
+        push(out, &render_resource(resource));
+    }
+}
+
 /// The part of an origin that is constant for a connection: an object without its closing brace.
-fn render_origin(origin: &Origin) -> Vec<u8> {
+pub(super) fn render_origin(origin: &Origin) -> Vec<u8> {
     let mut out = Vec::new();
     let text_member = |out: &mut Vec<u8>, piece: &[u8], text: &str| {
         push(out, piece);

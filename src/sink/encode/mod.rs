@@ -4,13 +4,17 @@ pub(in crate::sink) mod escape;
 pub mod json;
 mod number;
 mod observed;
+pub(in crate::sink) mod source;
 pub mod terminal;
 pub mod text;
 mod time;
 
+use std::sync::Arc;
+
 use crate::event::{EventView, TextView};
 use crate::options::Section;
 use crate::stored::row::RowEncoder;
+pub use source::{Fields, Source};
 
 /// The encoding of events: one record per event, each ends in a line feed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,9 +32,15 @@ impl Format {
     /// Every format of the configuration.
     pub const ALL: [Format; 2] = [Format::Json, Format::Text];
 
-    /// Reads the option `format`; its default is JSON lines.
-    pub(super) fn read(section: &mut Section<'_>) -> Format {
-        section.choice("format", Format::default(), &Format::ALL.map(|format| (format.as_str(), format)))
+    /// Reads the options `format` and `fields`; their defaults are JSON lines with every field.
+    pub(super) fn read(section: &mut Section<'_>) -> (Format, Fields) {
+        let format = section.choice("format", Format::default(), &Format::ALL.map(|format| (format.as_str(), format)));
+        let fields = section.choice("fields", Fields::default(), &Fields::ALL.map(|fields| (fields.as_str(), fields)));
+        if (format, fields) == (Format::Text, Fields::Compact) {
+            let help = "remove it, or set format = \"json\"";
+            section.error("fields", "`fields` is for format = \"json\"", Some(help.to_owned()));
+        }
+        (format, fields)
     }
 
     /// The name in configuration.
@@ -69,9 +79,23 @@ impl Encoder {
         Encoder { format, ..Encoder::default() }
     }
 
+    /// The same; JSON lines have these fields.
+    pub fn with_fields(self, fields: Fields) -> Self {
+        Encoder { json: json::JsonEncoder::new(fields), ..self }
+    }
+
     /// The same; text lines are made for a terminal.
     pub fn for_terminal(self, terminal: terminal::Terminal) -> Self {
         Encoder { terminal: Some(terminal), ..self }
+    }
+
+    /// The source that the line of an event names; it must be defined before that line. `None`: the line names none.
+    #[inline]
+    pub fn source(&mut self, event: EventView<'_>) -> Option<&Arc<Source>> {
+        match self.format {
+            Format::Json => self.json.source(event),
+            Format::Text | Format::Rows => None,
+        }
     }
 
     /// Appends one event and a line feed.

@@ -15,6 +15,7 @@ use super::tail;
 use crate::directories::directory_of;
 use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
+use crate::sink::encode::source::{Defined, Sources};
 use crate::sink::records::Records;
 
 /// Block size when written bytes are read again.
@@ -32,8 +33,12 @@ pub(super) struct Live {
     /// Device and inode, which identify a file under any name.
     identity: (u64, u64),
     len: u64,
+    /// So many of its first bytes are definitions of sources.
+    blank: u64,
     /// Records that were written to it here.
     records: u64,
+    /// The sources that were defined in it here.
+    defined: Defined,
     /// Bytes at the end that belong to no whole record and still have to be cut off.
     torn: u64,
     dirty: bool,
@@ -50,6 +55,8 @@ struct Unsynced {
     start: u64,
     bytes: u64,
     records: u64,
+    /// The sources of the records.
+    sources: Sources,
     /// Checksum of the bytes, to find out whether the system still has them. Kept under [`Fsync::Interval`] only.
     crc: Crc,
 }
@@ -74,7 +81,9 @@ impl Live {
             file,
             identity: (metadata.dev(), metadata.ino()),
             len: 0,
+            blank: 0,
             records: 0,
+            defined: Defined::default(),
             torn: 0,
             dirty: false,
             given_up: false,
@@ -118,7 +127,12 @@ impl Live {
     pub(super) fn is_in_place(&mut self) -> bool {
         match fs::metadata(&self.path) {
             Ok(metadata) if (metadata.dev(), metadata.ino()) == self.identity => {
-                self.len = metadata.len().saturating_sub(self.torn);
+                let len = metadata.len().saturating_sub(self.torn);
+                if len < self.len {
+                    self.defined.clear();
+                    self.blank = 0;
+                }
+                self.len = len;
                 true
             }
             Ok(_) => false,
@@ -135,6 +149,11 @@ impl Live {
     /// Length in bytes, whole records only.
     pub(super) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Whether it has no record: it is empty, or has definitions of sources only.
+    pub(super) fn is_blank(&self) -> bool {
+        self.len == self.blank
     }
 
     /// Records that were written to it since it was opened.
@@ -157,6 +176,19 @@ impl Live {
         self.unsynced.records
     }
 
+    /// The length of the definitions that [`Live::replace`] would write.
+    pub(super) fn unsynced_sources_bytes(&self) -> usize {
+        self.unsynced.sources.bytes()
+    }
+
+    /// Removes everything from a file that has no record.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn empty(&self) -> io::Result<()> {
+        if self.blank > 0 { self.file.set_len(0) } else { Ok(()) }
+    }
+
     /// The open file.
     pub(super) fn file(&self) -> &fs::File {
         &self.file
@@ -165,6 +197,44 @@ impl Live {
     /// When it was opened.
     pub(super) fn opened(&self) -> Instant {
         self.opened
+    }
+
+    /// The definitions of those of the sources that the file does not define.
+    pub(super) fn missing(&mut self, sources: &Sources) -> Vec<u8> {
+        self.defined.make_room(sources.len());
+        let missing = sources.iter().filter(|source| !self.defined.contains(source));
+        missing.flat_map(|source| source.line()).copied().collect()
+    }
+
+    /// Writes `definitions`, which [`Live::missing`] has returned for these sources; records may name the sources then.
+    ///
+    /// # Errors
+    /// The system's. The file then ends as before.
+    pub(super) fn define(&mut self, sources: &Sources, definitions: &[u8], disk: &Disk) -> io::Result<()> {
+        if !definitions.is_empty() {
+            self.cut()?;
+            let (written, result) = write_counted(&self.file, definitions);
+            self.dirty |= written > 0;
+            if result.is_err() {
+                self.torn = written as u64;
+                self.cut_now();
+                return result;
+            }
+            if self.is_blank() {
+                self.blank += written as u64;
+            }
+            self.len += written as u64;
+            if disk.fsync == Fsync::Interval {
+                self.unsynced.add(definitions, 0);
+            }
+        }
+        for source in sources.iter() {
+            self.defined.add(source);
+            if disk.fsync == Fsync::Interval {
+                self.unsynced.sources.add(source);
+            }
+        }
+        Ok(())
     }
 
     /// Writes the first `chunk` bytes of the records, which end where a record ends, and removes what is written from
@@ -192,13 +262,19 @@ impl Live {
             self.unsynced.add(&records.bytes()[..whole], records.count_within(whole));
         }
         records.advance(whole);
-        if result.is_err()
-            && let Err(error) = self.cut()
+        if result.is_err() {
+            self.cut_now();
+        }
+        result
+    }
+
+    /// Cuts off what is half-written, or leaves it to the next call.
+    fn cut_now(&mut self) {
+        if let Err(error) = self.cut()
             && let Some(suppressed) = TORN.permit()
         {
             tracing::warn!(path = %self.path.display(), %error, suppressed, "cannot cut off a half-written record yet");
         }
-        result
     }
 
     /// Forces what was written to the disk.
@@ -245,6 +321,8 @@ impl Live {
     }
 
     fn copy_unsynced(&mut self, from: &Live, disk: &Disk) -> io::Result<()> {
+        let definitions = self.missing(&from.unsynced.sources);
+        self.define(&from.unsynced.sources, &definitions, disk)?;
         let mut file = &self.file;
         from.unsynced.for_each_block(&from.file, |block| file.write_all(block))?;
         self.len += from.unsynced.bytes;
@@ -298,7 +376,7 @@ impl Live {
 impl Unsynced {
     /// Nothing, at the end of a file of `len` bytes.
     fn from(len: u64) -> Unsynced {
-        Unsynced { start: len, bytes: 0, records: 0, crc: Crc::new() }
+        Unsynced { start: len, bytes: 0, records: 0, sources: Sources::default(), crc: Crc::new() }
     }
 
     fn add(&mut self, bytes: &[u8], records: usize) {

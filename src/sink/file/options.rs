@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::template::Template;
 use crate::event::MOST_BATCH_BYTES;
 use crate::options::{Bounds, LONGEST, Section};
-use crate::sink::encode::Format;
+use crate::sink::encode::source::{CACHE_BYTES, DEFINED_BYTES};
+use crate::sink::encode::{Fields, Format};
 
 /// When more than this many encoded bytes wait, they are written without waiting for the worker's flush.
 pub(in crate::sink) const FLUSH_BYTES: usize = 512 * 1024;
@@ -18,6 +19,8 @@ pub(super) const KEPT_BYTES: usize = 64 * 1024;
 pub(super) const CROWDED_BYTES: usize = 64 * 1024;
 /// Encoded bytes that are held for files that cannot be written. When more are held, the whole sink waits.
 pub(super) const MAX_HELD_BYTES: usize = 2 * 1024 * 1024;
+/// A file is synced when the sources of its events since the last sync have more bytes than this.
+pub(super) const UNSYNCED_SOURCES_BYTES: usize = 256 * 1024;
 /// Memory that a compression takes: input and output blocks, and the compressor's own tables.
 const COMPRESSION_BYTES: u64 = 2 << 20;
 /// Memory that the tables and the window of zstd take in addition, at its default level.
@@ -36,6 +39,8 @@ pub struct Options {
     pub path: String,
     /// The encoding of events. Default JSON lines.
     pub format: Format,
+    /// Which fields JSON lines have. Default every one.
+    pub fields: Fields,
     /// A file is finished before it would grow beyond this many bytes. A single record that is larger gets a file of
     /// its own. Default 128 MiB; 0: no limit.
     pub rotate_bytes: u64,
@@ -69,6 +74,7 @@ impl Default for Options {
         Options {
             path: "events/%Y-%m-%d/{protocol}.ndjson".to_owned(),
             format: Format::default(),
+            fields: Fields::default(),
             rotate_bytes: 128 * 1024 * 1024,
             rotate_interval: Duration::from_secs(3600),
             rotate_records: 0,
@@ -93,9 +99,12 @@ impl Options {
     pub fn read(section: &mut Section<'_>) -> Options {
         let default = Options::default();
         let interval = Duration::from_millis(1)..=LONGEST;
+        let path = section.text("path", &default.path);
+        let (format, fields) = Format::read(section);
         let options = Options {
-            path: section.text("path", &default.path),
-            format: Format::read(section),
+            path,
+            format,
+            fields,
             rotate_bytes: section.size("rotate_bytes", default.rotate_bytes, 0..=1024 << 30),
             rotate_interval: section.duration("rotate_interval", default.rotate_interval, Duration::ZERO..=LONGEST),
             rotate_records: default.rotate_records,
@@ -153,6 +162,10 @@ impl Options {
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         let kept = (MAX_OPEN * KEPT_BYTES + MAX_HELD_BYTES) as u64;
         bounds.add(of, "lines on their way to files", FLUSH_BYTES as u64 + MOST_BATCH_BYTES + kept);
+        if self.fields == Fields::Compact {
+            let most = MAX_OPEN as u64 * (DEFINED_BYTES + UNSYNCED_SOURCES_BYTES as u64);
+            bounds.add(of, "sources that open files define", most + CACHE_BYTES);
+        }
         if self.compression != Compression::None {
             let zstd = if self.compression == Compression::Zstd { ZSTD_BYTES } else { 0 };
             bounds.add(of, "a file being compressed", COMPRESSION_BYTES + zstd);

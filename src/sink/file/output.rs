@@ -7,13 +7,14 @@ use std::sync::Arc;
 use super::disk::Disk;
 use super::live::Live;
 use super::messages::Messages;
-use super::options::{Fsync, Options};
+use super::options::{Fsync, Options, UNSYNCED_SOURCES_BYTES};
 use super::status::FileStatus;
 use super::template::Template;
 use super::trouble::Trouble;
 use crate::event::{EventView, Origin, UnixNanos};
 use crate::log_throttle::LogThrottle;
 use crate::sink::encode::Encoder;
+use crate::sink::encode::source::Sources;
 use crate::sink::records::Records;
 use crate::sink::{AckLevel, SinkFault, Unwritten};
 use crate::wall_clock;
@@ -29,6 +30,8 @@ pub(super) struct Output {
     pub(super) observed: UnixNanos,
     pub(super) origin: Arc<Origin>,
     pub(super) records: Records,
+    /// The sources of records that wait: a file defines them before it gets the records.
+    sources: Sources,
     /// The batches whose records wait here.
     batches: Vec<BatchPart>,
     /// Batches that ask to be durable, and are written and not synced.
@@ -60,11 +63,22 @@ pub(super) struct Context {
 
 impl Output {
     pub(super) fn new(path: PathBuf, observed: UnixNanos, origin: Arc<Origin>) -> Self {
-        let (records, batches, unsynced) = (Records::default(), Vec::new(), Vec::new());
-        Output { path, observed, origin, records, batches, unsynced, live: None, last_write: 0, trouble: None }
+        Output {
+            path,
+            observed,
+            origin,
+            records: Records::default(),
+            sources: Sources::default(),
+            batches: Vec::new(),
+            unsynced: Vec::new(),
+            live: None,
+            last_write: 0,
+            trouble: None,
+        }
     }
 
-    /// Encodes an event of the batch with this number and level and adds it to the records. Returns its length.
+    /// Encodes an event of the batch with this number and level and adds it to the records. Returns its length, and that of the
+    /// definition of its source if no other record needs that.
     pub(super) fn push(
         &mut self,
         encoder: &mut Encoder,
@@ -75,7 +89,18 @@ impl Output {
             Some(last) if last.number == number => last.events += 1,
             _ => self.batches.push(BatchPart { number, events: 1, level }),
         }
-        self.records.push(encoder, event)
+        let definition = encoder.source(event).map_or(0, |source| self.sources.add(source));
+        definition + self.records.push(encoder, event)
+    }
+
+    /// Bytes of the records that wait, and of the definitions of their sources.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.records.bytes().len() + self.sources.bytes()
+    }
+
+    /// How many events of the batch with this number, which was taken last, are for this file and were not there before.
+    pub(super) fn events_of(&self, number: u64) -> u64 {
+        self.batches.last().filter(|batch| batch.number == number).map_or(0, |batch| batch.events)
     }
 
     /// The batches that wait here, each with the number of its events that are not in the file.
@@ -126,6 +151,7 @@ impl Output {
                     }
                     self.batches.clear();
                     self.records.clear();
+                    self.sources.clear();
                     // What of it is in the file already ends after a whole record, or is cut when the file is opened.
                     if context.options.fsync != Fsync::Never {
                         finished |= self.sync(context);
@@ -156,16 +182,18 @@ impl Output {
                     self.live.insert(opened.map_err(|error| ("write", error))?)
                 }
             };
+            let definitions = live.missing(&self.sources);
+            let used = live.len() + definitions.len() as u64;
             let room = match context.options.rotate_bytes {
                 0 => usize::MAX,
-                most => usize::try_from(most.saturating_sub(live.len())).unwrap_or(usize::MAX),
+                most => usize::try_from(most.saturating_sub(used)).unwrap_or(usize::MAX),
             };
             let room = match context.options.rotate_records {
                 0 => room,
                 most => room.min(self.records.bytes_of(most.saturating_sub(live.records()))),
             };
             let chunk = match self.records.whole_within(room) {
-                0 if live.len() == 0 => self.records.first(),
+                0 if live.is_blank() => self.records.first(),
                 0 => {
                     self.finish(context).map_err(|error| ("rotate", error))?;
                     *finished = true;
@@ -175,9 +203,14 @@ impl Output {
             };
             let noted = context.messages.note(&self.path, live.identity(), live.len());
             noted.map_err(|error| ("note the end of", error))?;
+            live.define(&self.sources, &definitions, &context.disk).map_err(|error| ("write", error))?;
             live.append(&mut self.records, chunk, &context.disk).map_err(|error| ("write", error))?;
-            context.status.add_bytes(chunk);
+            context.status.add_bytes(definitions.len() + chunk);
+            if live.unsynced_sources_bytes() > UNSYNCED_SOURCES_BYTES {
+                *finished |= self.sync(context);
+            }
         }
+        self.sources.clear();
         // Names of new files and directories that an earlier call could not force to the disk.
         context.disk.sync_directories_of(&self.path).map_err(|error| ("sync the directory of", error))
     }
@@ -199,7 +232,7 @@ impl Output {
         let interval_is_over = !rotate_interval.is_zero() && live.opened().elapsed() >= rotate_interval;
         // An event may be a little ahead of the clock when the clock was set back; then the date is in the future.
         let date_is_over = now > self.observed && !template.is_current(&self.path, now);
-        if live.len() > 0 && (interval_is_over || date_is_over && context.options.finishes()) {
+        if !live.is_blank() && (interval_is_over || date_is_over && context.options.finishes()) {
             self.finish(context).map_err(|error| fault("rotate", &self.path, error))?;
             return Ok(true);
         }
@@ -315,10 +348,12 @@ impl Output {
     fn retire(&mut self, context: &mut Context) -> io::Result<bool> {
         let Some(live) = &mut self.live else { return Ok(false) };
         live.cut()?;
-        let has_records = live.len() > 0;
+        let has_records = !live.is_blank();
         if has_records {
             live.finish(wall_clock::now(), &mut context.disk)?;
             context.status.add_finished();
+        } else {
+            live.empty()?;
         }
         self.live = None;
         Ok(has_records)

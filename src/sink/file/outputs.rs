@@ -1,13 +1,15 @@
 //! Which events go to which file, what waits to be written, and which files are open. Everything here blocks.
 
+mod parts;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::parts::Skipped;
 use super::disk::Disk;
-use super::live::Live;
 use super::messages::Messages;
 use super::options::{CROWDED_BYTES, Fsync, KEPT_BYTES, MAX_HELD_BYTES, MAX_OPEN, Options};
 use super::output::{Context, Output};
@@ -23,8 +25,6 @@ use crate::wall_clock;
 
 /// How often the age of finished files is checked.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
-/// Reports that the log of messages cannot be written.
-static UNLOGGED: LogThrottle = LogThrottle::new();
 /// Reports that directories cannot be listed.
 static UNTIDY: LogThrottle = LogThrottle::new();
 
@@ -57,10 +57,10 @@ pub(in crate::sink) struct Outputs {
 impl Outputs {
     pub(in crate::sink) fn new(options: Options, template: Template) -> Self {
         Outputs {
-            encoder: Encoder::new(options.format),
+            encoder: Encoder::new(options.format).with_fields(options.fields),
             context: Context {
                 disk: Disk::new(options.fsync),
-                messages: Messages::new(template.base(), &name_of(&template), options.remembered_messages),
+                messages: Messages::new(template.base(), &parts::name_of(&template), options.remembered_messages),
                 options,
                 unwritten: Unwritten::default(),
                 status: Arc::default(),
@@ -94,14 +94,8 @@ impl Outputs {
     pub(in crate::sink) fn take(&mut self, events: Selection<'_>) {
         let Some(last) = events.events().last() else { return };
         let observed = last.observed();
-        if let Some(part) = events.batch().message() {
-            // A fault is reported by the next flush, before which nothing is written.
-            let _ = self.context.messages.load(&self.context.disk);
-            if !self.context.messages.begin(events.number(), part) {
-                self.context.status.add_repeats(events.count());
-                return;
-            }
-        }
+        let Some(written) = self.begin_part(events, observed) else { return };
+        let mut skipped = Skipped::of(&written);
         let has_kind = self.template.has_kind();
         let mut current: Option<(&Arc<Origin>, Kind, usize)> = None;
         for event in events.events() {
@@ -112,6 +106,9 @@ impl Outputs {
             };
             current = Some((origin, kind, index));
             let output = &mut self.outputs[index];
+            if skipped.skips(&output.path) {
+                continue;
+            }
             if output.is_dropping() {
                 *self.context.unwritten.failed.entry(events.number()).or_default() += 1;
                 continue;
@@ -122,6 +119,7 @@ impl Outputs {
                 None => self.waiting_bytes += bytes,
             }
         }
+        self.note_part(events, written);
     }
 
     /// The index of the output for events of this origin and kind.
@@ -146,7 +144,7 @@ impl Outputs {
 
     /// Whether a flush has something to do.
     pub(in crate::sink) fn has_work(&self) -> bool {
-        self.waiting_bytes > 0 || self.held_bytes > 0
+        self.context.messages.is_needed() || self.outputs.iter().any(Output::has_work)
     }
 
     /// Whether so much is held for files in trouble that no further events can be taken.
@@ -172,7 +170,11 @@ impl Outputs {
         }
         let unsynced: BTreeSet<u64> = self.outputs.iter().flat_map(Output::unsynced).collect();
         let is_crowded = self.held_bytes > CROWDED_BYTES;
-        Unwritten { held, unsynced, is_crowded, ..std::mem::take(&mut self.context.unwritten) }
+        let others = std::mem::take(&mut self.context.unwritten);
+        let mut unwritten = Unwritten { held, unsynced, is_crowded, ..others };
+        let repeats = self.context.messages.settle_repeats(&mut unwritten);
+        self.context.status.add_repeats(repeats);
+        unwritten
     }
 
     /// Writes everything that waits. A file that cannot be written holds its own records, or drops them when no retry can
@@ -192,36 +194,12 @@ impl Outputs {
 
     /// Makes the batches durable that ask for it: one sync for each file that has any.
     pub(in crate::sink) fn sync(&mut self) {
-        for output in self.outputs.iter_mut().filter(|output| output.unsynced().next().is_some()) {
+        let needs_all = self.context.messages.awaits_mark();
+        for output in self.outputs.iter_mut().filter(|output| needs_all || output.unsynced().next().is_some()) {
             self.untidy |= output.sync(&mut self.context);
         }
-        let Context { messages, unwritten, .. } = &mut self.context;
-        log_fault(messages.forget(&unwritten.failed));
         self.mark_messages();
         self.forget_idle();
-    }
-
-    /// Reads which messages the files have.
-    fn load_messages(&mut self) -> Result<(), SinkFault> {
-        let fault = |source| SinkFault { action: "read which messages are written".to_owned(), source };
-        self.context.messages.load(&self.context.disk).map_err(fault)
-    }
-
-    /// Notes that all messages are on the disk, if they are.
-    fn mark_messages(&mut self) {
-        let is_dirty = |output: &Output| output.live.as_ref().is_some_and(Live::is_dirty);
-        if !self.outputs.iter().any(is_dirty) {
-            log_fault(self.context.messages.mark());
-        }
-    }
-
-    /// Notes which messages were written.
-    fn commit_messages(&mut self) {
-        if self.context.messages.is_needed() {
-            let waiting = self.outputs.iter().flat_map(Output::unwritten).map(|(number, _)| number).collect();
-            let Context { messages, unwritten, options, .. } = &mut self.context;
-            log_fault(messages.commit(&waiting, &unwritten.failed, options.fsync));
-        }
     }
 
     /// Everything that depends on time: finishing, forcing to disk, retrying, noticing what other processes did to the
@@ -272,7 +250,7 @@ impl Outputs {
         self.commit_messages();
         let bytes = |is_held: bool| {
             let of = self.outputs.iter().filter(|output| output.trouble.is_some() == is_held);
-            of.map(|output| output.records.bytes().len()).sum()
+            of.map(Output::waiting_bytes).sum()
         };
         (self.waiting_bytes, self.held_bytes) = (bytes(false), bytes(true));
         if self.outputs.len() > 1 {
@@ -346,19 +324,6 @@ impl Outputs {
         {
             tracing::warn!(base = %self.template.base().display(), %error, suppressed, "cannot list the sink's files");
         }
-    }
-}
-
-/// A text that two templates do not have in common.
-fn name_of(template: &Template) -> String {
-    template.expand(UnixNanos(0), "{protocol}", "{listener}", Kind::Log).display().to_string()
-}
-
-fn log_fault(result: io::Result<()>) {
-    if let Err(error) = result
-        && let Some(suppressed) = UNLOGGED.permit()
-    {
-        tracing::warn!(%error, suppressed, "cannot note which messages are written; a kill now repeats some of them");
     }
 }
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use super::disk::lock;
 use crate::sink::encode::Format;
 
-/// The first bytes of our JSON records.
-const RECORD_START: &[u8] = br#"{"time":"#;
+/// The first bytes of our JSON records, and of the definitions of their sources.
+const STARTS: [&[u8]; 2] = [br#"{"time":"#, br#"{"source":"#];
 
 /// How far back the beginning of the last line is searched: no record of ours is longer.
 const MAX_RECORD_BYTES: u64 = 16 * 1024 * 1024;
@@ -87,10 +87,10 @@ fn last_line_start(file: &fs::File, len: u64) -> io::Result<Option<u64>> {
 }
 
 fn begins_like_a_record(file: &fs::File, start: u64, end: u64) -> io::Result<bool> {
-    let len = usize::try_from(end - start).unwrap_or(usize::MAX).min(RECORD_START.len());
-    let mut beginning = [0; RECORD_START.len()];
+    let mut beginning = [0; 16];
+    let len = usize::try_from(end - start).unwrap_or(usize::MAX).min(beginning.len());
     file.read_exact_at(&mut beginning[..len], start)?;
-    Ok(beginning[..len] == RECORD_START[..len])
+    Ok(STARTS.iter().any(|of| beginning.iter().zip(*of).take(len).all(|(byte, expected)| byte == expected)))
 }
 
 #[cfg(test)]

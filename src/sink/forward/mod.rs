@@ -76,6 +76,8 @@ pub(crate) trait Destination: Send + Sync + 'static {
 pub(crate) enum Answer {
     /// The destination has the events.
     Accepted,
+    /// The destination has the events, and had them before this attempt.
+    Duplicate,
     /// The destination has the events except so many, which it does not want again, and why. None: that is known.
     Partial(u64, Option<String>),
     /// Another attempt can succeed, and the pause that the destination asks for.
@@ -114,6 +116,8 @@ struct Shared {
     /// A request was settled, or an attempt has failed.
     changed: Notify,
     status: Arc<RemoteStatus>,
+    /// The last request that was in the store at the start: an earlier process or sink may have sent those.
+    last_resumed: u64,
 }
 
 #[derive(Debug)]
@@ -138,6 +142,8 @@ struct Settled {
     number: u64,
     written: u64,
     failed: u64,
+    duplicates: u64,
+    uncertain_duplicates: u64,
 }
 
 impl Forwarder {
@@ -151,6 +157,7 @@ impl Forwarder {
     ) -> Forwarder {
         let (waiting, shed) = (store.waiting(), store.dropped());
         let progress = Progress { resumed: waiting + shed, shed, waiting, ..Progress::default() };
+        let last_resumed = store.last_number();
         let mut contents = AllContents::default();
         contents.gone(0..0, Reason::Shed, shed);
         let state = State {
@@ -162,7 +169,8 @@ impl Forwarder {
             contents,
             is_shedding: false,
         };
-        let shared = Shared { state: Mutex::new(state), appended: Notify::new(), changed: Notify::new(), status };
+        let (appended, changed) = (Notify::new(), Notify::new());
+        let shared = Shared { state: Mutex::new(state), appended, changed, status, last_resumed };
         shared.publish(&shared.state());
         let shared = Arc::new(shared);
         let sending = tokio::spawn(send_all(shared.clone(), pace, Arc::new(destination))).abort_handle();
@@ -321,6 +329,8 @@ impl Shared {
         state.progress.waiting = state.store.waiting();
         state.progress.written += settled.written;
         state.progress.failed += settled.failed;
+        state.progress.duplicates += settled.duplicates;
+        state.progress.uncertain_duplicates += settled.uncertain_duplicates;
         state.contents.settled(settled.number, settled.failed);
         (state.fault, state.is_blocked) = (None, false);
         self.publish(&state);
@@ -411,15 +421,23 @@ async fn deliver<D: Destination>(
     let mut settled = Settled { number, ..Settled::default() };
     let mut parts = vec![request];
     while let Some(part) = parts.pop() {
+        let mut is_first_attempt = number > shared.last_resumed;
         let mut backoff = Backoff::new(pace.retry.clone());
         loop {
             let began = Instant::now();
             let answer = timeout(pace.request_timeout, destination.send(&part)).await;
             shared.status.attempted(began.elapsed());
             let late = || Answer::Later(format!("no response within {:?}", pace.request_timeout), None);
+            let is_first = std::mem::take(&mut is_first_attempt);
             let (why, is_too_large) = match answer.unwrap_or_else(|_| late()) {
                 Answer::Accepted => {
                     settled.written += u64::from(part.events);
+                    break;
+                }
+                Answer::Duplicate => {
+                    settled.written += u64::from(part.events);
+                    let duplicates = if is_first { &mut settled.duplicates } else { &mut settled.uncertain_duplicates };
+                    *duplicates += u64::from(part.events);
                     break;
                 }
                 Answer::Partial(rejected, why) => {

@@ -180,6 +180,10 @@ impl Outbox {
     /// # Errors
     /// The system's. The requests since the last sync are not confirmed.
     pub(crate) fn sync(&mut self) -> Result<(), SinkError> {
+        if self.forwarder.is_none() {
+            // Nothing is appended before the start.
+            return Ok(());
+        }
         self.sync_by(Forwarder::sync)?;
         self.unsynced.clear();
         Ok(())
@@ -191,7 +195,8 @@ impl Outbox {
         synced.map_err(|source| self.fault("keep a request for", source))
     }
 
-    /// Logs refusals, and syncs. A request that no answer waits for is synced only if the destination has not taken it soon.
+    /// Logs refusals, and syncs. If no batch asks to be durable, requests are synced only when the destination has not settled them
+    /// for some time.
     ///
     /// # Errors
     /// As for [`Outbox::sync`].

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::*;
+use crate::event::Batch;
+use crate::sink::{AckLevel, Kinds, Selection};
 use crate::spool::{Limits, Spool};
 
 /// A destination whose answers a test decides. A request is a list of numbers, a byte each.
@@ -153,6 +155,32 @@ async fn a_spool_is_sent_by_the_next_process_and_each_event_is_in_one_of_the_sum
 }
 
 #[tokio::test(start_paused = true)]
+async fn events_that_the_destination_had_before_are_counted_by_whether_they_can_be_of_an_attempt_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let peer = Peer::default();
+    let away = || Answer::Later("away".into(), None);
+    peer.state().answers = vec![Answer::Accepted, Answer::Duplicate, away(), Answer::Duplicate];
+    let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(1), peer.clone());
+    append(&forwarder, &[&[1], &[2, 3], &[4]]);
+    assert!(forwarder.settled_within(LONG).await);
+    let sent = Progress { written: 4, retries: 1, duplicates: 1, uncertain_duplicates: 2, ..Progress::default() };
+    assert_eq!(forwarder.progress(), sent);
+    peer.state().answers = vec![away(); 1000];
+    append(&forwarder, &[&[5, 6, 7]]);
+    assert!(!forwarder.settled_within(Duration::from_secs(60)).await);
+    forwarder.close().unwrap();
+    drop(forwarder);
+    tokio::task::yield_now().await;
+    // The process before may have sent it.
+    peer.state().answers = vec![Answer::Duplicate, Answer::Duplicate];
+    let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(1), peer.clone());
+    append(&forwarder, &[&[8]]);
+    assert!(forwarder.settled_within(LONG).await);
+    let sent = Progress { resumed: 3, written: 4, duplicates: 1, uncertain_duplicates: 3, ..Progress::default() };
+    assert_eq!(forwarder.progress(), sent);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
     for (when_full, expected) in
         [(WhenFull::Block, None), (WhenFull::DropOldest, Some(30)), (WhenFull::DropNewest, Some(1))]
@@ -178,4 +206,23 @@ async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
             None => assert!(part.starts_with(&[1; 5])),
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_stays_unsynced_until_the_outbox_has_started() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = SpoolOptions {
+        dir: directory.path().to_owned(),
+        max_bytes: 1 << 20,
+        when_full: WhenFull::Block,
+        min_free_bytes: 0,
+    };
+    let mut outbox = Outbox::new("remote", "a peer".to_owned(), Some(options), pace(1));
+    let batch = Batch::default();
+    outbox.begin(&Selection::new(&batch, Kinds::ALL).numbered(7).at_level(AckLevel::Durable));
+    outbox.sync().unwrap();
+    assert_eq!(outbox.unwritten().unsynced.into_iter().collect::<Vec<_>>(), [7]);
+    outbox.start(|| Ok(Peer::default())).unwrap();
+    outbox.sync().unwrap();
+    assert!(outbox.unwritten().unsynced.is_empty());
 }

@@ -41,6 +41,9 @@ struct PubAck {
     stream: String,
     #[serde(rename = "seq")]
     _sequence: u64,
+    /// The stream had a message with this id, and has dropped this one.
+    #[serde(default)]
+    duplicate: bool,
 }
 
 impl JetStream {
@@ -68,9 +71,13 @@ impl JetStream {
         Ok(opened.insert(Opened { connection, stream }).clone())
     }
 
-    /// The next message is sent on another connection, and the stream is looked at again.
-    async fn forget(&self) {
-        *self.opened.lock().await = None;
+    /// The next message is sent on another connection than this one, and the stream is looked at again.
+    async fn forget(&self, connection: &Connection) {
+        let mut opened = self.opened.lock().await;
+        // Another message may have opened one already.
+        if opened.as_ref().is_some_and(|opened| opened.connection.is_same(connection)) {
+            *opened = None;
+        }
     }
 
     fn headers(&self, id: &str, message: &Message) -> HeaderMap {
@@ -101,7 +108,7 @@ impl Destination for JetStream {
         };
         let (name, request_timeout) = (&self.options.stream, &self.options.servers.request_timeout);
         if !stream.takes(&message.subject) {
-            self.forget().await;
+            self.forget(&connection).await;
             let (taken, subject) = (stream.subjects.join(", "), &message.subject);
             return Answer::Blocked(format!("the stream {name} takes the subjects [{taken}], and not {subject}"));
         }
@@ -119,16 +126,16 @@ impl Destination for JetStream {
                 RequestErrorKind::MaxPayloadExceeded => Answer::TooLarge(error.to_string()),
                 RequestErrorKind::InvalidSubject => Answer::Refused(error.to_string()),
                 RequestErrorKind::NoResponders => {
-                    self.forget().await;
+                    self.forget(&connection).await;
                     Answer::Later(format!("no stream takes {}", message.subject), None)
                 }
                 RequestErrorKind::TimedOut => {
-                    self.forget().await;
+                    self.forget(&connection).await;
                     let fault = format!("no acknowledgement of {name} within {request_timeout:?}");
                     Answer::Later(connection.explained(&fault), None)
                 }
                 RequestErrorKind::Other => {
-                    self.forget().await;
+                    self.forget(&connection).await;
                     Answer::Later(connection.explained(&error.to_string()), None)
                 }
             },
@@ -165,6 +172,7 @@ fn judge(reply: &[u8], stream: &str, subject: &str) -> Answer {
         Ok(Reply { content: Some(PubAck { stream: other, .. }), .. }) if other != stream => {
             Answer::Blocked(format!("the stream {other} has acknowledged a message for {stream}"))
         }
+        Ok(Reply { content: Some(PubAck { duplicate: true, .. }), .. }) => Answer::Duplicate,
         Ok(Reply { content: Some(_), .. }) => Answer::Accepted,
         Ok(Reply { .. }) | Err(_) => {
             Answer::Later(format!("{subject} was answered by something that is not JetStream"), None)
@@ -180,7 +188,7 @@ mod tests {
     fn only_an_acknowledgement_of_the_stream_itself_counts() {
         let judge = |reply: &str| judge(reply.as_bytes(), "S", "a.b");
         assert_eq!(judge(r#"{"stream":"S","seq":7}"#), Answer::Accepted);
-        assert_eq!(judge(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"x"}"#), Answer::Accepted);
+        assert_eq!(judge(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"x"}"#), Answer::Duplicate);
         assert!(matches!(judge(r#"{"stream":"T","seq":7}"#), Answer::Blocked(_)));
         let error = |code: u32| {
             format!(r#"{{"error":{{"code":400,"err_code":{code},"description":"why"}},"stream":"S","seq":0}}"#)

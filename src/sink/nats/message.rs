@@ -8,7 +8,7 @@
 //! | 7 | | the subject |
 //! | | 1 | version 2: length of the id |
 //! | | | version 2: the id |
-//! | | | the body, in the compression that its first bytes tell |
+//! | | | the body, in the compression that its first bytes identify |
 
 use std::io;
 use std::ops::Range;
@@ -93,7 +93,7 @@ pub(super) fn body_bytes(subject: &str, id: Option<&str>, stored: &Bytes) -> usi
 
 /// Divides a stored message between two of its lines. `None`: it has one line only.
 ///
-/// The id of a part tells the number of its lines: parts of equal messages that were divided otherwise have other ids.
+/// The id of a part contains the number of its lines: parts of equal messages that were divided differently have different ids.
 pub(super) fn divide(request: &Request, compress_above: usize) -> Option<[Request; 2]> {
     let message = Message::of(&request.payload)?;
     let lines = message.compression().decompress(&message.body).ok()?;

@@ -5,7 +5,7 @@
 //! | 0 | 1 | 0x10 (version 1) and the signal: 0 logs, 1 traces, 2 metrics, 3 profiles |
 //! | 1 | 1 | 1 if the message is compressed |
 //! | 2 | 4 | length of the message, big-endian |
-//! | 6 | | the message, in the compression that its first bytes tell |
+//! | 6 | | the message, in the compression that its first bytes identify |
 
 use std::io;
 use std::ops::Range;

@@ -30,7 +30,7 @@ const MAX_ROW_BYTES: u64 = 64 << 20;
 const DAMAGED: &str = ".damaged";
 
 /// Files whose name was taken are numbered; more than this many are an error.
-const MAX_SAME_NAME: u32 = 1_000;
+pub(super) const MAX_SAME_NAME: u32 = 1_000;
 
 /// A directory that is removed as soon as it was created is created so many times.
 const MAX_PLACINGS: u32 = 100;
@@ -74,7 +74,7 @@ pub(super) fn convert(job: &Job, options: &Options, stop: &AtomicBool) -> io::Re
         }
     } else {
         // Its name may not be on the disk: syncing the directory can have failed before.
-        directories::sync_directory_of(&job.target)?;
+        sync_name(&job.target)?;
         let _ = fs::remove_file(&temporary);
     }
     if done.damaged > 0 {
@@ -143,11 +143,20 @@ fn place(temporary: &Path, target: &Path) -> io::Result<()> {
         // As open as those of other files: others read the archive.
         let created = directories::create_with(directories::directory_of(target), 0o777);
         match created.and_then(|()| fs::rename(temporary, target)) {
-            Ok(()) => return directories::sync_directory_of(target),
+            Ok(()) => return sync_name(target),
             Err(error) if attempts < MAX_PLACINGS && is_of_removed_directory(&error) => attempts += 1,
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Forces the name of a placed file to the disk. The file and its directory can be removed before that, as too old: then there is
+/// nothing to force.
+fn sync_name(target: &Path) -> io::Result<()> {
+    directories::sync_directory_of(target).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    })
 }
 
 /// Whether an error can come from a directory that is removed at that moment.
@@ -347,5 +356,13 @@ mod tests {
             is_done.store(true, Ordering::Relaxed);
             placed.unwrap();
         });
+    }
+
+    #[test]
+    fn the_name_of_a_file_that_was_removed_with_its_directory_needs_no_sync() {
+        let archive = tempfile::tempdir().unwrap();
+        sync_name(&archive.path().join("span/zico/file.parquet")).unwrap();
+        fs::write(archive.path().join("span"), "").unwrap();
+        sync_name(&archive.path().join("span/zico/file.parquet")).unwrap_err();
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_nats::Message;
 use bytes::Bytes;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::session::Session;
 use crate::protocol::{Head, Request};
@@ -15,6 +16,10 @@ use crate::protocol::{Head, Request};
 const METHOD: &str = "MESSAGE";
 /// The pause before an answer is sent again.
 const RETRY: Duration = Duration::from_millis(100);
+/// How long sending a note of progress may take, when the server does not read.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long an answer may take when the daemon stops: a message that is not answered comes again.
+const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What JetStream says of a message in the subject of its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,19 +86,20 @@ pub(super) async fn note_progress(sessions: &watch::Receiver<Option<Arc<Session>
     let session = sessions.borrow().clone();
     if let Some(session) = session {
         // A lost connection is noticed elsewhere.
-        let _ = session.connection.client.publish(reply.to_owned(), Answer::Working.payload()).await;
+        let published = session.connection.client.publish(reply.to_owned(), Answer::Working.payload());
+        let _ = timeout(PROGRESS_TIMEOUT, published).await;
     }
 }
 
-/// Answers a message, until the server has confirmed the answer or `within` has passed. `false`: it has not; the message comes
-/// again.
+/// Answers a message, until the server has confirmed the answer, or `within` has passed; soon after `stop` it gives up earlier.
+/// `false`: the server has not confirmed it; the message comes again.
 pub(super) async fn answer(
     mut sessions: watch::Receiver<Option<Arc<Session>>>,
     reply: &str,
     answer: Answer,
     within: Duration,
+    stop: &CancellationToken,
 ) -> bool {
-    let deadline = Instant::now() + within;
     let confirmed = async {
         loop {
             let session = match sessions.wait_for(Option::is_some).await {
@@ -111,7 +117,14 @@ pub(super) async fn answer(
             sleep(RETRY).await;
         }
     };
-    timeout_at(deadline, confirmed).await.unwrap_or(false)
+    let stopped = async {
+        stop.cancelled().await;
+        sleep(LAST_ANSWER_TIMEOUT).await;
+    };
+    tokio::select! {
+        confirmed = timeout(within, confirmed) => confirmed.unwrap_or(false),
+        () = stopped => false,
+    }
 }
 
 #[cfg(test)]

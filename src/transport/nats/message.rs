@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_nats::Message;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use super::delivery::{self, Answer, Delivered};
@@ -48,7 +49,13 @@ impl Drop for Decoding<'_> {
 
 impl NatsListener {
     /// Delivers the events of a message and answers it. Nothing is answered if the future is dropped.
-    pub(super) async fn handle(&self, session: &Session, message: &Message, lease: MemoryLease) {
+    pub(super) async fn handle(
+        &self,
+        session: &Session,
+        message: &Message,
+        lease: MemoryLease,
+        stop: &CancellationToken,
+    ) {
         let shared = &*self.0;
         let Some((reply, delivered)) = message.reply.as_ref().and_then(|of| Some((of.as_str(), Delivered::of(of)?)))
         else {
@@ -58,7 +65,7 @@ impl NatsListener {
             }
             return;
         };
-        let Some(_in_flight) = shared.begin(delivered.sequence) else { return };
+        let Some(_claim) = shared.in_flight.claim(delivered.sequence) else { return };
         if delivered.times > 1 {
             shared.counters.stream().add_redelivered();
         }
@@ -73,7 +80,7 @@ impl NatsListener {
             }
         };
         drop(lease);
-        if !delivery::answer(sessions, reply, answer, ack_wait).await {
+        if !delivery::answer(sessions, reply, answer, ack_wait, stop).await {
             debug!(sequence = delivered.sequence, ?answer, "the server has not confirmed the answer to a message");
         }
     }
@@ -94,7 +101,8 @@ impl NatsListener {
             let why = format!("it has more than {limit} bytes (max_message_bytes)");
             self.refuse(&request, Reason::TooLarge, why).await
         } else {
-            let part = MessagePart { stream: session.consumer.stream.number(), sequence: delivered.sequence, part: 0 };
+            let (stream, sequence) = (session.consumer.stream.number(), delivered.sequence);
+            let part = MessagePart { stream, sequence, first_line: 0, end_line: 0 };
             match self.decode(request.clone(), part, delivered.times > 1).await {
                 Outcome::Failed(why) if delivered.times >= max_deliver => {
                     let why = format!("{why} at the last of {max_deliver} deliveries (max_deliver)");
@@ -176,8 +184,9 @@ impl NatsListener {
                 if is_repeated {
                     counters.stream().add_redelivered_events(batch.len() as u64);
                 }
+                part.end_line = work.lines();
                 batch.set_message(part);
-                part.part += 1;
+                part.first_line = part.end_line;
                 delivery.send(batch).await;
             }
             if step.flow != Flow::Again {

@@ -13,7 +13,7 @@ mod session;
 use std::collections::HashSet;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::{Message, StatusCode, Subscriber};
@@ -62,8 +62,7 @@ struct Shared {
     sender: Sender,
     clock: Clock,
     sessions: watch::Sender<Option<Arc<Session>>>,
-    /// The numbers of the messages that are worked on.
-    in_flight: Mutex<HashSet<u64>>,
+    in_flight: InFlight,
     failing: LogThrottle,
     panicking: LogThrottle,
 }
@@ -89,7 +88,7 @@ impl NatsListener {
             sender,
             clock,
             sessions: watch::Sender::new(None),
-            in_flight: Mutex::default(),
+            in_flight: InFlight::default(),
             failing: LogThrottle::new(),
             panicking: LogThrottle::new(),
         }))
@@ -122,6 +121,9 @@ impl NatsListener {
             let opened = stop.run_until_cancelled(sessions.wait_for(Option::is_some)).await;
             let Some(session) = opened.and_then(Result::ok).and_then(|session| session.clone()) else { return };
             self.receive_on(&session, stop).await;
+            // Until it is known why this session is not used any longer, and there is another one.
+            let is_other = |now: &Option<Arc<Session>>| !now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &session));
+            let _ = stop.run_until_cancelled(sessions.wait_for(is_other)).await;
         }
     }
 
@@ -142,8 +144,12 @@ impl NatsListener {
                 () = stop.cancelled() => None,
             };
             if let Some(message) = pulled {
-                self.handle(session, &message, lease).await;
+                self.handle(session, &message, lease, stop).await;
             }
+        }
+        if !stop.is_cancelled() {
+            // The connection may be closed without a report of its loss.
+            session.doubt.cancel();
         }
         // What the server sends from here on comes again.
         let _ = timeout(UNSUBSCRIBE_TIMEOUT, replies.unsubscribe()).await;
@@ -184,24 +190,49 @@ impl NatsListener {
     }
 }
 
-/// The number of a message that is worked on, until this is dropped.
+/// The messages that are worked on, by their numbers in the stream.
+#[derive(Debug, Default)]
+struct InFlight(Mutex<HashSet<u64>>);
+
+/// A message is worked on until this is dropped.
 #[derive(Debug)]
-struct InFlight<'a> {
-    shared: &'a Shared,
+struct Claim<'a> {
+    in_flight: &'a InFlight,
     sequence: u64,
 }
 
-impl Shared {
+impl InFlight {
     /// `None`: the message is worked on already. Then the answer to its earlier delivery counts.
-    fn begin(&self, sequence: u64) -> Option<InFlight<'_>> {
-        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        in_flight.insert(sequence).then_some(InFlight { shared: self, sequence })
+    fn claim(&self, sequence: u64) -> Option<Claim<'_>> {
+        // Not `then_some`: a claim that is made and not used would be dropped while the numbers are locked.
+        self.numbers().insert(sequence).then(|| Claim { in_flight: self, sequence })
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let mut in_flight = self.shared.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        in_flight.remove(&self.sequence);
+        self.in_flight.numbers().remove(&self.sequence);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_is_delivered_again_while_it_is_worked_on_is_left_alone() {
+        let in_flight = InFlight::default();
+        let claim = in_flight.claim(7);
+        assert!(claim.is_some());
+        for _ in 0..2 {
+            assert!(in_flight.claim(7).is_none());
+        }
+        assert!(in_flight.claim(8).is_some());
+        drop(claim);
+        assert!(in_flight.claim(7).is_some());
     }
 }

@@ -1,6 +1,7 @@
 //! The two encoders, seen from outside: golden lines for every kind, and every corner of escaping.
 #![allow(clippy::unwrap_used)]
 
+mod compact;
 mod escaping;
 mod identity;
 mod json;

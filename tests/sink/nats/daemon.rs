@@ -6,8 +6,8 @@ use std::net::TcpStream;
 use serde_json::json;
 
 use super::STREAM;
-use super::server::{NatsServer, free_port};
-use crate::live::binary::{Binary, run, tributary, until};
+use super::server::NatsServer;
+use crate::live::binary::{Binary, free_port, run, tributary, until};
 
 /// A directory with a configuration whose sink publishes to a server.
 pub(super) struct Site {
@@ -75,7 +75,7 @@ pub(super) fn assert_once(server: &NatsServer, events: u64) {
     assert_eq!(lines.len() as u64, events, "each once");
 }
 
-fn until_stored(server: &NatsServer, events: u64) {
+pub(super) fn until_stored(server: &NatsServer, events: u64) {
     until("every event is in the stream", || (server.lines(STREAM).0.len() as u64 >= events).then_some(()));
 }
 

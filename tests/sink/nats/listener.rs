@@ -5,9 +5,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::STREAM;
-use super::daemon::{Site, get, until_not_ready, until_ready, upload};
-use super::server::{NatsServer, free_port};
-use crate::live::binary::{Binary, Ended, tributary, until};
+use super::daemon::{Site, get, until_not_ready, until_ready, until_stored, upload};
+use super::server::NatsServer;
+use crate::live::binary::{Binary, Ended, free_port, tributary, until};
 use crate::parquet::recorded::recordings;
 
 /// A directory with a configuration whose listener receives from a server.
@@ -63,10 +63,15 @@ pub(super) fn lines_of(path: &Path) -> Vec<String> {
 
 /// Waits until the consumer has delivered everything, and all of it is answered.
 pub(super) fn until_consumed(server: &NatsServer, consumer: &str) {
-    until("everything is acknowledged", || {
-        let info = server.api(&format!("CONSUMER.INFO.{STREAM}.{consumer}"), &json!({}));
-        (info["num_pending"] == 0 && info["num_ack_pending"] == 0).then_some(())
-    });
+    let mut left = u64::MAX;
+    while left > 0 {
+        // As long as the writer makes progress, it may take its time.
+        left = until("another message is acknowledged", || {
+            let info = server.api(&format!("CONSUMER.INFO.{STREAM}.{consumer}"), &json!({}));
+            let now = info["num_pending"].as_u64()? + info["num_ack_pending"].as_u64()?;
+            (now < left).then_some(now)
+        });
+    }
 }
 
 pub(super) fn end(daemon: Binary) -> Ended {
@@ -134,6 +139,7 @@ fn events_of_an_edge_are_the_same_at_the_writer_and_keep_their_origin() {
     let daemon = edge.start();
     until_ready(&daemon);
     let events = upload(&daemon, 60, 7);
+    until_stored(&server, events);
     end(daemon);
     let writer = Writer::new(&server.url(), "subjects = [\"tributary.*.log\"]", FILES);
     let daemon = writer.start();

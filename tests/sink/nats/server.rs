@@ -5,14 +5,15 @@
 #![allow(clippy::print_stderr, reason = "tests print what they skip")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 use tributary::codec::base64;
 
-use crate::live::binary::{end_with_this_thread, until};
+use crate::live::PATIENCE;
+use crate::live::binary::{end_with_this_thread, free_port, until};
 
 /// The server of one test, on a free port of loopback, with a store of its own. Killed when dropped.
 pub(super) struct NatsServer {
@@ -191,7 +192,9 @@ struct Connection(BufReader<TcpStream>);
 impl Connection {
     /// The server has sent its first line.
     fn greeted(port: u16) -> Option<Connection> {
-        let mut connection = Connection(BufReader::new(TcpStream::connect(("127.0.0.1", port)).ok()?));
+        let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        let mut connection = Connection(BufReader::new(stream));
         connection.line().filter(|line| line.starts_with("INFO "))?;
         Some(connection)
     }
@@ -263,10 +266,6 @@ fn stored(message: &Value) -> Stored {
 
 pub(super) fn program() -> String {
     std::env::var("TRIBUTARY_NATS_SERVER").unwrap_or_else(|_| "nats-server".to_owned())
-}
-
-pub(super) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn spawn(configuration: &PathBuf, port: u16) -> Child {

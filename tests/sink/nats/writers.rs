@@ -1,5 +1,6 @@
 //! Writers that are killed: each line is in the files once.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
@@ -65,6 +66,20 @@ fn killed(sink: &str, kills: u64) -> Option<Writer> {
     Some(writer)
 }
 
+/// The lines of each message that the log of the files names, in ascending order.
+fn parts_in(log: &Path) -> BTreeMap<u64, Vec<(usize, usize)>> {
+    let mut parts: BTreeMap<u64, Vec<_>> = BTreeMap::new();
+    let lines = lines_of(log);
+    for part in lines.iter().filter_map(|line| line.strip_prefix('=')).flat_map(|line| line.split(", ")) {
+        if let [_stream, sequence, first, end] = part.split_whitespace().collect::<Vec<_>>()[..] {
+            let lines = (first.parse().unwrap(), end.parse().unwrap());
+            parts.entry(sequence.parse().unwrap()).or_default().push(lines);
+        }
+    }
+    parts.values_mut().for_each(|parts| parts.sort_unstable());
+    parts
+}
+
 /// Each line is there once.
 fn assert_once(mut found: Vec<String>) {
     let total = found.len();
@@ -79,6 +94,14 @@ fn each_line_is_in_the_files_once_although_the_writer_is_killed_again_and_again(
     let sink = "[sinks.files]\ntype = \"file\"\npath = \"DIR/written/{listener}.ndjson\"\nrotate_bytes = \"3MiB\"\n";
     let Some(writer) = killed(sink, 12) else { return };
     let mut files = files(&writer.directory.path().join("written"));
+    let log = files.iter().find(|path| path.to_string_lossy().contains(".tributary-messages-")).unwrap();
+    let parts = parts_in(log);
+    assert_eq!(parts.len(), MESSAGES);
+    for (message, parts) in parts {
+        let ends: Vec<_> = [0].into_iter().chain(parts.iter().map(|(_, end)| *end)).collect();
+        let firsts: Vec<_> = parts.iter().map(|(first, _)| *first).chain([LINES]).collect();
+        assert_eq!(firsts, ends, "the parts of message {message} are its lines");
+    }
     files.retain(|path| path.to_string_lossy().contains(".ndjson"));
     assert!(files.len() > 10, "they were rotated");
     assert_once(files.iter().flat_map(|path| lines_of(path)).collect());

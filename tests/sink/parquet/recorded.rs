@@ -19,7 +19,7 @@ use super::{archived, assert_same, files, options, write};
 
 /// A recording: the arguments of `tributary decode`.
 pub(crate) struct Recording {
-    pub(super) name: String,
+    pub(crate) name: String,
     arguments: Vec<String>,
 }
 

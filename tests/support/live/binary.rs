@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -185,6 +186,19 @@ pub fn field<'a>(line: &'a str, name: &str) -> &'a str {
 pub fn end_with_this_thread(command: &mut Command) {
     let set = || rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     unsafe { command.pre_exec(move || Ok(set()?)) };
+}
+
+/// A port of loopback that is free now, for a process that is started later or again. They are below those that the system
+/// chooses, and each is returned once.
+pub fn free_port() -> u16 {
+    static COUNT: AtomicU16 = AtomicU16::new(0);
+    let first = 10_000 + (std::process::id() % 100) as u16 * 200;
+    loop {
+        let port = first + COUNT.fetch_add(1, Ordering::Relaxed) % 2_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Waits for something, blocking this thread.

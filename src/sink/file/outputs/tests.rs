@@ -1,11 +1,14 @@
 //! Tests of the files of a sink.
 
 use super::super::disk::faults;
-use super::super::options::Compression;
+use super::super::options::{Compression, UNSYNCED_SOURCES_BYTES};
 use super::*;
 use crate::event::{BatchBuilder, Header, Origin, Position, Severity};
+use crate::sink::encode::Fields;
 use crate::sink::{AckLevel, Kinds};
 use std::sync::Arc;
+
+mod parts;
 
 fn outputs(directory: &Path, fsync: Fsync) -> Outputs {
     let path = format!("{}/app.log", directory.display());
@@ -122,6 +125,106 @@ fn after_a_failed_fsync_the_records_since_the_last_one_are_written_again_to_a_ne
         let finished = if synced > 0 { vec![synced] } else { vec![] };
         assert_eq!(records_in_all(directory.path()), (2, finished), "each is there once");
     }
+}
+
+/// The lines of the live file.
+fn lines_in(directory: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(directory.join("app.log")).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// How many lines define a source, and how many events name one that a line before them defines.
+fn defined_and_naming(lines: &[String]) -> (usize, usize) {
+    let id = |line: &str| Some(line.split_once("\"source\":\"")?.1[..16].to_owned());
+    let (mut defined, mut naming) = (Vec::new(), 0);
+    for line in lines {
+        match (line.starts_with("{\"source\":"), id(line)) {
+            (true, Some(id)) => defined.push(id),
+            (_, Some(id)) => naming += usize::from(defined.contains(&id)),
+            (_, None) => {}
+        }
+    }
+    (defined.len(), naming)
+}
+
+fn compact_outputs(directory: &Path, fsync: Fsync, failing_syncs: u32) -> Outputs {
+    let mut outputs = with_failing_syncs(directory, fsync, failing_syncs);
+    outputs.encoder = Encoder::new(outputs.options().format).with_fields(Fields::Compact);
+    outputs
+}
+
+#[test]
+fn the_new_file_after_a_failed_fsync_defines_the_sources_of_its_records() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut outputs = compact_outputs(directory.path(), Fsync::Interval, 0);
+    for listener in ["a", "b", "c"] {
+        take(&mut outputs, listener, 0, AckLevel::Written);
+    }
+    outputs.flush(true).unwrap();
+    outputs.tick(true).unwrap();
+    assert_eq!(defined_and_naming(&lines_in(directory.path())), (3, 3));
+    // Their sources are defined before the last good sync.
+    for listener in ["a", "c", "d"] {
+        take(&mut outputs, listener, 0, AckLevel::Written);
+        outputs.flush(true).unwrap();
+    }
+    faults::fail_syncs(1);
+    outputs.tick(true).unwrap();
+    assert!(outputs.take_unwritten().is_empty(), "nothing is lost");
+    let lines = lines_in(directory.path());
+    assert_eq!(defined_and_naming(&lines).1, 3, "{lines:#?}");
+    take(&mut outputs, "b", 0, AckLevel::Written);
+    outputs.flush(true).unwrap();
+    assert_eq!(defined_and_naming(&lines_in(directory.path())).1, 4);
+}
+
+#[test]
+fn under_always_the_new_file_after_a_failed_fsync_stands_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut outputs = compact_outputs(directory.path(), Fsync::Always, 0);
+    take_one(&mut outputs);
+    outputs.flush(true).unwrap();
+    take_one(&mut outputs);
+    faults::fail_syncs(1);
+    outputs.flush(true).unwrap();
+    outputs.outputs[0].trouble = None;
+    outputs.flush(true).unwrap();
+    assert!(outputs.take_unwritten().is_empty());
+    assert_eq!(defined_and_naming(&lines_in(directory.path())), (1, 1));
+}
+
+#[test]
+fn a_file_is_synced_before_the_sources_that_wait_for_a_sync_are_too_many() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut outputs = compact_outputs(directory.path(), Fsync::Interval, 0);
+    take_one(&mut outputs);
+    outputs.flush(true).unwrap();
+    let before = faults::syncs();
+    // The name of a listener is a part of its sources.
+    for number in 0..6 {
+        let listener = format!("{number}{}", "x".repeat(100_000));
+        take(&mut outputs, &listener, 0, AckLevel::Written);
+        outputs.flush(true).unwrap();
+        assert!(outputs.outputs[0].live.as_ref().unwrap().unsynced_sources_bytes() <= UNSYNCED_SOURCES_BYTES);
+    }
+    assert_eq!(defined_and_naming(&lines_in(directory.path())), (7, 7));
+    assert_eq!(faults::syncs() - before, 2, "one after each three");
+}
+
+#[test]
+fn definitions_whose_events_cannot_be_written_are_no_file_to_finish() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut outputs = compact_outputs(directory.path(), Fsync::Always, 0);
+    outputs.context.options.rotate_bytes = 1;
+    take_one(&mut outputs);
+    outputs.context.disk.sync_data = |_| Err(io::Error::from_raw_os_error(28));
+    outputs.flush(true).unwrap();
+    assert_eq!(outputs.take_unwritten().held.len(), 1);
+    outputs.context.disk.sync_data = faults::sync_data;
+    outputs.outputs[0].trouble = None;
+    outputs.flush(true).unwrap();
+    assert!(outputs.take_unwritten().is_empty());
+    assert_eq!(records_in_all(directory.path()), (2, vec![]), "a definition and an event");
 }
 
 #[test]

@@ -27,6 +27,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::store::{Fault, Store};
 use self::uploaded::Uploaded;
+use super::convert::MAX_SAME_NAME;
 use crate::log_throttle::LogThrottle;
 use crate::sink::file::names::{self, Found, State};
 use crate::sink::file::template::Template;
@@ -282,11 +283,12 @@ impl Shared {
 }
 
 /// Whether the journal that a file was made of may still be there: after a kill it is compared with the file, so the file stays
-/// until then. A file whose name was taken has a higher number than its journal.
+/// until then. A file whose name was taken has a higher number than its journal, by less than [`MAX_SAME_NAME`].
 fn has_journal(path: &Path, archive: &Path, journals: &Path) -> bool {
     let journal = journals.join(path.strip_prefix(archive).unwrap_or(path)).with_extension("rows");
-    names::numbered(&journal)
-        .is_some_and(|(number, with_number)| (0..=number).rev().any(|number| with_number(number).exists()))
+    names::numbered(&journal).is_some_and(|(number, with_number)| {
+        (number.saturating_sub(MAX_SAME_NAME)..=number).rev().any(|number| with_number(number).exists())
+    })
 }
 
 /// Whether the store of these options answers, knows the bucket and accepts the credentials. Changes nothing there.
@@ -316,6 +318,7 @@ mod tests {
         let journal = journals.join("log/a.20240229T130709.123-2.rows");
         fs::write(&journal, "").unwrap();
         assert_eq!(["", "-1", "-2", "-3", "-11"].map(is_waiting), [false, false, true, true, true]);
+        assert_eq!(["-1001", "-2000"].map(is_waiting), [true, false], "no file of that journal gets the number 2000");
         fs::remove_file(&journal).unwrap();
         assert!(!is_waiting("-3"));
         fs::write(journals.join("log/a.20240229T130709.123.rows"), "").unwrap();

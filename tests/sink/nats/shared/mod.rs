@@ -1,5 +1,6 @@
 //! Several daemons that share a stream: what is sent again to another one is in the stream once.
 
+mod audit;
 mod endless;
 mod registrations;
 mod seen;
@@ -12,7 +13,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::STREAM;
-use super::daemon::{get, until_ready};
+use super::daemon::get;
 use super::server::NatsServer;
 use crate::live::PATIENCE;
 use crate::live::binary::{Binary, tributary, until};
@@ -35,10 +36,11 @@ impl Edge {
         let toml = format!(
             "[admin]\nlisten = \"127.0.0.1:0\"\n{}{}\
              [sinks.stream]\ntype = \"nats\"\nservers = [\"{}\"]\ncreate = true\nretry_min = \"5ms\"\n\
-             retry_max = \"50ms\"\nrequest_timeout = \"2s\"\n{sink}\n",
+             retry_max = \"50ms\"\n{}\n{sink}\n",
             listener("desktops", "endless", endless),
             listener("zorka", "zico", zico),
-            server.url()
+            server.url(),
+            if sink.contains("request_timeout") { "" } else { "request_timeout = \"2s\"" },
         );
         let toml = toml.replace("URL", &server.url()).replace("DIR", &directory.path().display().to_string());
         std::fs::write(directory.path().join("t.toml"), toml).unwrap();
@@ -55,9 +57,13 @@ impl Edge {
         Binary::start(tributary(&["run", "--config", &config]))
     }
 
+    /// Starts it, and waits until it has reached everything that it shares. The server must run.
     pub(super) fn start(&self) -> Binary {
         let daemon = self.spawn();
-        until_ready(&daemon);
+        until("the daemon is ready", || {
+            let (status, body) = get(&daemon, "/readyz");
+            (status == 200 && !body.contains("what it shares is away")).then_some(())
+        });
         daemon
     }
 }

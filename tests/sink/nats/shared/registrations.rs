@@ -164,7 +164,8 @@ fn while_nats_is_away_registrations_are_answered_503_and_sessions_continue() {
     server.start_again();
     until("registrations are accepted", || {
         let reply = ask(second.address("zorka"), "/agent/register", &registration("late"));
-        (reply.status == 201).then_some(())
+        // 200: a registration was stored, and its answer was lost.
+        [200, 201].contains(&reply.status).then_some(())
     });
     until("the first one is connected", || (open(&first, &key).status == 200).then_some(()));
     assert_eq!(session(&first, &key), live);

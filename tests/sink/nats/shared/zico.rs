@@ -4,8 +4,8 @@ use tributary::simulate::zico::{Bodies, Dialect, Jvm};
 
 use super::super::server::NatsServer;
 use super::endless::now;
-use super::{Edge, events, ids, metric, post};
-use crate::live::binary::{Binary, run};
+use super::{Edge, STREAM, events, ids, metric, post};
+use crate::live::binary::{Binary, run, until};
 
 const SESSION: &str = "675135e76025b0d2";
 
@@ -67,6 +67,24 @@ fn a_trace_that_is_sent_again_to_another_daemon_after_a_lost_answer_is_in_the_st
 }
 
 #[test]
+fn each_report_of_a_trace_that_is_sent_again_is_in_the_stream() {
+    let Some(server) = NatsServer::start() else { return };
+    let edge = Edge::new(&server, "", "", "");
+    let daemon = edge.start();
+    let mut jvm = Jvm::new(7, 0, now(), Dialect::Gen2);
+    let trace = jvm.trace(200, now());
+    let bodies = jvm.bodies(trace.submissions().last().unwrap());
+    let id = "1a4e24519af51247249a70e975bbfafe";
+    for repeats in 0..3 {
+        let sent = deliver(&daemon, id, &bodies, repeats == 0);
+        assert!(sent.iter().all(|status| *status == 202), "{sent:?}");
+        let reported = metric(&daemon, "tributary_losses_total", "protocol=\"zico\",reason=\"duplicate\"");
+        assert_eq!(reported, repeats);
+        assert_eq!(server.lines(STREAM).1.len() as u64, repeats, "losses in the stream");
+    }
+}
+
+#[test]
 fn no_event_of_simulated_agents_is_taken_for_a_repeat() {
     let Some(server) = NatsServer::start() else { return };
     let edge = Edge::new(&server, "", "", "");
@@ -81,7 +99,10 @@ fn no_event_of_simulated_agents_is_taken_for_a_repeat() {
     for kind in ["span", "log"] {
         let labels = format!("listener=\"zorka\",protocol=\"zico\",kind=\"{kind}\"");
         let handed_over = metric(&daemon, "tributary_events_total", &labels);
-        let found = events(&server).iter().filter(|event| event["kind"] == kind).count() as u64;
+        let count = || events(&server).iter().filter(|event| event["kind"] == kind).count() as u64;
+        // No answer waits for the last ones.
+        until("the events are in the stream", || (count() >= handed_over).then_some(()));
+        let found = count();
         assert_eq!(found, handed_over, "{kind}");
         assert!(found > 50, "{kind}: {found}");
     }

@@ -1,0 +1,208 @@
+//! Sources: what compact JSON lines name by an id instead of repeating it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use super::json;
+use crate::codec::digest::short_digest_of;
+use crate::event::{EventView, Origin, Resource};
+
+/// Which fields JSON lines have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fields {
+    /// Every field on every line.
+    #[default]
+    Full,
+    /// The origin and the resource once in a file, and times of reading as a difference.
+    Compact,
+}
+
+impl Fields {
+    /// Both.
+    pub const ALL: [Fields; 2] = [Fields::Full, Fields::Compact];
+
+    /// The name in configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Fields::Full => "full",
+            Fields::Compact => "compact",
+        }
+    }
+}
+
+/// An origin and a resource, with the line that defines them.
+#[derive(Debug)]
+pub struct Source {
+    /// The first 16 hexadecimal digits of the SHA-256 of what the line defines: equal sources have equal ids in every process,
+    /// and a peer cannot construct a source that has the id of another one's.
+    id: String,
+    line: Box<[u8]>,
+    /// The member that names it, and the beginning of the next one.
+    reference: Box<[u8]>,
+}
+
+impl Source {
+    fn new(origin: &Origin, resource: &Resource) -> Source {
+        let mut parts = Vec::new();
+        json::push_resource(&mut parts, resource);
+        parts.extend_from_slice(b",\"origin\":");
+        parts.extend_from_slice(&json::render_origin(origin));
+        parts.extend_from_slice(b"}}\n");
+        let id = short_digest_of(&parts);
+        let line = [b"{\"source\":\"", id.as_bytes(), b"\"", &parts].concat().into_boxed_slice();
+        let reference = format!(",\"source\":\"{id}\",\"position\":[").into_bytes().into_boxed_slice();
+        Source { id, line, reference }
+    }
+
+    /// The id, as lines of events have it.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// `,"source":"…","position":[`, with its id.
+    pub(super) fn reference(&self) -> &[u8] {
+        &self.reference
+    }
+
+    /// The line that defines it, with its line feed.
+    pub fn line(&self) -> &[u8] {
+        &self.line
+    }
+}
+
+/// So many sources are remembered, if their definitions together have no more bytes than this.
+const CACHED: usize = 16;
+const CACHED_BYTES: usize = 64 * 1024;
+
+/// Memory of what an encoder remembers of sources: their definitions, and what these are made of.
+pub(in crate::sink) const CACHE_BYTES: u64 = 8 * CACHED_BYTES as u64;
+
+/// The sources of the events that were encoded last.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    entries: Vec<Entry>,
+    /// The entry of the last event.
+    last: usize,
+}
+
+/// The references keep the addresses from being used again.
+#[derive(Debug)]
+struct Entry {
+    origin: Arc<Origin>,
+    resource: Arc<Resource>,
+    source: Arc<Source>,
+}
+
+impl Entry {
+    fn is_of(&self, event: EventView<'_>) -> bool {
+        Arc::ptr_eq(&self.origin, event.origin()) && Arc::ptr_eq(&self.resource, event.resource())
+    }
+}
+
+impl Cache {
+    /// The source of an event.
+    #[inline]
+    pub(super) fn source(&mut self, event: EventView<'_>) -> &Arc<Source> {
+        if !self.entries.get(self.last).is_some_and(|entry| entry.is_of(event)) {
+            self.last = self.find(event);
+        }
+        &self.entries[self.last].source
+    }
+
+    fn find(&mut self, event: EventView<'_>) -> usize {
+        if let Some(known) = self.entries.iter().position(|entry| entry.is_of(event)) {
+            return known;
+        }
+        let (origin, resource) = (event.origin().clone(), event.resource().clone());
+        let source = Arc::new(Source::new(&origin, &resource));
+        let bytes = self.entries.iter().map(|entry| entry.source.line.len()).sum::<usize>() + source.line.len();
+        if self.entries.len() == CACHED || bytes > CACHED_BYTES {
+            self.entries.clear();
+        }
+        self.entries.push(Entry { origin, resource, source });
+        self.entries.len() - 1
+    }
+}
+
+/// Sources, each once, in the order in which they were added.
+#[derive(Debug, Default)]
+pub(in crate::sink) struct Sources {
+    sources: Vec<Arc<Source>>,
+    ids: HashSet<String, RandomState>,
+    bytes: usize,
+}
+
+impl Sources {
+    /// Adds a source; returns the length of its line if it is new.
+    pub(in crate::sink) fn add(&mut self, source: &Arc<Source>) -> usize {
+        // Most events have the source of the one before.
+        let is_last = self.sources.last().is_some_and(|last| Arc::ptr_eq(last, source));
+        if is_last || self.ids.contains(&source.id) {
+            return 0;
+        }
+        self.ids.insert(source.id.clone());
+        self.sources.push(source.clone());
+        self.bytes += source.line.len();
+        source.line.len()
+    }
+
+    pub(in crate::sink) fn iter(&self) -> impl Iterator<Item = &Arc<Source>> {
+        self.sources.iter()
+    }
+
+    pub(in crate::sink) fn len(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// The length of their lines.
+    pub(in crate::sink) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(in crate::sink) fn clear(&mut self) {
+        *self = Sources::default();
+    }
+}
+
+/// When an output has defined so many sources, all are forgotten: they are defined again when an event has them.
+const MAX_DEFINED: usize = 4096;
+
+/// Memory of what an output remembers of defined sources.
+pub(in crate::sink) const DEFINED_BYTES: u64 = MAX_DEFINED as u64 * 64;
+
+/// The ids of the sources that an output has defined.
+#[derive(Debug, Default)]
+pub(in crate::sink) struct Defined {
+    ids: HashSet<String, RandomState>,
+    last: Option<Arc<Source>>,
+}
+
+impl Defined {
+    /// Notes that a source is defined. `false`: it was defined before.
+    pub(in crate::sink) fn add(&mut self, source: &Arc<Source>) -> bool {
+        if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, source)) {
+            return false;
+        }
+        self.make_room(1);
+        self.last = Some(source.clone());
+        !self.contains(source) && self.ids.insert(source.id.clone())
+    }
+
+    /// Forgets all if there is no room for so many more.
+    pub(in crate::sink) fn make_room(&mut self, more: usize) {
+        if self.ids.len() + more > MAX_DEFINED {
+            self.clear();
+        }
+    }
+
+    pub(in crate::sink) fn contains(&self, source: &Source) -> bool {
+        self.ids.contains(&source.id)
+    }
+
+    pub(in crate::sink) fn clear(&mut self) {
+        self.ids.clear();
+        self.last = None;
+    }
+}
