@@ -360,7 +360,7 @@ impl BatchBuilder {
             self.reserve();
         }
         let first_attribute = self.batch.attributes.len();
-        EventBuilder { batch: self, header, first_attribute, resource: None }
+        EventBuilder { header, first_attribute, expanded_before: self.expanded, resource: None, batch: self }
     }
 
     /// Writes a loss event. Sessions call `Output::loss`, which also keeps the byte count.
@@ -429,6 +429,7 @@ pub struct EventBuilder<'a> {
     batch: &'a mut BatchBuilder,
     header: Header,
     first_attribute: usize,
+    expanded_before: usize,
     resource: Option<BatchResource>,
 }
 
@@ -455,6 +456,24 @@ impl EventBuilder<'_> {
     pub fn text(&mut self, key: impl Into<Key>, value: &str) {
         let text = self.batch.push_text(value);
         self.attribute(key, text);
+    }
+
+    /// Whether it has an attribute with a key of the peer that has the same text as `key`, which is of this batch.
+    #[cold]
+    pub fn has_text_key(&self, key: Text) -> bool {
+        let Batch { attributes, text, .. } = &self.batch.batch;
+        attributes[self.first_attribute..].iter().any(|attribute| match attribute {
+            Attribute::One(other, _) => {
+                matches!(other.named(), Named::Text(other) if text[other.range()] == text[key.range()])
+            }
+            Attribute::Run(_) => false,
+        })
+    }
+
+    /// Removes what was written of this event, as if it had not begun; texts stay. It has no runs.
+    pub fn discard(self) {
+        self.batch.expanded = self.expanded_before;
+        self.batch.batch.attributes.truncate(self.first_attribute);
     }
 
     /// The resource of this event only, from [`BatchBuilder::intern_resource`] of this batch.
@@ -488,29 +507,35 @@ impl EventBuilder<'_> {
     }
 
     /// Ends a span.
-    pub fn span(self, span: SpanData) {
-        self.linked_span(span, []);
-    }
-
-    /// Ends a span that has links.
-    pub fn linked_span(mut self, mut span: SpanData, links: impl IntoIterator<Item = Link>) {
+    #[inline]
+    pub fn span(mut self, mut span: SpanData) {
         if span.parent == Some(span.span_id) {
-            // Readers that follow parents would never reach a root.
-            span.parent = None;
-            self.remove(semconv::PARENT_SELF);
-            self.attribute(semconv::PARENT_SELF, true);
+            self.make_root(&mut span);
         }
-        let Batch { spans, links: known, .. } = &mut self.batch.batch;
+        let spans = &mut self.batch.batch.spans;
         spans.push(span);
         let place = index32(spans.len() - 1);
-        let before = known.len();
-        known.extend(links.into_iter().map(|link| (place, link)));
-        self.batch.expanded += (known.len() - before) * LINK_BYTES;
         self.end(Data::Span(place));
     }
 
-    /// Removes an attribute that a peer may have sent. Keys must not repeat.
+    /// Ends a span that has links.
+    pub fn linked_span(self, span: SpanData, links: impl IntoIterator<Item = Link>) {
+        let Batch { spans, links: known, .. } = &mut self.batch.batch;
+        let (place, before) = (index32(spans.len()), known.len());
+        known.extend(links.into_iter().map(|link| (place, link)));
+        self.batch.expanded += (known.len() - before) * LINK_BYTES;
+        self.span(span);
+    }
+
+    /// Readers that follow parents would never reach a root from a span that names itself as its parent.
     #[cold]
+    fn make_root(&mut self, span: &mut SpanData) {
+        span.parent = None;
+        self.remove(semconv::PARENT_SELF);
+        self.attribute(semconv::PARENT_SELF, true);
+    }
+
+    /// Removes an attribute that a peer may have sent. Keys must not repeat.
     fn remove(&mut self, name: Name) {
         let Batch { attributes, runs, members, text, .. } = &mut self.batch.batch;
         let is_it = |key: &Key| match key.named() {

@@ -181,6 +181,12 @@ impl Dictionary {
         self.methods.get(id)
     }
 
+    /// A method, and the thread if it has a name. `None`: the method is not known.
+    #[inline]
+    pub(super) fn names(&mut self, method: u32, thread: u16) -> Option<(&mut Method, Option<&mut Thread>)> {
+        Some((self.methods.get(method)?, self.threads.get(thread.into())))
+    }
+
     pub(super) fn exception(&mut self, id: u32) -> Option<&mut Name> {
         self.exceptions.get(id)
     }

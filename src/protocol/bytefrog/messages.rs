@@ -73,13 +73,13 @@ pub(super) fn data(
     now: Now,
     out: &mut Output,
 ) -> Result<Option<usize>, DecodeError> {
+    if let Some((call, size)) = wire::call(input, run.version) {
+        run.call(call, Arrival { message: &input[..size], source, offset, now }, out);
+        return Ok(Some(size));
+    }
     let Some((message, size)) = wire::data(input, run.version)? else { return Ok(None) };
     let arrival = Arrival { message: &input[..size], source, offset, now };
     let (id, definition) = match message {
-        Data::Call(call) => {
-            run.call(call, arrival, out);
-            return Ok(Some(size));
-        }
         Data::Marker { time, sequence, key, value } => {
             let (key, value) = (Name::read(key), Name::read(value));
             let is_repaired = key.is_repaired || value.is_repaired;

@@ -1,8 +1,8 @@
 //! Messages → events, as `docs/event-model.md` lists them.
 
 use crate::event::{
-    EventBuilder, Header, Interned, InternedRun, Key, Loss, Name, Position, Reason, Severity, SpanData, Status,
-    TraceContext, UnixNanos, Value, semconv as names,
+    BatchBuilder, EventBuilder, Header, Interned, InternedRun, Key, Loss, Name, Position, Reason, Severity, SpanData,
+    Status, TraceContext, UnixNanos, Value, semconv as names,
 };
 use crate::protocol::{Now, Output};
 
@@ -233,6 +233,51 @@ impl EventWriter {
         }
     }
 
+    /// Writes an entry or an exit that belongs to no span and whose names are known. Most events are such. `time` is asked only
+    /// then. `false`: it is another one, and nothing was written.
+    #[inline]
+    pub(super) fn plain_call(
+        &mut self,
+        out: &mut Output,
+        place: Place,
+        call: &Call,
+        time: impl FnOnce() -> UnixNanos,
+        dictionary: &mut Dictionary,
+    ) -> bool {
+        let name = match call.what {
+            What::Entry => names::BYTEFROG_METHOD_ENTRY,
+            What::ExitAtLine(_) | What::Exit { .. } => names::BYTEFROG_METHOD_EXIT,
+            What::Thrown { .. } | What::Bubbled { .. } | What::Visit { .. } => return false,
+        };
+        let Some((method, thread)) = dictionary.names(call.method, call.thread) else { return false };
+        if thread.is_none() && self.names_threads {
+            return false;
+        }
+        let mut is_repaired = method.function.is_repaired;
+        let method = method_run(&mut out.batch, &mut method.function, call.method);
+        let thread = thread.map(|thread| {
+            let name = thread.name_at(call.time);
+            is_repaired |= name.is_repaired;
+            thread_run(&mut out.batch, name, call.thread)
+        });
+        let last = self.time_attributes.run(&mut out.batch, &mut self.basis, call.time);
+        let mut event = out.batch.event(place.header(name, time()));
+        event.run(method);
+        match thread {
+            Some(run) => event.run(run),
+            None => event.attribute(names::THREAD_ID, u64::from(call.thread)),
+        }
+        match call.what {
+            What::ExitAtLine(line) if line != NO_LINE => event.attribute(names::CODE_LINE_NUMBER, u64::from(line)),
+            What::Exit { threw } => event.attribute(names::BYTEFROG_EXIT_THREW, threw),
+            _ => {}
+        }
+        event.run(last);
+        mark_repaired(&mut event, is_repaired);
+        event.log(Severity::Info, None);
+        true
+    }
+
     /// Writes an event of a thread at `time`. `ids`: the span that it belongs to.
     pub(super) fn call(
         &mut self,
@@ -363,6 +408,43 @@ struct TimeAttributes {
     run: InternedRun,
 }
 
+impl TimeAttributes {
+    /// The attributes of `time` as a run of the batch.
+    #[inline]
+    fn run(&mut self, batch: &mut BatchBuilder, basis: &mut Interned, time: u32) -> u32 {
+        if self.time != time {
+            *self = TimeAttributes { time, run: InternedRun::default() };
+        }
+        batch.intern_run(&mut self.run, |batch| {
+            let basis = batch.intern(basis, names::TIME_BASIS_PEER_RELATIVE);
+            [
+                (names::BYTEFROG_TIME_RELATIVE_MS.into(), u64::from(time).into()),
+                (names::TIME_BASIS.into(), basis.into()),
+            ]
+        })
+    }
+}
+
+/// The name and the id of a method as a run of the batch.
+#[inline]
+fn method_run(batch: &mut BatchBuilder, function: &mut Text, id: u32) -> u32 {
+    let Text { text, memo, run, .. } = function;
+    batch.intern_run(run, |batch| {
+        let name = batch.intern(memo, text);
+        [(names::CODE_FUNCTION_NAME.into(), name.into()), (names::BYTEFROG_METHOD_ID.into(), u64::from(id).into())]
+    })
+}
+
+/// The id and the name of a thread as a run of the batch.
+#[inline]
+fn thread_run(batch: &mut BatchBuilder, name: &mut Text, id: u16) -> u32 {
+    let Text { text, run, .. } = name;
+    batch.intern_run(run, |batch| {
+        let name = batch.push_text(text);
+        [(names::THREAD_ID.into(), u64::from(id).into()), (names::THREAD_NAME.into(), name.into())]
+    })
+}
+
 /// An event of a thread that is being written.
 struct TimedEvent<'a> {
     event: EventBuilder<'a>,
@@ -393,16 +475,8 @@ impl<'a> TimedEvent<'a> {
     fn method(&mut self, id: u32, with_signature: bool) {
         match self.dictionary.method(id) {
             Some(method) => {
-                let function = &mut method.function;
-                self.is_repaired |= function.is_repaired;
-                let Text { text, memo, run, .. } = function;
-                let run = self.event.batch().intern_run(run, |batch| {
-                    let name = batch.intern(memo, text);
-                    [
-                        (names::CODE_FUNCTION_NAME.into(), name.into()),
-                        (names::BYTEFROG_METHOD_ID.into(), u64::from(id).into()),
-                    ]
-                });
+                self.is_repaired |= method.function.is_repaired;
+                let run = method_run(self.event.batch(), &mut method.function, id);
                 self.event.run(run);
                 if with_signature {
                     describe(&mut self.event, method.access, method.descriptor.as_deref());
@@ -424,12 +498,9 @@ impl<'a> TimedEvent<'a> {
             }
             return;
         };
-        let Text { text, is_repaired, run, .. } = thread.name_at(time);
-        self.is_repaired |= *is_repaired;
-        let run = self.event.batch().intern_run(run, |batch| {
-            let name = batch.push_text(text);
-            [(names::THREAD_ID.into(), u64::from(id).into()), (names::THREAD_NAME.into(), name.into())]
-        });
+        let name = thread.name_at(time);
+        self.is_repaired |= name.is_repaired;
+        let run = thread_run(self.event.batch(), name, id);
         self.event.run(run);
     }
 
@@ -473,16 +544,7 @@ impl<'a> TimedEvent<'a> {
 
     /// Adds the attributes of every timed event.
     fn end(mut self, time: u32) -> EventBuilder<'a> {
-        if self.time_attributes.time != time {
-            *self.time_attributes = TimeAttributes { time, run: InternedRun::default() };
-        }
-        let run = self.event.batch().intern_run(&mut self.time_attributes.run, |batch| {
-            let basis = batch.intern(self.basis, names::TIME_BASIS_PEER_RELATIVE);
-            [
-                (names::BYTEFROG_TIME_RELATIVE_MS.into(), u64::from(time).into()),
-                (names::TIME_BASIS.into(), basis.into()),
-            ]
-        });
+        let run = self.time_attributes.run(self.event.batch(), self.basis, time);
         self.event.run(run);
         mark_repaired(&mut self.event, self.is_repaired);
         *self.unresolved_events += u64::from(self.is_unresolved);
@@ -490,8 +552,33 @@ impl<'a> TimedEvent<'a> {
     }
 }
 
+/// The place of a call among those of its run, and on its connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub number: u64,
+    pub offset: u64,
+    pub length: u32,
+    pub observed: UnixNanos,
+}
+
+impl Place {
+    #[inline]
+    fn header(self, name: Name, time: UnixNanos) -> Header {
+        let Place { number, offset, length, observed } = self;
+        let position = Position { sequence: Some(wrapped(number)), offset, length: length.into() };
+        Header { name: name.into(), time: Some(time), observed, position }
+    }
+}
+
+impl From<&Event> for Place {
+    fn from(event: &Event) -> Self {
+        let Event { number, offset, length, observed, .. } = *event;
+        Place { number, offset, length, observed }
+    }
+}
+
 fn header(name: Name, event: &Event, time: UnixNanos) -> Header {
-    Header { name: name.into(), time: Some(time), observed: event.observed, position: position(event) }
+    Place::from(event).header(name, time)
 }
 
 fn position(event: &Event) -> Position {

@@ -26,7 +26,7 @@ use super::command::{Command, Refusal};
 use super::configuration::Configuration;
 use super::coverage::Coverage;
 use super::dictionary::{Dictionary, Id};
-use super::normalize::EventWriter;
+use super::normalize::{EventWriter, Place};
 use super::options::{Calls, Options, Order};
 use super::profile::CallProfile;
 use super::queue::{Body, Event, Marker, ReorderBuffer, UnresolvedEvents};
@@ -78,6 +78,8 @@ pub(super) struct Run {
     coverage: Option<Coverage>,
     /// There is a profile or coverage.
     has_sums: bool,
+    /// A call whose names are known waits for nothing, and nothing but its event is made of it.
+    writes_at_once: bool,
     /// Events to be written next, unless another name is missing.
     ready: VecDeque<Event>,
     writer: EventWriter,
@@ -157,6 +159,10 @@ impl Run {
                 .then(|| OpenCalls::new(key, options.max_open_calls)),
             coverage: options.coverage.then(Coverage::default),
             has_sums: options.coverage || options.calls == Calls::Profile,
+            writes_at_once: options.calls == Calls::Events
+                && !options.coverage
+                && !options.is_ordered()
+                && (options.rename_wait.is_zero() || !version.names_threads()),
             profile: (options.calls == Calls::Profile)
                 .then(|| CallProfile::new(options.profile, options.max_open_calls)),
             ready: VecDeque::new(),
@@ -361,7 +367,9 @@ impl Run {
     pub(super) fn call(&mut self, call: Call, arrival: Arrival<'_>, out: &mut Output) {
         self.clock.event_arrived(call.time);
         let Some(number) = self.number(call.sequence, arrival, out) else { return };
-        self.accept(arrival.event(Body::Call(call), number), arrival.now, out);
+        if !self.writes_at_once || !self.write_plain(&call, arrival.source, arrival.place(number), out) {
+            self.accept(arrival.event(Body::Call(call), number), arrival.now, out);
+        }
     }
 
     /// Takes a marker.
@@ -449,6 +457,10 @@ pub(super) struct Arrival<'a> {
 }
 
 impl Arrival<'_> {
+    fn place(self, number: u64) -> Place {
+        Place { number, offset: self.offset, length: self.message.len() as u32, observed: self.now.unix }
+    }
+
     fn event(self, body: Body, number: u64) -> Event {
         let Arrival { message, source, offset, now } = self;
         let (length, observed, arrived) = (message.len() as u32, now.unix, now.elapsed);

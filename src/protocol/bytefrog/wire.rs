@@ -59,7 +59,7 @@ pub(super) enum ClassOutcome {
     Failed,
 }
 
-/// A message on a data connection, after the hello.
+/// A message on a data connection, after the hello, that is no [`Call`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Data<'a> {
     ThreadName { thread: u16, time: u32, name: &'a [u8] },
@@ -67,7 +67,6 @@ pub(super) enum Data<'a> {
     Exception { exception: u32, name: &'a [u8] },
     SourceLocation { location: u32, method: u32, lines: (i32, i32), characters: (i16, i16) },
     SourceLocationCount { method: u32, count: u32 },
-    Call(Call),
     Marker { time: u32, sequence: u32, key: &'a [u8], value: &'a [u8] },
 }
 
@@ -163,22 +162,32 @@ pub(super) fn control(input: &[u8]) -> Result<Option<(Control<'_>, usize)>, Deco
     Ok(message)
 }
 
-/// Reads a message of a data connection. `Ok(None)`: it is incomplete.
+/// Reads an event of a thread on a data connection; most messages are such. `None`: it is another message, or incomplete.
+#[inline]
+pub(super) fn call(input: &[u8], version: Version) -> Option<(Call, usize)> {
+    match input.first()? {
+        20 => input.get(..15).map(|m| (call_of(m, What::Entry, 13), 15)),
+        21 if version.0 == 1 => input.get(..17).map(|m| (call_of(m, What::ExitAtLine(u16_at(m, 13)), 15), 17)),
+        21 => input.get(..16).map(|m| (call_of(m, What::Exit { threw: m[13] != 0 }, 14), 16)),
+        22 => input.get(..21).map(|m| {
+            let what = What::Thrown { exception: u32_at(m, 13), line: u16_at(m, 17) };
+            (call_of(m, what, 19), 21)
+        }),
+        23 => input.get(..19).map(|m| (call_of(m, What::Bubbled { exception: u32_at(m, 13) }, 17), 19)),
+        14 if version.0 >= 3 => input.get(..19).map(|m| (call_of(m, What::Visit { location: u32_at(m, 13) }, 17), 19)),
+        _ => None,
+    }
+}
+
+/// Reads a message of a data connection that is no [`call`]. `Ok(None)`: it is incomplete, or it is an incomplete call.
 ///
 /// # Errors
 /// A type that agents of this version do not send there.
 pub(super) fn data(input: &[u8], version: Version) -> Result<Option<(Data<'_>, usize)>, DecodeError> {
     let Some(&kind) = input.first() else { return Ok(None) };
     let message = match kind {
-        20 => input.get(..15).map(|m| (call(m, What::Entry, 13), 15)),
-        21 if version.0 == 1 => input.get(..17).map(|m| (call(m, What::ExitAtLine(u16_at(m, 13)), 15), 17)),
-        21 => input.get(..16).map(|m| (call(m, What::Exit { threw: m[13] != 0 }, 14), 16)),
-        22 => input.get(..21).map(|m| {
-            let what = What::Thrown { exception: u32_at(m, 13), line: u16_at(m, 17) };
-            (call(m, what, 19), 21)
-        }),
-        23 => input.get(..19).map(|m| (call(m, What::Bubbled { exception: u32_at(m, 13) }, 17), 19)),
-        14 if version.0 >= 3 => input.get(..19).map(|m| (call(m, What::Visit { location: u32_at(m, 13) }, 17), 19)),
+        20..=23 => None,
+        14 if version.0 >= 3 => None,
         10 => text_at(input, 7)
             .map(|(name, end)| (Data::ThreadName { thread: u16_at(input, 1), time: u32_at(input, 3), name }, end)),
         11 => text_at(input, 5).map(|(signature, end)| (Data::Method { method: u32_at(input, 1), signature }, end)),
@@ -215,14 +224,15 @@ pub(super) fn write_error(text: &str, out: &mut BytesMut) {
 }
 
 /// The four fields of every call; the thread is at offset `thread`.
-fn call(message: &[u8], what: What, thread: usize) -> Data<'static> {
-    Data::Call(Call {
+#[inline]
+fn call_of(message: &[u8], what: What, thread: usize) -> Call {
+    Call {
         what,
         time: u32_at(message, 1),
         sequence: u32_at(message, 5),
         method: u32_at(message, 9),
         thread: u16_at(message, thread),
-    })
+    }
 }
 
 /// The text whose length is at offset `at`, and the offset behind it. `None`: it is incomplete.

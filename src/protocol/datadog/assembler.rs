@@ -8,6 +8,8 @@ use crate::event::{Loss, Reason, TraceId, semconv};
 use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::{Now, Output};
 
+use super::Options;
+use super::normalize::{self, WholeSpan};
 use super::record::{
     Entry, EntryKind, KEY_IN_FULL, LateOwner, METRIC_BYTES, NAME, ObjectPosition, Owner, RESOURCE, Record, Ref,
     SERVICE, TYPE, Warning, field_index,
@@ -16,8 +18,7 @@ use super::services::Services;
 use super::strings::{Slot, Strings};
 use super::traces::Traces;
 use super::waiting::WaitingRecords;
-use super::wire::{self, ENTRY_BYTES, ListKind, Process, Span, StringId};
-use super::{Options, normalize};
+use super::wire::{self, ENTRY_BYTES, ListKind, Lists, Process, Span, StringId};
 
 /// Memory is leased from the shared budget in steps of this size, so that not every string accesses the budget.
 const LEASE_STEP_BYTES: u64 = MemoryLease::FLOOR;
@@ -122,6 +123,29 @@ impl Assembler {
         }
         self.refer_fields(span);
         self.refer_trace(span);
+    }
+
+    /// Writes a span whose lists are all here. No record is open. `false`: it needs a record; nothing was written.
+    #[inline]
+    pub(super) fn whole_span(
+        &mut self,
+        span: &Span,
+        lists: &Lists<'_>,
+        position: ObjectPosition,
+        out: &mut Output,
+    ) -> bool {
+        let services_before = self.services.memory_bytes();
+        let whole = WholeSpan { span, lists, sequence: self.next_sequence, position };
+        let metas = whole.write(&mut self.strings, &mut self.services, &mut self.traces, &self.options, out);
+        self.needs_limit_check |= self.services.memory_bytes() > services_before;
+        let Some(metas) = metas else { return false };
+        self.uncharged += metas as u64 * TRACE_META_BYTES;
+        self.next_sequence += 1;
+        self.late = LateOwner::Span(span.trace_id, span.span_id);
+        if self.strings.dropped_bytes() > 0 {
+            self.sweep();
+        }
+        true
     }
 
     fn begin(&mut self, owner: Owner, position: ObjectPosition) -> &mut Record {

@@ -1,5 +1,7 @@
 //! Writes records as events, with the names of `docs/event-model.md`.
 
+mod whole;
+
 use std::collections::HashSet;
 
 use crate::codec::text::cut;
@@ -12,13 +14,31 @@ use crate::protocol::Output;
 use super::MaxText;
 use super::record::{Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, RESOURCE, Record, Ref, SERVICE, TYPE};
 use super::services::Services;
-use super::strings::{Slot, Strings, TextMarks};
+use super::strings::{ShownKey, Slot, Strings, TextMarks};
 use super::wire::{Span, StringId};
+
+pub(super) use whole::WholeSpan;
 
 /// Repeated keys of at most this many entries are found by comparing all pairs.
 const FEW_ENTRIES: usize = 48;
 /// Size of the bit set that detects whether a key may be repeated, in words.
 const SEEN_WORDS: usize = 16;
+
+/// Hashes of keys.
+#[derive(Default)]
+struct SeenKeys([u64; SEEN_WORDS]);
+
+impl SeenKeys {
+    /// Adds a key by its hash. `false`: it may be there already.
+    #[inline]
+    fn add(&mut self, print: u16) -> bool {
+        let print = usize::from(print);
+        let (word, bit) = (&mut self.0[print / 64 % SEEN_WORDS], 1 << (print % 64));
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+}
 
 /// Writes a record as an event. A process also becomes the resource of the events that follow.
 pub(super) fn write(
@@ -40,7 +60,10 @@ pub(super) fn write(
         position: Position { sequence: Some(record.sequence), offset: position.offset, length: position.size },
     };
     let is_late = matches!(record.owner, Owner::Late(_));
-    let service = service(record, strings, services, limits, out);
+    let service = match record.owner {
+        Owner::Span(_) => service(record.fields[SERVICE], strings, services, limits, out),
+        _ => None,
+    };
     let mut writer = Writer { event: out.batch.event(header), strings, limits, is_late, marks };
     match &record.owner {
         Owner::Process(process) => {
@@ -106,9 +129,13 @@ fn name(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Outp
 /// A process or trace has no time of its own. A span that starts at 0 has no known time.
 fn time(record: &Record) -> Option<UnixNanos> {
     match record.owner {
-        Owner::Span(span) => (span.start != 0).then_some(UnixNanos(span.start)),
+        Owner::Span(ref span) => span_time(span),
         _ => Some(record.position.now.unix),
     }
+}
+
+fn span_time(span: &Span) -> Option<UnixNanos> {
+    (span.start != 0).then_some(UnixNanos(span.start))
 }
 
 /// The trace or span that a log is about.
@@ -125,16 +152,16 @@ fn trace_context(owner: &Owner) -> Option<TraceContext> {
 /// The resource of the span's service. `None`: the span has no service, or the listener's identity fixes another.
 #[inline]
 fn service(
-    record: &Record,
+    service: Ref,
     strings: &Strings,
     services: &mut Services,
     limits: &MaxText,
     out: &mut Output,
 ) -> Option<BatchResource> {
-    let (Owner::Span(_), Ref::Bound(slot)) = (&record.owner, record.fields[SERVICE]) else { return None };
+    let Ref::Bound(slot) = service else { return None };
     let is_fixed = out.batch.origin().identity.as_ref().is_some_and(|one| one.fixes(semconv::SERVICE_NAME));
     let name = cut(strings.text(slot), limits.service);
-    (!is_fixed && !name.is_empty()).then(|| services.resource(name, &mut out.batch))
+    (!is_fixed && !name.is_empty()).then(|| services.resource(slot, name, &mut out.batch))
 }
 
 fn span_data(span: &Span) -> SpanData {
@@ -180,6 +207,13 @@ fn resource_number(bytes: [u8; 8], is_whole: bool) -> ResourceValue {
         Some(whole) => u64::try_from(whole).map_or(ResourceValue::I64(whole), ResourceValue::U64),
         None => ResourceValue::F64(number),
     }
+}
+
+/// The value of a metric. `is_whole`: its key names a whole number.
+#[inline]
+fn number(bytes: [u8; 8], is_whole: bool) -> Value {
+    let number = f64::from_be_bytes(bytes);
+    whole(number).filter(|_| is_whole).map_or(Value::F64(number), Value::I64)
 }
 
 /// The integer that is the same number: `None` for fractions, for -0.0, and beyond 2^53, where doubles skip integers.
@@ -266,16 +300,19 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether certainly no key is repeated. Fast, because most records have few keys and each of them once.
+    /// Whether certainly no key is repeated. Fast, because most records have few keys and each of them once. Other keys with the
+    /// same bit are not rare, so few entries are compared before they are treated as repeated.
     fn have_distinct_keys(&self, entries: &[Entry]) -> bool {
-        let mut seen = [0_u64; SEEN_WORDS];
-        entries.iter().all(|entry| {
-            let print = usize::from(self.key_print(entry.key));
-            let (word, bit) = (&mut seen[print / 64 % SEEN_WORDS], 1 << (print % 64));
-            let is_new = *word & bit == 0;
-            *word |= bit;
-            is_new
+        let mut seen = SeenKeys::default();
+        entries.iter().enumerate().all(|(at, entry)| {
+            let print = self.key_print(entry.key);
+            seen.add(print) || (entries.len() <= FEW_ENTRIES && !self.is_among(entry.key, print, &entries[..at]))
         })
+    }
+
+    #[cold]
+    fn is_among(&self, key: Ref, print: u16, entries: &[Entry]) -> bool {
+        entries.iter().any(|other| self.key_print(other.key) == print && self.same_key(other.key, key))
     }
 
     /// The last entry of each repeated key. A metric with the key of a tag becomes a [`EntryKind::MovedMetric`].
@@ -351,49 +388,47 @@ impl Writer<'_> {
                 EntryValue::Text(Ref::Waiting(id)) => Value::Text(self.event.batch().push_text(&hex(id))),
                 EntryValue::Text(Ref::Absent) => continue,
                 EntryValue::Number(bytes) => {
-                    let is_whole = matches!(entry.key, Ref::Bound(slot) if self.strings.is_whole(slot));
-                    let number = f64::from_be_bytes(bytes);
-                    whole(number).filter(|_| is_whole).map_or(Value::F64(number), Value::I64)
+                    number(bytes, matches!(entry.key, Ref::Bound(slot) if self.strings.is_whole(slot)))
                 }
             };
             let key = match (entry.kind, entry.key) {
-                (EntryKind::Meta | EntryKind::Metric, Ref::Bound(slot)) => self.key(slot),
+                (EntryKind::Meta | EntryKind::Metric, Ref::Bound(slot)) => self.key(slot).map(|key| key.text),
                 _ => None,
             };
-            let key = key.unwrap_or_else(|| self.prefixed_key(entry));
+            let key = key.unwrap_or_else(|| self.prefixed(entry.kind, entry.key));
             self.event.attribute(key, value);
         }
     }
 
     /// The key of an entry that cannot be written under its own key, or whose key has no text.
     #[cold]
-    fn prefixed_key(&mut self, entry: &Entry) -> Text {
-        let prefix = match entry.kind {
+    fn prefixed(&mut self, kind: EntryKind, key: Ref) -> Text {
+        let prefix = match kind {
             EntryKind::Metric | EntryKind::MovedMetric => semconv::DATADOG_METRIC,
             EntryKind::TraceMeta => semconv::DATADOG_TRACE_META,
             EntryKind::ValuelessMeta => semconv::DATADOG_VALUELESS_META,
             EntryKind::Meta | EntryKind::Dropped => semconv::DATADOG_META,
         };
-        match entry.key {
+        match key {
             Ref::Bound(slot) => {
                 self.note(slot, self.limits.key);
                 self.event.batch().push_parts(&[prefix.as_str(), self.strings.key(slot)])
             }
-            Ref::Waiting(id) => self.event.batch().push_parts(&[nameless(entry.kind).as_str(), &hex(id)]),
-            Ref::Absent => self.event.batch().push_text(nameless(entry.kind).as_str()),
+            Ref::Waiting(id) => self.event.batch().push_parts(&[nameless(kind).as_str(), &hex(id)]),
+            Ref::Absent => self.event.batch().push_text(nameless(kind).as_str()),
         }
     }
 
     /// The text as a key of this event. `None`: the key is reserved.
     #[inline]
-    fn key(&mut self, slot: Slot) -> Option<Text> {
+    fn key(&mut self, slot: Slot) -> Option<ShownKey> {
         let names_owner = |key: &str| key == semconv::TRACE_ID.as_str() || key == semconv::SPAN_ID.as_str();
         if self.is_late && names_owner(self.strings.key(slot)) {
             return None;
         }
-        let (text, marks) = self.strings.show_key(slot, self.event.batch())?;
-        self.marks |= marks;
-        Some(text)
+        let key = self.strings.show_key(slot, self.event.batch())?;
+        self.marks |= key.marks;
+        Some(key)
     }
 
     /// Collects the marks of texts in the resource.
@@ -425,6 +460,10 @@ impl Writer<'_> {
             let codes = self.event.batch().array(&codes);
             self.event.attribute(semconv::DATADOG_WARNINGS, codes);
         }
+        self.write_text_marks();
+    }
+
+    fn write_text_marks(&mut self) {
         if self.marks.repaired {
             self.event.attribute(semconv::TEXT_REPAIRED, true);
         }

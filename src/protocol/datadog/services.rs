@@ -8,6 +8,8 @@ use hashbrown::HashMap;
 
 use crate::event::{BatchBuilder, BatchResource, InternedResource, Resource};
 
+use super::strings::Slot;
+
 /// Services that are kept. When there are more, all are forgotten, and built again when needed.
 const MAX_SERVICES: usize = 512;
 /// The same for their memory.
@@ -32,6 +34,8 @@ pub(super) struct Services {
 #[derive(Debug)]
 struct Service {
     name: Box<str>,
+    /// Where the name was in the table of strings when it was last looked up.
+    slot: Slot,
     resource: Arc<Resource>,
     memo: InternedResource,
 }
@@ -49,21 +53,26 @@ impl Services {
         had_any
     }
 
-    /// The resource of the service `name`, as a resource of the current batch.
+    /// The resource of the service `name`, as a resource of the current batch. `slot`: where the name is in the table of strings.
     #[inline]
-    pub(super) fn resource(&mut self, name: &str, batch: &mut BatchBuilder) -> BatchResource {
+    pub(super) fn resource(&mut self, slot: Slot, name: &str, batch: &mut BatchBuilder) -> BatchResource {
         let is_same_agent = Arc::ptr_eq(&self.agent, batch.sent_resource());
-        let few = self.all.iter().take(FEW).position(|service| is_same_agent && *service.name == *name);
-        let place = few.unwrap_or_else(|| self.find(name, batch));
+        let mut few = self.all.iter().take(FEW);
+        let known = few.position(|service| service.slot == slot && *service.name == *name).filter(|_| is_same_agent);
+        let place = known.unwrap_or_else(|| self.find(slot, name, batch));
         let Service { resource, memo, .. } = &mut self.all[place];
         batch.intern_resource(memo, resource)
     }
 
     #[cold]
-    fn find(&mut self, name: &str, batch: &BatchBuilder) -> usize {
+    fn find(&mut self, slot: Slot, name: &str, batch: &BatchBuilder) -> usize {
         if !Arc::ptr_eq(&self.agent, batch.sent_resource()) {
             self.clear();
             self.agent = batch.sent_resource().clone();
+        }
+        if let Some(place) = self.all.iter().take(FEW).position(|service| *service.name == *name) {
+            self.all[place].slot = slot;
+            return place;
         }
         if let Some(place) = self.places.get(name) {
             return *place;
@@ -79,7 +88,7 @@ impl Services {
         if place >= FEW {
             self.places.insert(name.into(), place);
         }
-        self.all.push(Service { name: name.into(), resource, memo: InternedResource::default() });
+        self.all.push(Service { name: name.into(), slot, resource, memo: InternedResource::default() });
         place
     }
 }

@@ -201,7 +201,21 @@ impl DatadogSession {
         let mut undecoded = 0;
         match *object {
             Object::Trace(trace_id) => self.assembler.trace(trace_id, position, out),
-            Object::Span(ref span) => self.assembler.span(span, position, out),
+            Object::Span(ref span) => {
+                if let Some(lists) = wire::lists_of_span(&rest[size..], &self.wire) {
+                    self.assembler.close(out);
+                    if out.batch.is_full() {
+                        // The record before this span has filled the batch: the span is read again for the next one.
+                        return Ok(Some(0));
+                    }
+                    if self.assembler.whole_span(span, &lists, position, out) {
+                        let size = size + lists.size;
+                        out.decoded_bytes += size as u64;
+                        return Ok(Some(size));
+                    }
+                }
+                self.assembler.span(span, position, out);
+            }
             Object::List(kind, entries) => undecoded = self.assembler.list(kind, entries, position, out),
             Object::String(id, text) => self.assembler.define(id, text, false, position, out),
             Object::LongString(id, len) => {

@@ -5,9 +5,13 @@
 //! ([`Strings::retain`]). The open record does not, because it is usually emitted soon: instead, nothing is freed before
 //! [`Strings::sweep`], which the owner calls when all references are counted.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::hash::{BuildHasher, Hasher};
 
-use crate::codec::lru::Lru;
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
 use crate::codec::text::{cut, repair};
 use crate::event::{BatchBuilder, Interned, Text};
 
@@ -16,6 +20,8 @@ use super::{Options, StringCache};
 
 /// What a cached text costs in addition to its bytes.
 const TEXT_OVERHEAD_BYTES: u64 = 128;
+/// The number of ids that are found without hashing, a power of two. A connection with less than half as many has no such table.
+const RECENT: usize = 128;
 /// The capacity that the list of dropped texts keeps after a sweep.
 const MAX_IDLE_DROPPED: usize = 1024;
 
@@ -55,7 +61,7 @@ fn names_whole_number(key: &str) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Slot(u32);
 
-/// The cache entry of an id. It has the length of the text, so that a lookup does not access the text itself.
+/// The text of an id in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CachedText {
     pub(super) slot: Slot,
@@ -102,6 +108,8 @@ struct StoredText {
     /// It is in the list for the next sweep.
     dropped: bool,
     memo: Interned,
+    /// The number of its last use, while it is cached.
+    last_use: u64,
 }
 
 impl StoredText {
@@ -126,10 +134,30 @@ pub(super) struct Defined {
     pub(super) redefined: bool,
 }
 
+/// A text as the key of a tag or metric.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShownKey {
+    /// The key in the batch.
+    pub(super) text: Text,
+    pub(super) marks: TextMarks,
+    /// Its hash: see [`Strings::fingerprint`].
+    pub(super) fingerprint: u16,
+    /// See [`Strings::is_whole`].
+    pub(super) is_whole: bool,
+}
+
 /// The string table of one connection; never shared with another (reading 29).
+///
+/// Every text has the number of its last use. The order of use is maintained lazily, as in [`crate::codec::lru`]: a heap has one
+/// use of each id, the last or an earlier one, and an item is updated when its id would be evicted.
 #[derive(Debug)]
 pub(super) struct Strings {
-    cache: Lru<StringId, CachedText>,
+    cache: HashMap<StringId, Slot, RandomState>,
+    /// One use of every id in the cache.
+    order: BinaryHeap<Reverse<(u64, StringId)>>,
+    uses: u64,
+    /// Cached ids that were used recently, each at its [place](recent_place). Empty: there are too few.
+    recent: Vec<(StringId, Slot)>,
     texts: Vec<StoredText>,
     free: Vec<u32>,
     limits: StringCache,
@@ -140,13 +168,29 @@ pub(super) struct Strings {
     /// Texts that were neither cached nor referred to when they were added here.
     dropped: Vec<Slot>,
     dropped_bytes: u64,
-    hasher: foldhash::fast::RandomState,
+    hasher: RandomState,
+}
+
+/// The one place of an id in [`Strings::recent`].
+#[inline]
+fn recent_place(id: StringId) -> usize {
+    let spread = u64::from_ne_bytes(id.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (spread >> (u64::BITS - RECENT.trailing_zeros())) as usize
+}
+
+/// The content of a place without an id: an id that has another place.
+fn no_id(place: usize) -> (StringId, Slot) {
+    let id = if place == recent_place(StringId::ABSENT) { 1_u64 } else { 0 };
+    (StringId(id.to_ne_bytes()), Slot::default())
 }
 
 impl Strings {
     pub(super) fn new(options: &Options) -> Self {
         Strings {
-            cache: Lru::default(),
+            cache: HashMap::default(),
+            order: BinaryHeap::new(),
+            uses: 0,
+            recent: Vec::new(),
             texts: Vec::new(),
             free: Vec::new(),
             limits: options.string_cache,
@@ -156,7 +200,7 @@ impl Strings {
             orphan_bytes: 0,
             dropped: Vec::new(),
             dropped_bytes: 0,
-            hasher: foldhash::fast::RandomState::default(),
+            hasher: RandomState::default(),
         }
     }
 
@@ -170,7 +214,33 @@ impl Strings {
     /// The current definition of `id`. A reference counts as a use (reading 9).
     #[inline]
     pub(super) fn refer(&mut self, id: StringId) -> Option<CachedText> {
-        self.cache.get(&id).copied()
+        let place = recent_place(id);
+        let slot = match self.recent.get(place) {
+            Some((recent, slot)) if *recent == id => *slot,
+            _ => self.look_up(id, place)?,
+        };
+        self.uses += 1;
+        let stored = &mut self.texts[slot.0 as usize];
+        stored.last_use = self.uses;
+        // The limits keep texts far below 4 GiB.
+        Some(CachedText { slot, len: stored.text.len() as u32 })
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, id: StringId, place: usize) -> Option<Slot> {
+        let slot = *self.cache.get(&id)?;
+        if let Some(recent) = self.recent.get_mut(place) {
+            *recent = (id, slot);
+        }
+        Some(slot)
+    }
+
+    /// The id has another text from now on, or none.
+    fn forget_recent(&mut self, id: StringId) {
+        let place = recent_place(id);
+        if let Some(recent) = self.recent.get_mut(place).filter(|(recent, _)| *recent == id) {
+            *recent = no_id(place);
+        }
     }
 
     /// Defines `id`.
@@ -191,6 +261,7 @@ impl Strings {
         let fingerprint = self.hash(key);
         let text = text.into_owned().into_boxed_str();
         let memo = Interned::default();
+        self.uses += 1;
         let slot = self.store(StoredText {
             text,
             marks,
@@ -201,13 +272,19 @@ impl Strings {
             cached: true,
             dropped: false,
             memo,
+            last_use: self.uses,
         });
         self.cached_bytes += self.texts[slot.0 as usize].cost();
-        // The limits keep texts far below 4 GiB.
-        let len = self.text(slot).len() as u32;
-        let replaced = self.cache.insert(id, CachedText { slot, len });
-        if let Some(replaced) = replaced {
-            self.uncache(replaced.slot);
+        let replaced = self.cache.insert(id, slot);
+        match replaced {
+            Some(replaced) => {
+                self.forget_recent(id);
+                self.uncache(replaced);
+            }
+            None => self.order.push(Reverse((self.uses, id))),
+        }
+        if self.recent.is_empty() && self.cache.len() >= RECENT / 2 {
+            self.recent = (0..RECENT).map(no_id).collect();
         }
         while self.cache.len() > self.max_entries || self.cached_bytes > self.limits.bytes {
             if !self.evict_oldest() {
@@ -219,12 +296,18 @@ impl Strings {
 
     /// Forgets the least recently used id (rule 27). `false`: the cache is empty.
     pub(super) fn evict_oldest(&mut self) -> bool {
-        match self.cache.pop_oldest() {
-            Some((_, known)) => {
-                self.uncache(known.slot);
-                true
+        loop {
+            let Some(Reverse((known_use, id))) = self.order.pop() else { return false };
+            let Some(slot) = self.cache.get(&id).copied() else { continue };
+            let last_use = self.texts[slot.0 as usize].last_use;
+            if last_use != known_use {
+                self.order.push(Reverse((last_use, id)));
+                continue;
             }
-            None => false,
+            self.cache.remove(&id);
+            self.forget_recent(id);
+            self.uncache(slot);
+            return true;
         }
     }
 
@@ -296,14 +379,18 @@ impl Strings {
 
     /// The same for the text as a key. `None`: the key is reserved.
     #[inline]
-    pub(super) fn show_key(&mut self, slot: Slot, batch: &mut BatchBuilder) -> Option<(Text, TextMarks)> {
+    pub(super) fn show_key(&mut self, slot: Slot, batch: &mut BatchBuilder) -> Option<ShownKey> {
         let stored = &mut self.texts[slot.0 as usize];
-        if stored.reserved { None } else { Some(stored.show(self.key_limit, batch)) }
+        if stored.reserved {
+            return None;
+        }
+        let (text, marks) = stored.show(self.key_limit, batch);
+        Some(ShownKey { text, marks, fingerprint: stored.fingerprint, is_whole: stored.is_whole })
     }
 
-    /// Memory of the texts in the cache.
+    /// Memory of the cache and of its texts.
     pub(super) fn cached_bytes(&self) -> u64 {
-        self.cached_bytes
+        self.cached_bytes + (self.recent.len() * size_of::<(StringId, Slot)>()) as u64
     }
 
     /// Memory of texts that only counted references keep.
@@ -426,6 +513,35 @@ mod tests {
         assert!(strings.refer(id(2)).is_none());
         assert_eq!(strings.refer(id(1)), Some(touched));
         assert_eq!(strings.cached_bytes(), options.string_cache.bytes);
+    }
+
+    #[test]
+    fn an_id_has_its_latest_text_in_every_place_and_none_after_its_eviction() {
+        let mut strings = strings(200);
+        let id = |number: u64| StringId(number.to_ne_bytes());
+        assert!(strings.refer(id(0)).is_none());
+        // More than there are places.
+        for number in 1..=200 {
+            strings.define(id(number), format!("a{number}").as_bytes(), false);
+        }
+        assert!(strings.refer(id(0)).is_none());
+        for number in (1..=200).step_by(3) {
+            strings.define(id(number), format!("b{number}").as_bytes(), false);
+        }
+        for _ in 0..2 {
+            for number in 1..=200 {
+                let known = strings.refer(id(number)).unwrap();
+                let letter = if number % 3 == 1 { 'b' } else { 'a' };
+                assert_eq!(strings.text(known.slot), format!("{letter}{number}"));
+            }
+        }
+        strings.refer(id(1));
+        for number in (2..=200).chain([1]) {
+            assert!(strings.refer(StringId::ABSENT).is_none());
+            assert!(strings.evict_oldest());
+            assert!(strings.refer(id(number)).is_none(), "{number}");
+        }
+        assert!(!strings.evict_oldest());
     }
 
     #[test]

@@ -71,6 +71,27 @@ pub enum ListKind {
     Metrics,
 }
 
+/// The lists of one span.
+#[derive(Clone, Copy, Debug)]
+pub struct Lists<'a> {
+    lists: [(ListKind, &'a [Entry]); 2],
+    len: usize,
+    /// Their bytes.
+    pub size: usize,
+}
+
+impl<'a> Lists<'a> {
+    /// The lists in the order on the wire.
+    pub fn iter(&self) -> impl Iterator<Item = (ListKind, &'a [Entry])> {
+        self.lists[..self.len].iter().copied()
+    }
+
+    /// The number of entries of all lists.
+    pub fn entries(&self) -> usize {
+        self.lists[..self.len].iter().map(|(_, entries)| entries.len()).sum()
+    }
+}
+
 /// A span's fixed part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
@@ -153,6 +174,29 @@ pub fn decode<'a>(input: &'a [u8], limits: &WireLimits) -> Result<Option<(Object
             let kind = DecodeErrorKind::Unsupported { found, expected: "dd01, dd02, dd04, dd05 and dd06" };
             Err(DecodeError { field: "object_type", offset: 0, kind })
         }
+    }
+}
+
+/// The lists at the front of `input`, which follow a span. `None`: there is more than one of a kind, one is not complete or cannot
+/// be decoded, or no whole trace or span follows: then further objects may belong to the span, or should have (rule 20).
+pub fn lists_of_span<'a>(input: &'a [u8], limits: &WireLimits) -> Option<Lists<'a>> {
+    let mut lists = Lists { lists: [(ListKind::Meta, &[]); 2], len: 0, size: 0 };
+    loop {
+        let rest = &input[lists.size..];
+        let kind = match rest {
+            [0xDD, 0x01, ..] if rest.len() >= TRACE_BYTES => return Some(lists),
+            [0xDD, 0x02, ..] if rest.len() >= SPAN_BYTES => return Some(lists),
+            [0xDD, 0x04, ..] => ListKind::Metrics,
+            [0xDD, 0x05, ..] => ListKind::Meta,
+            _ => return None,
+        };
+        if lists.iter().any(|(other, _)| other == kind) {
+            return None;
+        }
+        let Ok(Some((Object::List(kind, entries), size))) = decode_list(kind, rest, limits) else { return None };
+        *lists.lists.get_mut(lists.len)? = (kind, entries);
+        lists.len += 1;
+        lists.size += size;
     }
 }
 

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use super::escape::{push_json_escaped, push_short, push_string, push_string_content};
-use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push_u64};
+use super::number::{push_base64, push_f64, push_hex, push_i64, push_id, push_number, push_u64};
+use super::observed::Observed;
 use super::source::{Cache, Fields, Source};
 use super::time::{RepeatedTime, TimeFormat};
 use crate::event::{
@@ -20,7 +21,7 @@ use crate::event::{
 pub struct JsonEncoder {
     /// The times of events, and when they were observed.
     happened: RepeatedTime,
-    observed: RepeatedTime,
+    observed: Observed,
     /// Other times.
     times: TimeFormat,
     /// Of compact lines. `None`: lines have every field.
@@ -86,22 +87,22 @@ impl JsonEncoder {
             Some(time) => {
                 push(out, b"{\"time\":\"");
                 self.happened.push(out, time);
-                if self.delay(event).is_none() {
-                    push(out, b"\",\"observed_time\":\"");
-                    self.observed.push(out, event.observed());
+                match self.delay(event) {
+                    None => push(out, self.observed.after_text(event.observed())),
+                    Some(_) => push(out, b"\",\"kind\":\""),
                 }
             }
             None => {
-                push(out, b"{\"time\":null,\"observed_time\":\"");
-                self.observed.push(out, event.observed());
+                push(out, b"{\"time\":null");
+                push(out, self.observed.after_null(event.observed()));
             }
         }
         match event.kind() {
-            Kind::Log => push(out, b"\",\"kind\":\"log\",\"name\":"),
-            Kind::Span => push(out, b"\",\"kind\":\"span\",\"name\":"),
-            Kind::Metric => push(out, b"\",\"kind\":\"metric\",\"name\":"),
-            Kind::Sample => push(out, b"\",\"kind\":\"sample\",\"name\":"),
-            Kind::Loss => push(out, b"\",\"kind\":\"loss\",\"name\":"),
+            Kind::Log => push(out, b"log\",\"name\":"),
+            Kind::Span => push(out, b"span\",\"name\":"),
+            Kind::Metric => push(out, b"metric\",\"name\":"),
+            Kind::Sample => push(out, b"sample\",\"name\":"),
+            Kind::Loss => push(out, b"loss\",\"name\":"),
         }
         match event.name_key() {
             KeyView::Name(name) => push_short(out, name.quoted_padded()),
@@ -111,12 +112,12 @@ impl JsonEncoder {
 
     fn push_span(&mut self, out: &mut Vec<u8>, span: &SpanData, links: impl ExactSizeIterator<Item = Link>) {
         push(out, b",\"span\":{\"trace_id\":\"");
-        push_hex(out, &span.trace_id.0);
+        push_id(out, &span.trace_id.0);
         push(out, b"\",\"span_id\":\"");
-        push_hex(out, &span.span_id.0);
+        push_id(out, &span.span_id.0);
         if let Some(parent) = span.parent {
             push(out, b"\",\"parent_span_id\":\"");
-            push_hex(out, &parent.0);
+            push_id(out, &parent.0);
         }
         if let Some(end) = span.end {
             push(out, b"\",\"end_time\":\"");
@@ -176,9 +177,9 @@ fn push_links(out: &mut Vec<u8>, links: impl Iterator<Item = Link>) {
     push(out, b",\"links\":[");
     for link in links {
         push(out, b"{\"trace_id\":\"");
-        push_hex(out, &link.trace_id.0);
+        push_id(out, &link.trace_id.0);
         push(out, b"\",\"span_id\":\"");
-        push_hex(out, &link.span_id.0);
+        push_id(out, &link.span_id.0);
         push(out, b"\"},");
     }
     close(out, b']');
@@ -204,10 +205,10 @@ fn push_log(out: &mut Vec<u8>, severity: Severity, context: Option<&TraceContext
 
 fn push_context(out: &mut Vec<u8>, context: &TraceContext) {
     push(out, b",\"trace_id\":\"");
-    push_hex(out, &context.trace_id.0);
+    push_id(out, &context.trace_id.0);
     if let Some(span_id) = context.span_id {
         push(out, b"\",\"span_id\":\"");
-        push_hex(out, &span_id.0);
+        push_id(out, &span_id.0);
     }
     push(out, b"\"");
 }

@@ -3,6 +3,7 @@
 pub(in crate::sink) mod escape;
 pub mod json;
 mod number;
+mod observed;
 pub(in crate::sink) mod source;
 pub mod terminal;
 pub mod text;

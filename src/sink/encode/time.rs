@@ -5,44 +5,55 @@ use crate::event::UnixNanos;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const NANOS_PER_DAY: u64 = 86_400 * NANOS_PER_SECOND;
 
-/// Formats times; caches the date of the last one, because the next is nearly always on the same day.
+/// Formats times; caches the second of the last one, because the next is mostly in the same second, and its day.
 #[derive(Debug)]
 pub(super) struct TimeFormat {
     midnight: u64,
-    date: [u8; 10],
+    /// The beginning of the second.
+    second: u64,
+    /// The text of a time in that second, of which the fraction is replaced.
+    text: [u8; 30],
 }
 
 impl Default for TimeFormat {
     fn default() -> Self {
-        TimeFormat { midnight: 0, date: *b"1970-01-01" }
+        TimeFormat { midnight: 0, second: 0, text: *b"1970-01-01T00:00:00.000000000Z" }
     }
 }
 
 impl TimeFormat {
     /// Appends the time in RFC 3339, e.g. `2026-11-20T12:15:00.123456789Z`.
+    #[inline]
     pub(super) fn push(&mut self, out: &mut Vec<u8>, time: UnixNanos) {
-        let mut since_midnight = time.0.wrapping_sub(self.midnight);
-        // The last day that nanoseconds reach is not complete: without the first condition 1970-01-01 would pass for its rest.
-        if time.0 < self.midnight || since_midnight >= NANOS_PER_DAY {
-            since_midnight = time.0 % NANOS_PER_DAY;
-            self.midnight = time.0 - since_midnight;
-            self.date = date((time.0 / NANOS_PER_DAY) as u32);
-        }
-        let seconds = (since_midnight / NANOS_PER_SECOND) as u32;
-        let nanos = (since_midnight % NANOS_PER_SECOND) as u32;
-
+        let nanos = match time.0.checked_sub(self.second) {
+            Some(nanos) if nanos < NANOS_PER_SECOND => nanos,
+            _ => self.set_second(time),
+        } as u32;
         // The digits are written in place: to build them elsewhere and copy them takes twice as long.
-        out.extend_from_slice(b"0000-00-00T00:00:00.000000000Z");
+        out.extend_from_slice(&self.text);
         let Some(text) = out.last_chunk_mut::<30>() else { return };
-        text[..10].copy_from_slice(&self.date);
-        text[11..13].copy_from_slice(&pair(seconds / 3600));
-        text[14..16].copy_from_slice(&pair(seconds / 60 % 60));
-        text[17..19].copy_from_slice(&pair(seconds % 60));
         text[20..22].copy_from_slice(&pair(nanos / 10_000_000));
         text[22..24].copy_from_slice(&pair(nanos / 100_000 % 100));
         text[24..26].copy_from_slice(&pair(nanos / 1_000 % 100));
         text[26..28].copy_from_slice(&pair(nanos / 10 % 100));
         text[28] = b'0' + (nanos % 10) as u8;
+    }
+
+    /// Moves to the second of this time; returns the nanoseconds since its beginning.
+    #[inline(never)]
+    fn set_second(&mut self, time: UnixNanos) -> u64 {
+        let nanos = time.0 % NANOS_PER_SECOND;
+        self.second = time.0 - nanos;
+        // The last day that nanoseconds reach is not complete: without the first condition 1970-01-01 would pass for its rest.
+        if time.0 < self.midnight || time.0 - self.midnight >= NANOS_PER_DAY {
+            self.midnight = time.0 - time.0 % NANOS_PER_DAY;
+            self.text[..10].copy_from_slice(&date((time.0 / NANOS_PER_DAY) as u32));
+        }
+        let seconds = ((self.second - self.midnight) / NANOS_PER_SECOND) as u32;
+        self.text[11..13].copy_from_slice(&pair(seconds / 3600));
+        self.text[14..16].copy_from_slice(&pair(seconds / 60 % 60));
+        self.text[17..19].copy_from_slice(&pair(seconds % 60));
+        nanos
     }
 }
 

@@ -5,7 +5,7 @@ use crate::protocol::{Now, Output};
 
 use super::super::calls::{OpenCall, OpenCalls};
 use super::super::dictionary::Id;
-use super::super::normalize::{self, RunEnd};
+use super::super::normalize::{self, Place, RunEnd};
 use super::super::options::Calls;
 use super::super::profile::CallProfile;
 use super::super::queue::{Body, Event};
@@ -76,6 +76,9 @@ impl Run {
             if let Some(event) = self.awaiting_rename.pop_front() {
                 self.release(event, now, out);
             }
+            if is_closing || !is_over {
+                self.release_due(is_closing, now, out);
+            }
             return true;
         }
         if self.take_next_in_order(is_over, now) {
@@ -97,6 +100,17 @@ impl Run {
             return calls.has_unfinished();
         }
         is_closing && self.write_profile(true, now, out)
+    }
+
+    /// Releases events whose wait for renames is over, until the batch is full: at this time nothing else becomes ready.
+    fn release_due(&mut self, is_closing: bool, now: Now, out: &mut Output) {
+        let wait = self.rename_wait();
+        while !out.batch.is_full()
+            && self.awaiting_rename.front().is_some_and(|event| is_closing || event.arrived + wait <= now.elapsed)
+            && let Some(event) = self.awaiting_rename.pop_front()
+        {
+            self.release(event, now, out);
+        }
     }
 
     /// Writes the next event of a profile whose interval has ended, or is ended now. `false`: there is none.
@@ -214,6 +228,12 @@ impl Run {
         {
             return;
         }
+        if self.open_calls.is_none()
+            && let Body::Call(call) = &event.body
+            && self.write_plain(call, event.source, event.into(), out)
+        {
+            return;
+        }
         self.set_origin(event.source, out);
         self.written_bytes += u64::from(event.length);
         let time = self.clock.time(event.time(), event.observed);
@@ -251,6 +271,21 @@ impl Run {
             }
         }
         self.writer.call(out, event, &call, time, ids, &mut self.dictionary);
+    }
+
+    /// Writes a call as an event, if it is one of [`EventWriter::plain_call`]. `false`: it is another one.
+    ///
+    /// [`EventWriter::plain_call`]: super::super::normalize::EventWriter::plain_call
+    #[inline]
+    pub(super) fn write_plain(&mut self, call: &Call, source: u16, place: Place, out: &mut Output) -> bool {
+        self.set_origin(source, out);
+        let clock = &mut self.clock;
+        let time = || clock.time(call.time, place.observed);
+        let is_written = self.writer.plain_call(out, place, call, time, &mut self.dictionary);
+        if is_written {
+            self.written_bytes += u64::from(place.length);
+        }
+        is_written
     }
 
     /// Counts a call in the coverage and in the profile. `true`: nothing more is written of it. Not part of
