@@ -127,7 +127,7 @@ async fn stream(mut reader: Reader, mut view: View, mut body: Sender<Bytes>) {
 
 /// How items are written.
 enum View {
-    Events { encoder: Encoder, clock: Clock },
+    Events { encoder: Box<Encoder>, clock: Clock },
     Wire(Wire),
 }
 
@@ -136,7 +136,7 @@ impl View {
         if is_wire {
             View::Wire(Wire::default())
         } else {
-            View::Events { encoder: Encoder::new(format), clock: Clock::start() }
+            View::Events { encoder: Box::new(Encoder::new(format)), clock: Clock::start() }
         }
     }
 
