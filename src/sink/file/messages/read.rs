@@ -16,15 +16,15 @@ use crate::sink::file::options::Fsync;
 pub(super) type Identity = (u64, u64);
 
 /// What files got of a part of a message, by the path that the template gives them.
-pub(in crate::sink::file) type Shares = BTreeMap<PathBuf, Share>;
+pub(crate) type Shares = BTreeMap<PathBuf, Share>;
 
 /// What one file got of a part of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::sink::file) struct Share {
+pub(crate) struct Share {
     /// How many of the events are in the file: the first ones.
-    pub(in crate::sink::file) written: u64,
+    pub(crate) written: u64,
     /// How many events of the part are for this file.
-    pub(in crate::sink::file) total: u64,
+    pub(crate) total: u64,
 }
 
 /// What the files have of messages.
