@@ -470,7 +470,7 @@ impl EventBuilder<'_> {
         })
     }
 
-    /// Removes what was written of this event, as if it had not begun; texts stay. It has no runs.
+    /// Removes what was written of this event; its texts stay. The event has no runs.
     pub fn discard(self) {
         self.batch.expanded = self.expanded_before;
         self.batch.batch.attributes.truncate(self.first_attribute);
