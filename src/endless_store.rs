@@ -198,8 +198,7 @@ impl Elsewhere for SeenStore {
 
 impl Shared {
     async fn write(&self, section: &Delivered) -> Result<(), Fault> {
-        let value = section.events.iter().flat_map(|event| event.to_be_bytes()).collect();
-        self.bucket.set(&key(section.first), value).await
+        self.bucket.set(&key(section.first), value(section)).await
     }
 
     /// Writes an entry that has waited. Another daemon may have noted more events of the same section meanwhile.
@@ -210,8 +209,7 @@ impl Shared {
         if section.events.iter().all(|event| noted.contains(event)) {
             return Ok(());
         }
-        let value = section.events.iter().flat_map(|event| event.to_be_bytes()).collect();
-        let written = self.bucket.set_if(&key, value, entry.revision).await?;
+        let written = self.bucket.set_if(&key, value(section), entry.revision).await?;
         written.map(drop).ok_or_else(|| Fault::Later("another daemon has noted the same section".to_owned()))
     }
 
@@ -279,6 +277,11 @@ async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Fault>>
 
 fn key(fingerprint: Fingerprint) -> String {
     format!("{fingerprint:032x}")
+}
+
+/// The entry of a section.
+fn value(section: &Delivered) -> Vec<u8> {
+    section.events.iter().flat_map(|event| event.to_be_bytes()).collect()
 }
 
 /// The fingerprints in an entry.

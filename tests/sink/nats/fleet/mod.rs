@@ -2,6 +2,7 @@
 //! agents send to any of the edges. What was acknowledged is in the files of the writers once.
 //!
 //! `TRIBUTARY_FLEET_SECONDS` and `TRIBUTARY_FLEET_SEED` make a longer run, or the same one again: docs/fleet.md.
+//! `TRIBUTARY_FLEET_KEEP` keeps the directory of a run.
 
 #![allow(clippy::print_stderr, reason = "a run prints its seed and its figures")]
 
