@@ -14,8 +14,12 @@ use crate::memory::{MemoryBudget, MemoryLease};
 
 /// Reads are of this size at first, and grow with the traffic …
 pub(super) const MIN_READ_BYTES: usize = 8 * 1024;
-/// … up to this one.
+/// … up to this one, while little of the shared memory is in use …
 const MAX_READ_BYTES: usize = 256 * 1024;
+/// … and otherwise up to this one: long reads save little, and a hundred busy connections have a hundred buffers.
+const MAX_READ_BYTES_OF_MANY: usize = 32 * 1024;
+/// So much of the shared memory is little.
+const LITTLE_MEMORY: u64 = 4 << 20;
 /// A message may be buffered up to `max_message_bytes` and this much more, for its head, and for protocols whose smallest
 /// messages are longer than that limit.
 const BUFFER_SLACK: u64 = 128 * 1024;
@@ -100,7 +104,9 @@ impl ReadBuffer {
     /// `bytes` were read into room for `room` bytes: the size of the next read follows the traffic.
     pub(super) fn read(&mut self, bytes: usize, room: usize) {
         if bytes >= room {
-            self.read_bytes = (self.read_bytes * 2).min(MAX_READ_BYTES);
+            let is_little_used = self.lease.budget().used() <= LITTLE_MEMORY;
+            let most = if is_little_used { MAX_READ_BYTES } else { MAX_READ_BYTES_OF_MANY };
+            self.read_bytes = (self.read_bytes * 2).min(most).max(self.read_bytes);
         } else if bytes < self.read_bytes / 4 {
             self.read_bytes = (self.read_bytes / 2).max(MIN_READ_BYTES);
         }
@@ -230,6 +236,27 @@ mod tests {
             buffer.advance(buffer.len() - left);
             assert_eq!((buffer.allocated, memory.used()), (allocated, used));
         }
+    }
+
+    #[test]
+    fn while_others_use_memory_reads_stay_short() {
+        let memory = MemoryBudget::new(64 << 20);
+        let mut other = memory.passing(0);
+        assert!(other.try_resize(LITTLE_MEMORY + 1));
+        let (mut buffer, mut most) = (ReadBuffer::new(16 << 20, &memory), 0);
+        for _ in 0..100 {
+            let room = buffer.room().unwrap();
+            let bytes = room.capacity() - room.len();
+            room.extend_from_slice(&vec![7; bytes]);
+            buffer.read(bytes, bytes);
+            // A part of a message is left.
+            buffer.advance(buffer.len() - 10);
+            most = most.max(buffer.allocated);
+        }
+        assert_eq!(most, MAX_READ_BYTES_OF_MANY);
+        drop(other);
+        assert_eq!(read(&mut buffer, 1 << 20), 1 << 20);
+        assert!(buffer.allocated >= 1 << 20);
     }
 
     #[test]
