@@ -11,14 +11,9 @@
 #[allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
 mod daemon;
 
-use daemon::loads::{DISCARD, FILE, LOADS, Load};
+use daemon::loads::{DISCARD, FILE, FILE_BY_DEFAULT, LOADS, Load};
 use daemon::table::{self, fixed, head, median, rate, row, spread};
 use daemon::{Cost, ceiling, peer, raw};
-
-/// CPU seconds per million events of the fastest other collector that was measured: Fluent Bit 5.1.1, msgpack by
-/// the forward protocol, packed, to a file of 266 bytes a line. Recorded 2026-11 on a similar machine; this bench does not run
-/// it.
-const FLUENT_BIT: f64 = 3.95;
 
 fn main() {
     let (numbers, words) = table::arguments();
@@ -27,17 +22,7 @@ fn main() {
     let named = |load: &&Load| words.is_empty() || words.iter().any(|word| load.name.starts_with(word.as_str()));
     println!("{repetitions} interleaved repetitions; medians (lowest–highest); CPU in seconds per million events\n");
     head(&["events/s", "MB/s in", "MB/s out", "CPU", "× raw copy", "peak MiB", "sent = written + lost"]);
-    let costs: Vec<Line> =
-        LOADS.iter().filter(named).map(|load| measure(load, load.events(events), repetitions)).collect();
-
-    println!(
-        "\nTo a file, and how many times less CPU that is than {FLUENT_BIT}, the recorded figure of Fluent Bit (msgpack by the"
-    );
-    println!("forward protocol, packed, to a file of 266 bytes a line):\n");
-    head(&["bytes a line", "CPU", "times less"]);
-    for Line { name, line_bytes, cpu } in costs {
-        row(name, &[fixed(line_bytes), fixed(cpu), fixed(FLUENT_BIT / cpu)]);
-    }
+    LOADS.iter().filter(named).for_each(|load| measure(load, load.events(events), repetitions));
     if words.is_empty() || words.iter().any(|word| word == "profile") {
         measure_sums(events, repetitions);
     }
@@ -46,18 +31,10 @@ fn main() {
     }
 }
 
-/// The cost of a line of a load.
-struct Line {
-    name: &'static str,
-    line_bytes: f64,
-    /// Seconds per million lines.
-    cpu: f64,
-}
-
-/// Prints the rows of a load. Returns its cost with a file sink.
-fn measure(load: &Load, events: u64, repetitions: u64) -> Line {
+/// Prints the rows of a load.
+fn measure(load: &Load, events: u64, repetitions: u64) {
     let (mut discarded, mut filed, mut copied, mut alone) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut unviewed = Vec::new();
+    let (mut by_default, mut unviewed) = (Vec::new(), Vec::new());
     for _ in 0..repetitions {
         discarded.push(Cost::of_load(load, events, "", &[DISCARD], &[]).0);
         // A virtual machine may have to request every page that it has not used lately from its host, at several times the
@@ -66,7 +43,9 @@ fn measure(load: &Load, events: u64, repetitions: u64) -> Line {
         let (to_file, counters) = Cost::of_load(load, events, "", &[FILE], &[]);
         drop(counters);
         raw::copy(events * load.bytes_per_event);
-        // The same without what the page can look back on.
+        by_default.push(Cost::of_load(load, events, "", &[FILE_BY_DEFAULT], &[]).0);
+        raw::copy(events * load.bytes_per_event);
+        // Without what the page can look back on.
         let sink = format!("{FILE}\n[view]\nenabled = false\n");
         unviewed.push(Cost::of_load(load, events, "", &[&sink], &[]).0);
         raw::copy(events * load.bytes_per_event);
@@ -78,6 +57,7 @@ fn measure(load: &Load, events: u64, repetitions: u64) -> Line {
     let ratios: Vec<f64> = filed.iter().zip(&copied).map(|(file, copy)| file.cpu_seconds / copy.cpu_seconds).collect();
     print_runs(&format!("{name} → discard"), &discarded, "");
     print_runs(&format!("{name} → file"), &filed, &spread(&ratios, |ratio| *ratio));
+    print_runs(&format!("{name} → file, rotated and synced by default"), &by_default, "");
     print_runs(&format!("{name} → file, without the view"), &unviewed, "");
     let (events, bytes) = (filed[0].events as f64, filed[0].bytes_out as f64);
     let per_second = rate(median(&copied, |copy| events / copy.seconds));
@@ -88,7 +68,6 @@ fn measure(load: &Load, events: u64, repetitions: u64) -> Line {
     let per_second = rate(median(&alone, |sent| sent.events as f64 / sent.seconds));
     let megabytes = fixed(median(&alone, |sent| sent.bytes as f64 / 1e6 / sent.seconds));
     row("generator alone", &[per_second, megabytes, none(), none(), none(), none(), none()]);
-    Line { name, line_bytes: bytes / events, cpu: median(&filed, Cost::cpu_per_million) }
 }
 
 /// Prints the cost of calls that are summed up, beside that of events and of a raw copy of the events.

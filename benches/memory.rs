@@ -1,4 +1,4 @@
-//! Memory of the daemon: idle, with thousands of connections, at full speed, and with the longest messages.
+//! Memory of the daemon: idle, with thousands of silent and of busy connections, at full speed, and with the longest messages.
 //!
 //! `cargo bench --bench memory [-- [EVENTS]]` prints a table. Resident memory is that of the daemon's process,
 //! including the program itself, when it is idle again and at its peak. The only assertion is that every event arrives.
@@ -14,9 +14,13 @@ use std::time::{Duration, Instant};
 use daemon::loads::{FILE, LOADS, Load};
 use daemon::table::{self, count, fixed, head, row};
 use daemon::wire::{Http, Wire, datadog};
-use daemon::{Cost, Daemon, SentEvents};
+use daemon::{Cost, Daemon, SentEvents, Simulation};
 
 const IDLE_CONNECTIONS: u64 = 5_000;
+/// Connections that send at full speed.
+const BUSY_CONNECTIONS: [u64; 2] = [100, 5_000];
+/// When memory is read again after busy connections have closed.
+const AFTER: [u64; 3] = [1, 3, 10];
 /// Objects of a heap dump of 60 MB, and records of a trace of 40 MB.
 const OBJECTS: u64 = 1_120_000;
 const RECORDS: u64 = 1_060_000;
@@ -36,6 +40,10 @@ fn main() {
     print(&format!("rbkit, a heap dump of {} objects in one message", count(OBJECTS)), &dump);
     print(&format!("zico gen2, a trace of {} records in one request", count(RECORDS)), &long_trace());
 
+    println!("\nBusy connections, and memory after they have closed:\n");
+    head(&["peak", "after 1 s", "3 s", "10 s", "CPU", "sent = written + lost"]);
+    BUSY_CONNECTIONS.iter().for_each(|connections| busy(*connections, events));
+
     println!("\nAt rest, observed for {} s:\n", OBSERVED.as_secs());
     head(&["MiB", "KiB per connection", "CPU ms/s", "wake-ups/s", "sent = written + lost"]);
     let alone = at_rest("nothing connected", 0, None);
@@ -46,6 +54,30 @@ fn print(name: &str, cost: &Cost) {
     let megabytes = fixed(cost.bytes_in as f64 / 1e6);
     let per_second = table::rate(cost.per_second());
     row(name, &[fixed(cost.memory.now), fixed(cost.memory.peak), megabytes, per_second, cost.balance.clone()]);
+}
+
+/// Prints a row of `connections` connections that send `events` spans together, as fast as they can.
+fn busy(connections: u64, events: u64) {
+    let load = Load::named("datadog");
+    let direction = load.direction();
+    let config = load.config(direction, "max_connections = 6000", &[FILE]);
+    let mut afterwards = Vec::new();
+    let send = |daemon: &Daemon, ()| {
+        let number = ["--connections".to_owned(), connections.to_string()];
+        let arguments = [load.arguments(direction, daemon, events), number.to_vec()].concat();
+        let sent = Simulation::start(&arguments).finish();
+        let closed = Instant::now();
+        for seconds in AFTER {
+            thread::sleep(Duration::from_secs(seconds).saturating_sub(closed.elapsed()));
+            afterwards.push(fixed(daemon.process.memory().now));
+        }
+        SentEvents { events: sent.events, before: 0 }
+    };
+    let (cost, _) = Cost::of(&config, |_| (), send);
+    let mut cells = vec![fixed(cost.memory.peak)];
+    cells.append(&mut afterwards);
+    cells.extend([fixed(cost.cpu_per_million()), cost.balance]);
+    row(&format!("{} busy connections", count(connections)), &cells);
 }
 
 fn long_trace() -> Cost {

@@ -7,6 +7,8 @@ use super::{Daemon, free_address};
 /// One file, without rotation and fsync.
 pub const FILE: &str = "type = \"file\"\npath = \"out/events.ndjson\"\nrotate_bytes = \"0\"\nrotate_interval = \"0s\"\n\
                         fsync = \"never\"";
+/// Files with the default options: rotated, and synced every second.
+pub const FILE_BY_DEFAULT: &str = "type = \"file\"\npath = \"out/events.ndjson\"";
 /// Discards all events.
 pub const DISCARD: &str = "type = \"discard\"";
 

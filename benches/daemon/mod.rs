@@ -24,7 +24,11 @@ use loads::Load;
 use process::{Memory, Process};
 use tempfile::TempDir;
 
-const TRIBUTARY: &str = env!("CARGO_BIN_EXE_tributary");
+/// The program that is measured: that of `TRIBUTARY_BENCH_BINARY`, such as one of `config/pgo/build`, or else the one of this build.
+fn tributary() -> Command {
+    let named = std::env::var_os("TRIBUTARY_BENCH_BINARY").map(|path| fs::canonicalize(path).unwrap());
+    Command::new(named.unwrap_or_else(|| env!("CARGO_BIN_EXE_tributary").into()))
+}
 
 /// The time limit of operations without a limit of their own.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -56,7 +60,7 @@ impl Daemon {
     fn start_to(config: &str, stdout: Stdio) -> Daemon {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("tributary.toml"), config).unwrap();
-        let mut command = Command::new(TRIBUTARY);
+        let mut command = tributary();
         command.arg("run").current_dir(&directory).stdout(stdout).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (lines, received) = channel();
@@ -288,7 +292,7 @@ pub struct Simulation {
 impl Simulation {
     /// Starts `tributary simulate` with these arguments.
     pub fn start(arguments: &[String]) -> Simulation {
-        let mut command = Command::new(TRIBUTARY);
+        let mut command = tributary();
         command.arg("simulate").args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
         Simulation { began: Instant::now(), child: command.spawn().unwrap() }
     }

@@ -87,7 +87,7 @@ impl Baseline {
 
     pub fn print_comparison(&self, then: &Baseline) {
         println!("instructions per event; in brackets the baseline and the change\n");
-        println!("{:<18} {:>27} {:>27} {:>27}", "", "decode", "encode", "total");
+        println!("{:<20} {:>27} {:>27} {:>27}", "", "decode", "encode", "total");
         for (name, now) in &self.counts {
             let then = then.of(name);
             let cell = |part: fn(Count) -> f64| {
@@ -95,7 +95,7 @@ impl Baseline {
                 format!("{:.0}{}", part(*now), comparison.unwrap_or_default())
             };
             let [decode, encode, total] = [cell(|count| count.decode), cell(|count| count.encode), cell(Count::total)];
-            println!("{name:<18} {decode:>27} {encode:>27} {total:>27}");
+            println!("{name:<20} {decode:>27} {encode:>27} {total:>27}");
         }
     }
 

@@ -16,12 +16,17 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use baseline::Baseline;
-use tributary::sink::encode::{Encoder, Format};
+use tributary::event::Batch;
+use tributary::sink::encode::{Encoder, Fields, Format};
+use tributary::sink::otlp;
+use workloads::Workload;
 
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/baseline.tsv");
 const COMMAND: &str = "cargo bench --profile instructions --bench instructions";
 /// The profile in [`COMMAND`]. The parent of the program's folder has this name.
 const PROFILE: &str = "instructions";
+/// The default length of a request of the sink `otlp`.
+const REQUEST_BYTES: usize = 3 << 20;
 /// The argument with which this program starts itself under valgrind.
 const BELOW_VALGRIND: &str = "--below-valgrind";
 
@@ -38,17 +43,65 @@ fn main() -> ExitCode {
 
 /// The counted work: for each workload decoding, then encoding. Prints the number of events of each workload.
 fn work() {
-    for workload in workloads::all() {
+    let lines = workloads::all().into_iter().map(|workload| (workload, Form::Lines(Fields::Full)));
+    for (workload, form) in lines.chain(other_forms()) {
         callgrind::counted_work(&mut || workload.decode(&mut |batch| drop(black_box(batch))));
-        let (batches, mut encoder, mut out) = (workload.batches(), Encoder::new(Format::Json), Vec::new());
-        callgrind::counted_work(&mut || {
-            for batch in &batches {
-                out.clear();
-                batch.events().for_each(|event| encoder.encode(event, &mut out));
-                black_box(&out);
-            }
-        });
+        form.count(&workload.batches());
         println!("{}\t{}", workload.name, workload.events);
+    }
+}
+
+/// What events are encoded as.
+#[derive(Clone, Copy)]
+enum Form {
+    Lines(Fields),
+    Otlp,
+}
+
+/// Workloads that are encoded as something else than whole JSON lines, too.
+fn other_forms() -> Vec<(Workload, Form)> {
+    let calls = |name| workloads::bytefrog::calls(name, 4, Default::default());
+    let spans = |name| workloads::datadog::spans().named(name);
+    vec![
+        (spans("datadog, compact"), Form::Lines(Fields::Compact)),
+        (spans("datadog, OTLP"), Form::Otlp),
+        (calls("bytefrog v4, compact"), Form::Lines(Fields::Compact)),
+        (calls("bytefrog v4, OTLP"), Form::Otlp),
+    ]
+}
+
+impl Form {
+    /// Encodes batches, counted.
+    fn count(self, batches: &[Batch]) {
+        let mut out = Vec::new();
+        match self {
+            Form::Lines(fields) => {
+                let mut encoder = Encoder::new(Format::Json).with_fields(fields);
+                callgrind::counted_work(&mut || {
+                    for batch in batches {
+                        out.clear();
+                        for event in batch.events() {
+                            if fields == Fields::Compact {
+                                black_box(encoder.source(event));
+                            }
+                            encoder.encode(event, &mut out);
+                        }
+                        black_box(&out);
+                    }
+                });
+            }
+            Form::Otlp => {
+                let mut encoder = otlp::Encoder::new(REQUEST_BYTES, true, 0);
+                callgrind::counted_work(&mut || {
+                    for batch in batches {
+                        encoder.begin_batch();
+                        batch.events().for_each(|event| assert!(encoder.push(event, true)));
+                    }
+                    encoder.end_requests();
+                    black_box(encoder.take_requests());
+                });
+            }
+        }
     }
 }
 

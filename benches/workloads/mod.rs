@@ -56,6 +56,11 @@ impl Workload {
         Workload { read: Some(Box::new(read)), ..self }
     }
 
+    /// The same under another name, which must begin with that of its protocol.
+    pub fn named(self, name: &'static str) -> Self {
+        Workload { name, ..self }
+    }
+
     /// Decodes and normalizes all bytes, as from a new connection.
     pub fn decode(&self, take: &mut dyn FnMut(Batch)) {
         (self.decode)(&counters(self.name), take);
