@@ -85,11 +85,11 @@ fn sorted(lines: &[u8]) -> Vec<&str> {
 async fn every_recording_is_read_back_from_compact_lines_as_it_was_and_its_profiles_are_the_same() {
     let (mut found_items, mut long, mut short) = (0, 0, 0);
     for recording in recordings() {
-        let (lines, batches) = recording.decode();
-        let compact = compact(&batches).await;
-        assert!(full(&read(&compact)) == lines, "{}: the lines are not the same again", recording.name);
+        let (lines, batches) = recording.decoded();
+        let compact = compact(batches).await;
+        assert!(full(&read(&compact)) == *lines, "{}: the lines are not the same again", recording.name);
         let items = items(&compact);
-        assert_eq!(items, self::items(&lines), "{}", recording.name);
+        assert_eq!(items, self::items(lines), "{}", recording.name);
         found_items += items.0.len();
         (long, short) = (long + lines.len(), short + compact.len());
     }

@@ -102,8 +102,8 @@ fn the_lines_of_every_recording_are_written_as_they_were_published() {
     server.create(STREAM, &["tributary.>"], json!({}));
     let mut published = Vec::new();
     for (number, recording) in recordings().iter().enumerate() {
-        let (lines, _) = recording.decode();
-        let lines: Vec<_> = String::from_utf8(lines).unwrap().lines().map(|line| format!("{line}\n")).collect();
+        let lines: Vec<_> =
+            str::from_utf8(&recording.decoded().0).unwrap().lines().map(|line| format!("{line}\n")).collect();
         for part in lines.chunks(5000) {
             let (plain, headers) = (part.concat().into_bytes(), [("Content-Encoding", "zstd")]);
             match number % 2 == 0 && plain.len() < 500_000 {

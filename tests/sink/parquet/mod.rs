@@ -20,14 +20,14 @@ pub(crate) fn options(directory: &Path) -> Options {
 }
 
 /// Writes batches, and finishes all files.
-pub(crate) async fn write(options: Options, batches: &[Batch]) {
+pub(crate) async fn write(options: Options, batches: impl IntoIterator<Item = &Batch>) {
     let mut sink = Parquet::new(options).unwrap();
     take(&mut sink, batches).await;
     sink.close().await.unwrap();
 }
 
 /// Writes batches to the journal, durably.
-pub(crate) async fn take(sink: &mut Parquet, batches: &[Batch]) {
+pub(crate) async fn take(sink: &mut Parquet, batches: impl IntoIterator<Item = &Batch>) {
     for (number, batch) in (1..).zip(batches) {
         let all = Selection::new(batch, Kinds::ALL).numbered(number).at_level(AckLevel::Durable);
         sink.write(all).await.unwrap();

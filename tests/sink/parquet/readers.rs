@@ -38,18 +38,14 @@ fn run(python: &str, script: &str, arguments: &[&Path]) -> String {
 
 /// An archive of recordings of every protocol, and the same events as JSON lines.
 async fn archive(directory: &Path) -> usize {
-    let mut batches: Vec<Batch> = Vec::new();
-    let mut lines = Vec::new();
-    for recording in recordings() {
-        let (stdout, recorded) = recording.decode();
-        lines.extend(stdout);
-        batches.extend(recorded);
-    }
+    let (lines, batches): (Vec<_>, Vec<_>) =
+        recordings().iter().map(|one| (&*one.decoded().0, &one.decoded().1)).unzip();
+    let batches = || batches.iter().copied().flatten();
     fs::create_dir(directory.join("events")).unwrap();
-    fs::write(directory.join("events/all.ndjson"), lines).unwrap();
-    let rows = batches.iter().map(Batch::len).sum();
+    fs::write(directory.join("events/all.ndjson"), lines.concat()).unwrap();
+    let rows = batches().map(Batch::len).sum();
     let path = format!("{}/{{kind}}/date=%Y-%m-%d/{{protocol}}", directory.display());
-    write(tributary::sink::parquet::Options { path, ..options(directory) }, &batches).await;
+    write(tributary::sink::parquet::Options { path, ..options(directory) }, batches()).await;
     rows
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use tributary::event::{
     Batch, BatchBuilder, EventBuilder, Frame, Header, Kind, Link, Loss, MetricData, MetricType, Number, Origin,
@@ -17,21 +17,28 @@ use tributary::stored::{Rebuilder, json};
 
 use super::{archived, assert_same, files, options, write};
 
-/// A recording: the arguments of `tributary decode`.
+/// A recording: the arguments of `tributary decode`. It is decoded once for all tests.
 pub(crate) struct Recording {
     pub(crate) name: String,
     arguments: Vec<String>,
+    decoded: OnceLock<(Vec<u8>, Vec<Batch>)>,
 }
 
 /// Every recording. Those of one protocol that are pieces of a conversation are one.
-pub(crate) fn recordings() -> Vec<Recording> {
+pub(crate) fn recordings() -> &'static [Recording] {
+    static ALL: LazyLock<Vec<Recording>> = LazyLock::new(find);
+    &ALL
+}
+
+fn find() -> Vec<Recording> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let mut all = Vec::new();
     let mut add = |options: &[&str], files: Vec<PathBuf>| {
         if let Some(first) = files.first() {
             let arguments = options.iter().map(|option| (*option).to_owned());
             let paths = files.iter().map(|path| path.to_str().unwrap().to_owned());
-            all.push(Recording { name: first.display().to_string(), arguments: arguments.chain(paths).collect() });
+            let arguments = arguments.chain(paths).collect();
+            all.push(Recording { name: first.display().to_string(), arguments, decoded: OnceLock::new() });
         }
     };
     for case in sorted(&data.join("datadog")) {
@@ -71,7 +78,11 @@ fn existing(directory: &Path, name: &str) -> Vec<PathBuf> {
 
 impl Recording {
     /// Its events as JSON lines, and as batches made of these.
-    pub(crate) fn decode(&self) -> (Vec<u8>, Vec<Batch>) {
+    pub(crate) fn decoded(&self) -> &(Vec<u8>, Vec<Batch>) {
+        self.decoded.get_or_init(|| self.decode())
+    }
+
+    fn decode(&self) -> (Vec<u8>, Vec<Batch>) {
         let decode =
             Command::new(env!("CARGO_BIN_EXE_tributary")).arg("decode").args(&self.arguments).output().unwrap();
         assert!(decode.status.success(), "{}: {}", self.name, String::from_utf8_lossy(&decode.stderr));
@@ -91,11 +102,11 @@ impl Recording {
 async fn every_recording_is_read_back_from_json_lines_and_from_an_archive() {
     let (mut events, mut kinds) = (0, [0; 5]);
     for (number, recording) in recordings().iter().enumerate() {
-        let (stdout, batches) = recording.decode();
+        let (stdout, batches) = recording.decoded();
         let mut written = Vec::new();
         let mut encoder = tributary::sink::encode::json::JsonEncoder::default();
         batches.iter().flat_map(Batch::events).for_each(|event| encoder.encode(event, &mut written));
-        assert!(written == stdout, "{}: the lines are not the same again", recording.name);
+        assert!(written == *stdout, "{}: the lines are not the same again", recording.name);
         let count = batches.iter().map(Batch::len).sum::<usize>();
         events += count;
         batches.iter().flat_map(Batch::events).for_each(|event| kinds[event.kind().index()] += 1);
@@ -104,8 +115,8 @@ async fn every_recording_is_read_back_from_json_lines_and_from_an_archive() {
         let compression = Compression::ALL[number % 3];
         // Small row groups of large recordings take minutes.
         let row_group_rows = [if count < 200 { 7 } else { 500 }, 1000, 131_072][number / 3 % 3];
-        write(Options { compression, row_group_rows, ..options(directory.path()) }, &batches).await;
-        assert_same(&archived(directory.path()), &batches, &recording.name);
+        write(Options { compression, row_group_rows, ..options(directory.path()) }, batches).await;
+        assert_same(&archived(directory.path()), batches, &recording.name);
         assert_eq!(files(directory.path(), ".rows"), [""; 0].map(PathBuf::from));
     }
     assert!(events > 20_000, "{events}");
