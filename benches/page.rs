@@ -9,7 +9,7 @@
 #[allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
 mod daemon;
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use daemon::loads::{FILE, Load};
+use daemon::wire::Http;
 use daemon::{Cost, Daemon, SentEvents, Simulation, free_address, table};
 
 /// The rows: a name, if the view is on, and the number of open pages.
@@ -86,16 +87,16 @@ impl Page {
         let is_closed = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&is_closed);
         let requests = thread::spawn(move || {
-            let mut stream = BufReader::new(TcpStream::connect(admin).unwrap());
+            let mut http = Http::connect(admin);
             for tenth in 0_u64.. {
                 if until.load(Ordering::Relaxed) {
                     return;
                 }
                 if tenth.is_multiple_of(20) {
-                    request(&mut stream, "overview");
+                    http.request(head("overview").as_bytes());
                 }
                 if !is_live && tenth.is_multiple_of(30) {
-                    request(&mut stream, "traces");
+                    http.request(head("traces").as_bytes());
                 }
                 thread::sleep(Duration::from_millis(100));
             }
@@ -114,23 +115,4 @@ impl Page {
 
 fn head(route: &str) -> String {
     format!("GET /api/v1/{route} HTTP/1.1\r\nHost: localhost\r\n\r\n")
-}
-
-/// Sends a request and reads its answer.
-fn request(stream: &mut BufReader<TcpStream>, route: &str) {
-    stream.get_mut().write_all(head(route).as_bytes()).unwrap();
-    let (mut line, mut length, mut status) = (String::new(), 0, String::new());
-    loop {
-        line.clear();
-        assert!(stream.read_line(&mut line).unwrap() > 0, "the daemon has closed the connection of a page");
-        let line = line.trim_end().to_ascii_lowercase();
-        match line.strip_prefix("content-length:") {
-            Some(value) => length = value.trim().parse().unwrap(),
-            None if line.is_empty() => break,
-            None if status.is_empty() => status = line,
-            None => {}
-        }
-    }
-    assert!(status.starts_with("http/1.1 200"), "{route}: {status}");
-    stream.read_exact(&mut vec![0; length]).unwrap();
 }
