@@ -19,6 +19,7 @@ use crate::options::Files;
 use crate::pipeline::accounting::{SinkTotals, Totals};
 use crate::protocol::Protocol;
 use crate::server::Server;
+use crate::transport::descriptors;
 
 use super::{Failure, block_on_with, service, totals};
 
@@ -47,6 +48,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (source, loaded) = load(arguments.config.clone())?;
     info!(version = env!("CARGO_PKG_VERSION"), configuration = source, "starting");
+    descriptors::raise_limit();
     let threads = loaded.config.limits.threads();
     let decoding = Builder::new_multi_thread().worker_threads(threads).thread_name("decode").enable_all().build()?;
     // Signals, health and the admin endpoint have the main thread: a session that decodes for long delays none of them.

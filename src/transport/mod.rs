@@ -10,6 +10,7 @@ pub mod clock;
 mod connection;
 mod context;
 mod decode_buffers;
+pub mod descriptors;
 pub mod dialer;
 pub mod http;
 mod http_head;

@@ -27,6 +27,7 @@ use super::capture::Capture;
 use super::clock::Clock;
 use super::connection::Connection;
 use super::context::ConnectionContext;
+use super::descriptors;
 use super::options::ListenerOptions;
 use super::proxy;
 use super::read_buffer::{CONNECTION_BYTES, MEMORY_RETRY, TLS_BYTES};
@@ -217,11 +218,18 @@ impl Listener {
         let mut wait = ACCEPT_RETRY.0;
         let trouble = LogThrottle::new();
         loop {
-            // A permit and memory first: until then a new connection waits in the kernel's queue, at no cost for us.
+            // Permits and memory first: until then a new connection waits in the kernel's queue, at no cost for us.
             let accepted = async {
                 let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
+                let descriptor = descriptors::permit(|| {
+                    if let Some(suppressed) = trouble.permit() {
+                        let reason = "all file descriptors for connections are in use; raise the limit of open files";
+                        warn!(listener = &*name, suppressed, "cannot accept connections: {reason}");
+                    }
+                });
+                let permits = (permit, descriptor.await);
                 let lease = connection_memory(&memory, bytes, &name).await;
-                Ok::<_, io::Error>((permit, lease, socket.accept().await?))
+                Ok::<_, io::Error>((permits, lease, socket.accept().await?))
             };
             let accepted = tokio::select! {
                 biased;
@@ -229,7 +237,7 @@ impl Listener {
                 accepted = accepted, if !stop.is_cancelled() || draining.is_some() => accepted,
                 () = no_longer_accepting(&stop, draining.as_ref()) => return,
             };
-            let (permit, lease, (stream, peer)) = match accepted {
+            let (permits_of_connection, lease, (stream, peer)) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // A peer that has left already is no fault of ours.
@@ -270,7 +278,7 @@ impl Listener {
             let open = context.counters.connection();
             let (tls, serve, admission) = (tls.clone(), serve.clone(), admission.clone());
             let connection = async move {
-                let _counted = (permit, slot, open);
+                let _counted = (permits_of_connection, slot, open);
                 let mut stream = stream;
                 set_options(&stream, &context.options);
                 let opened = context.clock.now().elapsed;
@@ -278,14 +286,16 @@ impl Listener {
                     None => (peer, None),
                     Some(lease) => {
                         let origin = origin_of(peer);
-                        introduce(&mut stream, peer, &origin, &admission, &mut context, lease, opened).await?
+                        Box::pin(introduce(&mut stream, peer, &origin, &admission, &mut context, lease, opened)).await?
                     }
                 };
                 let origin = origin_of(peer);
                 let span = debug_span!("connection", protocol, %peer, connection = number);
                 let serving = async move {
                     let acceptor = tls.map(|tls| tls.acceptor());
-                    if let Some(mut stream) = secure(stream, acceptor, &origin, &context, opened).await {
+                    // Boxed as below: it takes no memory when it has ended.
+                    let secured = Box::pin(secure(stream, acceptor, &origin, &context, opened)).await;
+                    if let Some(mut stream) = secured {
                         debug!("connection opened");
                         stream.record(context.recording(&origin, opened));
                         serve(Accepted { stream, peer, origin, context, opened }).await;
