@@ -152,6 +152,7 @@ export function show(main, route) {
       return;
     }
     const nodes = state.form === "inverted" ? invert(answer.nodes) : answer.nodes;
+    if (nodes.isCut) note.textContent += "; small ones are shown without their callers";
     const { rows, total: width } = layout(nodes);
     const isCompared = nodes.before !== undefined;
     const change = (id) => nodes.value[id] / total - nodes.before[id] / (answer.before_total || 1);

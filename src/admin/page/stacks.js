@@ -46,35 +46,89 @@ export function layout(nodes) {
   return { rows, total: at };
 }
 
-/** The same stacks from their ends: roots are the functions in which the time was spent, children their callers. */
+/** An inverted tree ends at so many nodes, or after so many steps: a complete one of 100,000 long stacks has millions. */
+const MOST_NODES = 100_000;
+const MOST_STEPS = 5_000_000;
+
+/**
+ * The same stacks from their ends: roots are the functions in which the time was spent, children their callers. The largest
+ * nodes get their callers first, until a limit is reached; `isCut` then says that small nodes are without theirs.
+ */
 export function invert(nodes) {
-  const size = nodes.parent.length;
-  const names = 1 + nodes.name.reduce((most, name) => Math.max(most, name), 0);
-  const found = new Map();
-  const result = { name: [], parent: [], value: [], self: [], before: nodes.before ? [] : undefined };
+  const { name, parent, self } = nodes;
+  const result = { name: [], parent: [], value: [], self: [], before: nodes.before ? [] : undefined, isCut: false };
   const selfBefore = nodes.before && Float64Array.from(nodes.before);
-  if (selfBefore) {
-    for (let id = 0; id < size; id += 1) if (nodes.parent[id] >= 0) selfBefore[nodes.parent[id]] -= nodes.before[id];
+  if (selfBefore) parent.forEach((caller, id) => caller >= 0 && (selfBefore[caller] -= nodes.before[id]));
+
+  // What a node stands for: places in the tree, with the values that go through them.
+  const ends = { places: [], values: [], befores: [] };
+  let [total, totalBefore, steps] = [0, 0, 0];
+  for (let id = 0; id < parent.length; id += 1) {
+    const before = selfBefore ? selfBefore[id] : 0;
+    if (!(self[id] > 0) && !(before > 0)) continue;
+    add(ends, id, self[id], before);
+    total += self[id];
+    totalBefore += before;
   }
-  for (let id = 0; id < size; id += 1) {
-    const [self, before] = [nodes.self[id], selfBefore ? selfBefore[id] : 0];
-    if (!(self > 0) && !(before > 0)) continue;
-    let above = -1;
-    for (let caller = id; caller >= 0; caller = nodes.parent[caller]) {
-      const key = (above + 1) * names + nodes.name[caller];
-      let node = found.get(key);
-      if (node === undefined) {
-        node = result.name.push(nodes.name[caller]) - 1;
+
+  // Nodes that wait for their callers, by the binary logarithm of their share. A caller's share is not larger.
+  const waiting = Array.from({ length: 64 }, () => []);
+  addChildren(-1, ends);
+  result.self.forEach((_, id) => (result.self[id] = result.value[id]));
+  for (const list of waiting) {
+    for (const { id, parts } of list) {
+      if (result.name.length >= MOST_NODES || steps >= MOST_STEPS) result.isCut = true;
+      else addChildren(id, callers(parent, parts));
+    }
+  }
+  return result;
+
+  /** Adds a node below `above` for each name among the places. */
+  function addChildren(above, { places, values, befores }) {
+    steps += places.length;
+    const found = new Map();
+    for (let at = 0; at < places.length; at += 1) {
+      const key = name[places[at]];
+      let child = found.get(key);
+      if (!child) {
+        const id = result.name.push(key) - 1;
         result.parent.push(above);
         result.value.push(0);
         result.self.push(0);
         result.before?.push(0);
-        found.set(key, node);
+        found.set(key, (child = { id, parts: { places: [], values: [], befores: [] } }));
       }
-      result.value[node] += self;
-      if (above < 0) result.self[node] += self;
-      if (result.before) result.before[node] += before;
-      above = node;
+      result.value[child.id] += values[at];
+      if (result.before) result.before[child.id] += befores[at];
+      add(child.parts, places[at], values[at], befores[at]);
+    }
+    for (const child of found.values()) {
+      const share = Math.max(result.value[child.id] / total || 0, result.before ? result.before[child.id] / totalBefore || 0 : 0);
+      waiting[Math.min(waiting.length - 1, Math.floor(-Math.log2(Math.min(1, share))))].push(child);
+    }
+  }
+}
+
+function add(parts, place, value, before) {
+  parts.places.push(place);
+  parts.values.push(value);
+  parts.befores.push(before);
+}
+
+/** The callers of places. Places that have the same caller become one. */
+function callers(parent, { places, values, befores }) {
+  const found = new Map();
+  const result = { places: [], values: [], befores: [] };
+  for (let at = 0; at < places.length; at += 1) {
+    const caller = parent[places[at]];
+    if (caller < 0) continue;
+    const known = found.get(caller);
+    if (known === undefined) {
+      found.set(caller, result.places.length);
+      add(result, caller, values[at], befores[at]);
+    } else {
+      result.values[known] += values[at];
+      result.befores[known] += befores[at];
     }
   }
   return result;
