@@ -73,15 +73,16 @@ enum Due {
 }
 
 impl<S: Session> Connection<S> {
-    /// A connection that was accepted at `opened`.
+    /// A connection that was accepted at `opened`. Boxed: each future around it would contain a copy of its size, and a daemon has
+    /// thousands.
     pub(super) fn new(
         stream: Stream,
         session: S,
         origin: Arc<Origin>,
         context: ConnectionContext,
         opened: Duration,
-    ) -> Self {
-        Connection {
+    ) -> Box<Self> {
+        Box::new(Connection {
             stream,
             driver: context.driver(session, origin),
             input: ReadBuffer::new(context.options.max_message_bytes, &context.memory),
@@ -92,11 +93,11 @@ impl<S: Session> Connection<S> {
             turn: opened,
             has_closed: false,
             is_draining: false,
-        }
+        })
     }
 
     /// Serves the connection to its end. `true`: the session understood its peer, and the peer ended the connection.
-    pub(super) async fn serve(mut self) -> bool {
+    pub(super) async fn serve(mut self: Box<Self>) -> bool {
         let end = self.read_to_end().await;
         self.stream.ended(end);
         let was_understood = self.driver.awaiting() != Awaiting::Handshake;
