@@ -49,7 +49,7 @@ fn slow(options: Options) -> Options {
 
 /// A program that runs until its tracing is stopped.
 fn traced(to: SocketAddr, options: Options) -> JoinHandle<io::Result<Sent>> {
-    traced_at(to, options, 20_000)
+    traced_at(to, options, 5_000)
 }
 
 /// The same with so many events each second.

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::live::binary::{Binary, end_with_this_thread, field, run, tributary, until};
+use crate::live::binary::{Binary, copy_to, end_with_this_thread, field, run, tributary, until};
 use crate::live::wire;
 use serde_json::Value;
 
@@ -218,7 +218,7 @@ fn lost_permissions_lose_no_event_once_they_are_restored() {
     fs::create_dir(&inside).unwrap();
     // Root has all permissions, so root runs it as another user, which needs access to the binary and the directory.
     let program = home.path().join("tributary");
-    fs::copy(env!("CARGO_BIN_EXE_tributary"), &program).unwrap();
+    copy_to(&program);
     let allow = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     allow(home.path(), 0o755);
     allow(&inside, 0o777);

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use crate::live::binary::{Binary, run, tributary, until};
+use crate::live::binary::{Binary, copy_to, run, tributary, until};
 use crate::small_disk::SmallDisk;
 use crate::spool::{Site, get, stop, upload};
 
@@ -69,7 +69,7 @@ fn as_another_user(site: &Site) -> Option<Command> {
         return Some(tributary(&[]));
     }
     let binary = home.join("tributary");
-    fs::copy(env!("CARGO_BIN_EXE_tributary"), &binary).unwrap();
+    copy_to(&binary);
     for (path, mode) in [(home, 0o755), (&binary, 0o755), (&home.join("t.toml"), 0o644)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }

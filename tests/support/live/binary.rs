@@ -36,6 +36,13 @@ pub fn tributary(arguments: &[&str]) -> Command {
     command
 }
 
+/// Copies the binary, for users who cannot read it where it is. Another process copies it: a child that another test starts
+/// meanwhile would hold this process' descriptor, and a program that is open for writing cannot be run.
+pub fn copy_to(path: &Path) {
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_tributary")).arg(path).status().unwrap();
+    assert!(copied.success(), "{}: {copied}", path.display());
+}
+
 /// Runs the binary to its end, with nothing on stdin.
 pub fn run(arguments: &[&str]) -> Ended {
     Binary::start(tributary(arguments)).end()

@@ -83,9 +83,17 @@ impl Daemon {
     }
 
     pub async fn on(config: &Config) -> Daemon {
-        let (memory, lines) = Memory::new();
-        let server = Server::start_with(config, |sinks| add(sinks, "memory", memory)).await.unwrap();
-        Daemon { server, lines, parsed: Mutex::default() }
+        let started = Instant::now();
+        loop {
+            let (memory, lines) = Memory::new();
+            match Server::start_with(config, |sinks| add(sinks, "memory", memory)).await {
+                Ok(server) => return Daemon { server, lines, parsed: Mutex::default() },
+                // A child that another test has forked holds the lock of the daemon before, until it runs its program.
+                Err(error) if error.to_string().contains("another tributary") && started.elapsed() < PATIENCE => {}
+                Err(error) => panic!("{error}"),
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// A connection to the first listener.
