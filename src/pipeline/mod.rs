@@ -40,7 +40,7 @@ use delivery::OutcomeSender;
 pub use delivery::{DeliveryOutcome, RequestedLevel};
 use options::QueueOptions;
 use overflow::Overflow;
-use queue::SinkQueue;
+use queue::{SinkQueue, WaitingBatch};
 use tap::Taps;
 
 /// The queues of all sinks, which a reload replaces. Nothing waits while this is locked.
@@ -114,8 +114,8 @@ impl Sender {
     /// Hands a batch to every sink that takes it; waits while a queue that blocks is full.
     ///
     /// When the future is dropped while it waits, the batch counts as failed for the queues that it did not enter.
-    pub async fn send(&self, batch: Batch) {
-        self.hand_over(Arc::new(batch), None).await;
+    pub async fn send(&self, batch: impl Into<Arc<Batch>>) {
+        self.hand_over(batch.into(), None).await;
     }
 
     /// Hands a batch over like [`Sender::send`], then waits for its outcome: the worst of all sinks. A batch that no sink
@@ -137,11 +137,16 @@ impl Sender {
         self.taps.events(&batch);
         let queues = self.queues.current();
         let offer = |queue| Some((queue, SinkQueue::offer(queue, &batch, answer, self.max_wait.is_some())?));
-        let mut full: Vec<_> = queues.iter().filter_map(offer).collect();
-        if full.is_empty() {
-            return;
+        let full: Vec<_> = queues.iter().filter_map(offer).collect();
+        if !full.is_empty() {
+            // Boxed: the future of each connection has room for what is not, and few wait here.
+            Box::pin(self.wait_for(full, &batch)).await;
         }
-        let copies: u64 = full.iter().map(|(_, waiting)| waiting.own_bytes(&batch)).sum();
+    }
+
+    /// Waits until full queues have taken a batch.
+    async fn wait_for(&self, mut full: Vec<(&SinkQueue, WaitingBatch)>, batch: &Arc<Batch>) {
+        let copies: u64 = full.iter().map(|(_, waiting)| waiting.own_bytes(batch)).sum();
         let _waits = self.overflow.wait(batch.memory_bytes() as u64 + copies);
         if full.len() == 1
             && let Some((queue, batch)) = full.pop()

@@ -108,7 +108,7 @@ impl<S: Session> Connection<S> {
         loop {
             self.wait_for_sink_capacity().await;
             let step = self.driver.finish(&rest, end, now);
-            self.hand_over(step.batch).await;
+            self.hand_over(step.batch.map(Arc::new)).await;
             if step.flow != Flow::Again {
                 break;
             }
@@ -209,7 +209,7 @@ impl<S: Session> Connection<S> {
         let Step { consumed, flow, batch } = self.driver.receive(&self.input, now);
         self.show(explainers, &self.input[..consumed], self.input.len());
         self.input.advance(consumed);
-        self.hand_over(batch).await;
+        self.hand_over(batch.map(Arc::new)).await;
         let decoded = self.now().elapsed;
         if decoded.saturating_sub(self.turn) >= YIELD_AFTER {
             tokio::task::yield_now().await;
@@ -241,8 +241,8 @@ impl<S: Session> Connection<S> {
         }
     }
 
-    /// Hands events over to the sinks.
-    async fn hand_over(&mut self, batch: Option<Batch>) {
+    /// Hands events over to the sinks. Shared already: the futures around it contain no copies of a batch.
+    async fn hand_over(&mut self, batch: Option<Arc<Batch>>) {
         if let Some(batch) = batch {
             let since = self.now().elapsed;
             self.context.sender.send(batch).await;
@@ -312,7 +312,7 @@ impl<S: Session> Connection<S> {
         };
         loop {
             let step = self.driver.handle_timeout(self.now(), is_woken);
-            self.hand_over(step.batch).await;
+            self.hand_over(step.batch.map(Arc::new)).await;
             if !self.reply().await {
                 return Some(End::Reset);
             }
@@ -389,7 +389,7 @@ impl<S: Session> Connection<S> {
             }
         }
         let Step { flow, batch, .. } = self.driver.shutdown(self.now());
-        self.hand_over(batch).await;
+        self.hand_over(batch.map(Arc::new)).await;
         if !self.reply().await {
             return Some(End::Reset);
         }
