@@ -139,12 +139,12 @@ impl Sender {
         let offer = |queue| Some((queue, SinkQueue::offer(queue, &batch, answer, self.max_wait.is_some())?));
         let full: Vec<_> = queues.iter().filter_map(offer).collect();
         if !full.is_empty() {
-            // Boxed: the future of each connection has room for what is not, and few wait here.
+            // Boxed, because few connections wait here: otherwise the future of each one would have room for this one.
             Box::pin(self.wait_for(full, &batch)).await;
         }
     }
 
-    /// Waits until full queues have taken a batch.
+    /// Waits until the full queues have taken the batch, or shed it.
     async fn wait_for(&self, mut full: Vec<(&SinkQueue, WaitingBatch)>, batch: &Arc<Batch>) {
         let copies: u64 = full.iter().map(|(_, waiting)| waiting.own_bytes(batch)).sum();
         let _waits = self.overflow.wait(batch.memory_bytes() as u64 + copies);

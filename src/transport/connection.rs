@@ -73,8 +73,8 @@ enum Due {
 }
 
 impl<S: Session> Connection<S> {
-    /// A connection that was accepted at `opened`. Boxed: each future around it would contain a copy of its size, and a daemon has
-    /// thousands.
+    /// A connection that was accepted at `opened`. Boxed, because each future around it would otherwise have room for a copy, and a
+    /// daemon has thousands of connections.
     pub(super) fn new(
         stream: Stream,
         session: S,
@@ -107,9 +107,9 @@ impl<S: Session> Connection<S> {
         self.show(self.explainers(), &rest, rest.len());
         loop {
             self.wait_for_sink_capacity().await;
-            let step = self.driver.finish(&rest, end, now);
-            self.hand_over(step.batch.map(Arc::new)).await;
-            if step.flow != Flow::Again {
+            let Step { flow, batch, .. } = self.driver.finish(&rest, end, now);
+            self.hand_over(batch.map(Arc::new)).await;
+            if flow != Flow::Again {
                 break;
             }
         }
@@ -241,7 +241,7 @@ impl<S: Session> Connection<S> {
         }
     }
 
-    /// Hands events over to the sinks. Shared already: the futures around it contain no copies of a batch.
+    /// Hands events over to the sinks. The caller puts the batch into an `Arc`, so that no future around this one has room for a batch.
     async fn hand_over(&mut self, batch: Option<Arc<Batch>>) {
         if let Some(batch) = batch {
             let since = self.now().elapsed;
@@ -311,12 +311,12 @@ impl<S: Session> Connection<S> {
             return Some(end);
         };
         loop {
-            let step = self.driver.handle_timeout(self.now(), is_woken);
-            self.hand_over(step.batch.map(Arc::new)).await;
+            let Step { flow, batch, .. } = self.driver.handle_timeout(self.now(), is_woken);
+            self.hand_over(batch.map(Arc::new)).await;
             if !self.reply().await {
                 return Some(End::Reset);
             }
-            match step.flow {
+            match flow {
                 Flow::Again => {}
                 Flow::Continue => return None,
                 Flow::Close => return Some(self.close().await),
@@ -426,7 +426,7 @@ impl<S: Session> Connection<S> {
         let detail = "we closed the connection while the peer kept it open: what it still sends is not read";
         let loss = Loss { reason: Reason::Failed, bytes: 0, events: None, detail, excerpt: &[] };
         let batch = self.context.loss(self.driver.origin(), self.driver.total_received(), loss);
-        self.context.sender.send(batch).await;
+        self.context.sender.send(Arc::new(batch)).await;
         End::Stopped
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Descriptors that no accepted connection takes; at a low limit it is half of them.
+/// Descriptors that no connection of a listener takes; at a low limit it is half of them.
 const RESERVED: u64 = 128;
 
 /// One permit for each connection that the process may accept.

@@ -41,6 +41,8 @@ const BACKLOG: i32 = 4096;
 const ACCEPT_RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// How long a stopping listener waits for the system to report a connection that waits to be accepted.
 const REPORT_WAIT: Duration = Duration::from_millis(10);
+const NO_DESCRIPTORS: &str =
+    "all file descriptors for connections are in use, further ones wait; raise the limit of open files";
 /// The first byte of a TLS connection: a handshake record.
 const TLS_FIRST_BYTE: u8 = 0x16;
 
@@ -223,8 +225,7 @@ impl Listener {
                 let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
                 let descriptor = descriptors::permit(|| {
                     if let Some(suppressed) = trouble.permit() {
-                        let reason = "all file descriptors for connections are in use; raise the limit of open files";
-                        warn!(listener = &*name, suppressed, "cannot accept connections: {reason}");
+                        warn!(listener = &*name, suppressed, "cannot accept connections: {NO_DESCRIPTORS}");
                     }
                 });
                 let permits = (permit, descriptor.await);
@@ -293,7 +294,7 @@ impl Listener {
                 let span = debug_span!("connection", protocol, %peer, connection = number);
                 let serving = async move {
                     let acceptor = tls.map(|tls| tls.acceptor());
-                    // Boxed as below: it takes no memory when it has ended.
+                    // Boxed, so that its memory is free after the handshake.
                     let secured = Box::pin(secure(stream, acceptor, &origin, &context, opened)).await;
                     if let Some(mut stream) = secured {
                         debug!("connection opened");

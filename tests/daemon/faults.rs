@@ -94,7 +94,8 @@ fn a_daemon_that_is_killed_under_load_leaves_whole_lines_and_the_next_goes_on_be
 #[test]
 fn without_file_descriptors_it_serves_those_it_has_and_the_others_when_there_are_some_again() {
     let home = tempfile::tempdir().unwrap();
-    let config = configured(home.path(), DATADOG);
+    // No silent connection leaves.
+    let config = configured(home.path(), &format!("{DATADOG}\nhandshake_timeout = \"10m\""));
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 64; exec \"$0\" run --config \"$1\"", env!("CARGO_BIN_EXE_tributary"), &config]);
     let daemon = Binary::start(command);
@@ -103,6 +104,7 @@ fn without_file_descriptors_it_serves_those_it_has_and_the_others_when_there_are
     // More than there are descriptors for: some stay in the system's queue.
     let crowd: Vec<_> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
     daemon.until_stderr("cannot accept connections");
+    // The crowd has left descriptors for the sink's file.
     first.write_all(&wire::named_span(2, "second")).unwrap();
     let has = |name: &str| events_so_far(home.path()).iter().any(|event| event["name"] == name);
     until("those inside are served", || has("second").then_some(()));

@@ -174,7 +174,8 @@ export function show(main, route) {
     });
     picture.text = (id) => names[nodes.name[id]];
     picture.size = nodes.name.length;
-    picture.weight = (test) => weightOf(nodes, test);
+    // Of all calls: an inverted tree may have been cut.
+    picture.weight = (matches) => weightOf(answer.nodes, (id) => matches(names[answer.nodes.name[id]]));
     set(frame, picture.element);
     picture.update(rows, 0, width);
     drawChosen("", -1, isCompared);
@@ -240,11 +241,12 @@ export function show(main, route) {
       picture?.highlight(null);
       return;
     }
-    const test = (id) => picture.text(id).toLowerCase().includes(needle);
+    const matches = (name) => name.toLowerCase().includes(needle);
+    const test = (id) => matches(picture.text(id));
     picture.highlight(test);
     let number = 0;
     for (let id = 0; id < picture.size; id += 1) if (test(id)) number += 1;
-    found.textContent = picture.weight && number ? `${units.count(number)} found, ${units.percent(picture.weight(test), answer.total)} of all` : `${units.count(number)} found`;
+    found.textContent = picture.weight && number ? `${units.count(number)} found, ${units.percent(picture.weight(matches), answer.total)} of all` : `${units.count(number)} found`;
   }
 
   function points(share) {

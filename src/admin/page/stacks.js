@@ -46,7 +46,7 @@ export function layout(nodes) {
   return { rows, total: at };
 }
 
-/** An inverted tree ends at so many nodes, or after so many steps: a complete one of 100,000 long stacks has millions. */
+/** No callers are added to an inverted tree that has so many nodes or took so many steps: a complete one of 100,000 long stacks has millions. */
 const MOST_NODES = 100_000;
 const MOST_STEPS = 5_000_000;
 
@@ -71,20 +71,21 @@ export function invert(nodes) {
     totalBefore += before;
   }
 
-  // Nodes that wait for their callers, by the binary logarithm of their share. A caller's share is not larger.
+  // Nodes that wait for their callers, by the binary logarithm of their share, the largest first. A caller is never before its node.
   const waiting = Array.from({ length: 64 }, () => []);
-  addChildren(-1, ends);
+  addChildren(-1, ends, 0);
   result.self.forEach((_, id) => (result.self[id] = result.value[id]));
-  for (const list of waiting) {
+  waiting.forEach((list, level) => {
     for (const { id, parts } of list) {
-      if (result.name.length >= MOST_NODES || steps >= MOST_STEPS) result.isCut = true;
-      else addChildren(id, callers(parent, parts));
+      const isFull = result.name.length >= MOST_NODES || steps >= MOST_STEPS;
+      if (!isFull) addChildren(id, callers(parent, parts), level);
+      else if (parts.places.some((place) => parent[place] >= 0)) result.isCut = true;
     }
-  }
+  });
   return result;
 
   /** Adds a node below `above` for each name among the places. */
-  function addChildren(above, { places, values, befores }) {
+  function addChildren(above, { places, values, befores }, level) {
     steps += places.length;
     const found = new Map();
     for (let at = 0; at < places.length; at += 1) {
@@ -104,7 +105,8 @@ export function invert(nodes) {
     }
     for (const child of found.values()) {
       const share = Math.max(result.value[child.id] / total || 0, result.before ? result.before[child.id] / totalBefore || 0 : 0);
-      waiting[Math.min(waiting.length - 1, Math.floor(-Math.log2(Math.min(1, share))))].push(child);
+      const own = Math.min(waiting.length - 1, Math.floor(-Math.log2(Math.min(1, share))));
+      waiting[Math.max(level, own)].push(child);
     }
   }
 }

@@ -39,7 +39,8 @@ pub fn tributary(arguments: &[&str]) -> Command {
 /// Copies the binary, for users who cannot read it where it is. Another process copies it: a child that another test starts
 /// meanwhile would hold this process' descriptor, and a program that is open for writing cannot be run.
 pub fn copy_to(path: &Path) {
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_tributary")).arg(path).status().unwrap();
+    let copied =
+        Command::new("cp").args(["--preserve=mode", env!("CARGO_BIN_EXE_tributary")]).arg(path).status().unwrap();
     assert!(copied.success(), "{}: {copied}", path.display());
 }
 
