@@ -46,11 +46,15 @@ const FILES: &[(&str, &str)] = &[
 ];
 const SIGNALS: &[(&str, &str)] = &[
     (
-        "SIGTERM, SIGINT",
+        "SIGTERM, SIGINT, SIGQUIT",
         "The daemon accepts no further connections, ends the open ones, writes what its sinks have in their queues, and exits, within \
          limits.shutdown_grace. A second signal ends it immediately; traced Java programs can hang then.",
     ),
     ("SIGHUP", "The daemon reads its configuration and TLS files again, and reopens its files."),
+    (
+        "SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXFSZ, SIGXCPU",
+        "The daemon ignores them, and logs that it does.",
+    ),
 ];
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {

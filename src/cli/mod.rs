@@ -21,6 +21,7 @@ mod replay;
 mod retention;
 mod run;
 mod service;
+mod signals;
 mod simulate;
 mod spool;
 mod table;

@@ -1,7 +1,6 @@
 //! `tributary run`: the daemon.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -9,7 +8,7 @@ use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::{Builder, Handle};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
@@ -21,7 +20,9 @@ use crate::protocol::Protocol;
 use crate::server::Server;
 use crate::transport::descriptors;
 
-use super::{Failure, block_on_with, service, totals};
+use super::service::{self, Manager};
+use super::signals::{self, StopSignals};
+use super::{Failure, block_on_with, totals};
 
 /// Paths of the configuration when none is named, in this order.
 const PLACES: [&str; 2] = ["./tributary.toml", "/etc/tributary/tributary.toml"];
@@ -31,8 +32,8 @@ const WATCH: Duration = Duration::from_millis(500);
 
 /// Run the daemon
 ///
-/// SIGTERM and SIGINT drain and end it; a second one ends it immediately. SIGHUP reads the configuration again and
-/// reopens files.
+/// SIGTERM, SIGINT and SIGQUIT drain and end it; a second one ends it immediately. SIGHUP reads the configuration again and
+/// reopens files. Other signals that would end a process are ignored.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -69,48 +70,29 @@ pub(super) fn load(named: Option<PathBuf>) -> Result<(String, Loaded), Failure> 
     Ok((source, loaded))
 }
 
-/// SIGTERM and SIGINT.
-pub(super) struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl StopSignals {
-    pub(super) fn new() -> io::Result<StopSignals> {
-        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        Ok(StopSignals { terminate, interrupt })
-    }
-
-    /// Waits for the next one.
-    pub(super) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
 async fn serve(mut running: Loaded, named: Option<PathBuf>, decoding: Handle) -> Result<Totals, Failure> {
     let mut stop_signals = StopSignals::new()?;
+    let manager = Manager::from_environment();
     let mut hang_up = signal(SignalKind::hangup())?;
+    signals::ignore_others()?;
     // Before the TLS files are read, so that no later change is missed.
     let mut watch = Watch::new(&running);
     let started = Server::start_on(&running.config, service::sockets()?, &decoding, |_| {}).await;
     let mut server = started.map_err(|error| Failure::Failed(error.to_string()))?;
     log_addresses(&server, &running.config);
-    let _watchdog = AbortOnDropHandle::new(tokio::spawn(service::feed_watchdog(server.health().clone())));
-    service::ready();
+    let _watchdog = AbortOnDropHandle::new(tokio::spawn(manager.feed_watchdog(server.health().clone())));
+    manager.ready();
     loop {
         tokio::select! {
             () = stop_signals.next() => break,
             () = server.wants_to_stop() => break,
             () = watch.changed(), if running.config.watch => {
                 info!("the configuration or a certificate has changed");
-                reload(&mut server, &mut running, named.clone(), &mut stop_signals).await;
+                reload(&mut server, &mut running, named.clone(), &mut stop_signals, &manager).await;
                 watch.follow(&running);
             }
             _ = hang_up.recv() => {
-                reload(&mut server, &mut running, named.clone(), &mut stop_signals).await;
+                reload(&mut server, &mut running, named.clone(), &mut stop_signals, &manager).await;
                 watch.follow(&running);
                 server.reopen();
                 info!("SIGHUP: files are reopened");
@@ -118,7 +100,7 @@ async fn serve(mut running: Loaded, named: Option<PathBuf>, decoding: Handle) ->
         }
     }
     info!("stopping; a second signal stops immediately");
-    service::stopping();
+    manager.stopping();
     let stop_now = server.stop_now_token();
     let mut stopping = pin!(server.stop());
     let totals = tokio::select! {
@@ -221,8 +203,14 @@ fn log_addresses(server: &Server, config: &Config) {
 
 /// Reads the configuration again and puts it into force. An invalid one changes nothing. A stop signal does not wait for
 /// the reload.
-async fn reload(server: &mut Server, running: &mut Loaded, named: Option<PathBuf>, stop_signals: &mut StopSignals) {
-    service::reloading();
+async fn reload(
+    server: &mut Server,
+    running: &mut Loaded,
+    named: Option<PathBuf>,
+    stop_signals: &mut StopSignals,
+    manager: &Manager,
+) {
+    manager.reloading();
     let stop = server.stop_token();
     let mut rereading = pin!(reread(server, running, named));
     tokio::select! {
@@ -233,7 +221,7 @@ async fn reload(server: &mut Server, running: &mut Loaded, named: Option<PathBuf
             rereading.await;
         }
     }
-    service::ready();
+    manager.ready();
 }
 
 async fn reread(server: &mut Server, running: &mut Loaded, named: Option<PathBuf>) {

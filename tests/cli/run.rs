@@ -79,7 +79,13 @@ fn everything_that_agents_send_is_written_and_counted() {
 }
 
 #[test]
-fn sigint_drains_the_daemon_and_open_records_are_written() {
+fn sigint_and_sigquit_drain_the_daemon_and_open_records_are_written() {
+    for signal in ["INT", "QUIT"] {
+        open_records_are_written_after(signal);
+    }
+}
+
+fn open_records_are_written_after(signal: &str) {
     let (_directory, daemon) = start(&listener(), &[]);
     let mut stream = TcpStream::connect(daemon.address("test")).unwrap();
     stream.write_all(&[wire::process(), wire::named_span(1, "closed"), wire::named_span(1, "open")].concat()).unwrap();
@@ -88,10 +94,47 @@ fn sigint_drains_the_daemon_and_open_records_are_written() {
     reader.write_all(b"x").unwrap();
     reader.shutdown(Shutdown::Write).unwrap();
     reader.read_to_end(&mut Vec::new()).unwrap();
-    let ended = stop(daemon, "INT");
+    let ended = stop(daemon, signal);
     let events = ended.events();
     assert_eq!(spans(&events)[0], ("closed", true));
     assert_eq!(spans(&events)[1].0, "open");
+}
+
+#[test]
+fn signals_that_ask_for_no_stop_are_ignored_and_logged() {
+    let (_directory, daemon) = start(&listener(), &[]);
+    let address = daemon.address("test");
+    for signal in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO", "XFSZ", "XCPU"] {
+        daemon.signal(signal);
+        let line = daemon.until_stderr(&format!("this signal is ignored signal=\"SIG{signal}\""));
+        assert!(line.contains(" note="), "{line}");
+    }
+    send_span(address, "after");
+    let ended = stop(daemon, "TERM");
+    assert_eq!(spans(&ended.events()), [("after", true)]);
+}
+
+#[test]
+fn a_file_that_may_not_grow_cannot_be_written_and_its_events_wait() {
+    const LIMIT: u64 = 64 << 10;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events.ndjson");
+    let (_directory, command) = command(&file_sink(&path), &[]);
+    let mut limited = Command::new("prlimit");
+    limited.arg(format!("--fsize={LIMIT}:unlimited")).arg(command.get_program()).args(command.get_args());
+    let daemon = Binary::start(limited);
+    let sent = simulate(daemon.address("test"), 1_000, 1);
+    let line = daemon.until_stderr("cannot write; buffering and retrying");
+    assert!(line.contains("File too large"), "{line}");
+    daemon.until_stderr("this signal is ignored signal=\"SIGXFSZ\"");
+    assert!(fs::metadata(&path).unwrap().len() <= LIMIT);
+    let pid = daemon.pid().to_string();
+    let raised = Command::new("prlimit").args(["--fsize=unlimited:unlimited", "--pid", &pid]).status().unwrap();
+    assert!(raised.success());
+    let counters = stop(daemon, "TERM");
+    let counters = counters.line("INFO sink totals sink=\"archive\"");
+    assert!(counters.ends_with(&format!(" events={0} written={0} shed=0 failed=0", sent["events"])), "{counters}");
+    assert_eq!(events_in(&path).len() as u64, sent["events"].as_u64().unwrap());
 }
 
 #[test]

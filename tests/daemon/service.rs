@@ -4,20 +4,25 @@ use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::live::binary::{Binary, tributary, until};
 use crate::live::wire;
+use crate::spool::get;
 
 /// The notifications that a service manager receives, in order.
 struct Manager(UnixDatagram);
 
 impl Manager {
     fn at(path: &Path) -> Manager {
-        let socket = UnixDatagram::bind(path).unwrap();
+        Manager::of(UnixDatagram::bind(path).unwrap())
+    }
+
+    fn of(socket: UnixDatagram) -> Manager {
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Manager(socket)
     }
@@ -52,6 +57,52 @@ fn a_service_manager_is_notified_of_readiness_progress_reloads_and_the_stop() {
     assert_eq!(manager.receive_other_than("WATCHDOG=1"), "READY=1");
     daemon.signal("TERM");
     assert_eq!(manager.receive_other_than("WATCHDOG=1"), "STOPPING=1");
+    assert_eq!(daemon.end().code, Some(0));
+}
+
+/// A configuration with this port of the admin endpoint, and a command that runs it for the service manager at this address.
+fn quiet_daemon(directory: &Path, admin: &str, notify: &str) -> Command {
+    let file = directory.join("t.toml");
+    let listener = "[listeners.a]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n";
+    fs::write(&file, format!("[admin]\nlisten = {admin:?}\n{listener}[sinks.none]\ntype = \"discard\"\n")).unwrap();
+    let mut command = tributary(&["run", "--config", file.to_str().unwrap()]);
+    command.env("NOTIFY_SOCKET", notify).env("WATCHDOG_USEC", "300000").env_remove("WATCHDOG_PID");
+    command
+}
+
+#[test]
+fn a_service_manager_with_an_abstract_socket_is_notified() {
+    let directory = tempfile::tempdir().unwrap();
+    let name = format!("tributary-test-{}", std::process::id());
+    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let manager = Manager::of(socket);
+    let daemon = Binary::start(quiet_daemon(directory.path(), "", &format!("@{name}")));
+    assert_eq!(manager.receive_other_than("WATCHDOG=1"), "READY=1");
+    daemon.signal("TERM");
+    assert_eq!(manager.receive_other_than("WATCHDOG=1"), "STOPPING=1");
+    assert_eq!(daemon.end().code, Some(0));
+}
+
+#[test]
+fn a_service_manager_that_does_not_read_delays_nothing_and_gets_the_notification_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let manager = Manager::at(&path);
+    let other = UnixDatagram::unbound().unwrap();
+    other.set_nonblocking(true).unwrap();
+    while other.send_to(b"other", &path).is_ok() {}
+    let daemon = Binary::start(quiet_daemon(directory.path(), "127.0.0.1:0", path.to_str().unwrap()));
+    daemon.until_stderr("the service manager does not take a notification; trying again notification=\"READY=1\"");
+    assert_eq!(get(&daemon, "/livez").0, 200);
+    daemon.signal("HUP");
+    daemon.until_stderr("SIGHUP: files are reopened");
+    let is_other = |notification: &str| ["other", "WATCHDOG=1"].contains(&notification);
+    let mut notifications = std::iter::repeat_with(|| manager.receive()).filter(|notification| !is_other(notification));
+    assert_eq!(notifications.next().unwrap(), "READY=1");
+    assert!(notifications.next().unwrap().starts_with("RELOADING=1\n"));
+    assert_eq!(notifications.next().unwrap(), "READY=1");
+    while other.send_to(b"other", &path).is_ok() {}
+    daemon.signal("TERM");
     assert_eq!(daemon.end().code, Some(0));
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::super::run::StopSignals;
+use super::super::signals::StopSignals;
 use super::super::{Failure, block_on, duration, quiet, say};
 use super::daemon::{Agent, AgentArguments};
 use super::feed::{Feed, Followed};

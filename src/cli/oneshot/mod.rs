@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::run::StopSignals;
+use super::signals::StopSignals;
 use feed::{Feed, Followed, Take};
 
 /// How long a daemon and a process have for what they do when nothing else is stated.

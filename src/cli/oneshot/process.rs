@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use super::super::Failure;
-use super::super::run::StopSignals;
+use super::super::signals::StopSignals;
 use super::feed::{Feed, Followed, Pieces, Take};
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::pipeline::accounting::Totals;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::super::profile::{Picture, Samples, StackForm};
-use super::super::run::StopSignals;
+use super::super::signals::StopSignals;
 use super::super::{Failure, block_on, duration, quiet, say};
 use super::daemon::{Agent, AgentArguments};
 use super::feed::{Feed, Followed};
