@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         retention::lines(config, rate, arguments.event_bytes).iter().for_each(say);
     }
     if arguments.print {
-        let table = config.bounds().table(config.limits.memory_bytes);
+        let table = config.memory_table();
         let notes: String = notes.iter().map(|line| format!("#\n# {line}\n")).collect();
         print(format!("{}{table}{notes}", loaded.effective).as_bytes())?;
     }

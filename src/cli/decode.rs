@@ -227,7 +227,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn decode(arguments: &Arguments, protocol: Protocol, files: Vec<Input>, output: Output<'_>) -> Result<(), Failure> {
     let version = arguments.version(protocol)?;
     let listener = listener(protocol.as_str(), &arguments.listener_options(protocol))?;
-    let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
+    let memory = MemoryBudget::new(Config::builtin().memory_limit());
     let ListenerConfig { options, protocol: own, .. } = listener;
     let ListenerOptions { max_message_bytes, emit_definitions, identity, .. } = options;
     let listener = "decode".into();

@@ -51,6 +51,7 @@ pub(super) fn look(config: &Config) -> Report {
     for (option, path) in config.secrets() {
         report.readable(&option, path);
     }
+    report.warnings.extend(config.memory_warning());
     for exposed in config.exposed_secrets() {
         let (option, path, mode) = (exposed.option, exposed.path.display(), exposed.mode);
         report

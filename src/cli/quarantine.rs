@@ -258,7 +258,7 @@ impl<'a> Output<'a> {
 
 /// Decodes requests offline.
 fn retry(found: &[Found], path: Option<&Path>) -> Result<(), Failure> {
-    let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
+    let memory = MemoryBudget::new(Config::builtin().memory_limit());
     let clock = Clock::start();
     let mut output = Output::open(path)?;
     let mut refused = 0;

@@ -180,6 +180,10 @@ pub(super) fn page_address(address: SocketAddr, config: &Config) -> String {
 /// Logs where the daemon listens and dials, and where events go.
 fn log_addresses(server: &Server, config: &Config) {
     config.warn_about_exposed_secrets();
+    config
+        .memory_warning()
+        .iter()
+        .for_each(|note| warn!(%note, "the system allows less memory than the daemon may use"));
     for bound in server.addresses() {
         info!(listener = bound.name, protocol = %bound.protocol, address = %bound.address, "listening");
     }

@@ -108,7 +108,10 @@ impl Manager {
         let Some((_, sender)) = &self.0 else { return };
         if let Err(error) = sender.try_send(message(states)) {
             let notification = error.into_inner();
-            warn!(notification = notification.trim_end(), "the service manager reads no notification; this one is dropped");
+            warn!(
+                notification = notification.trim_end(),
+                "the service manager reads no notification; this one is dropped"
+            );
         }
     }
 }
@@ -167,7 +170,12 @@ impl Socket {
                 ErrorKind::WouldBlock => "its socket is full, since it does not read it".to_owned(),
                 _ => error.to_string(),
             };
-            warn!(notification, error = why, suppressed, "the service manager does not take a notification; trying again");
+            warn!(
+                notification,
+                error = why,
+                suppressed,
+                "the service manager does not take a notification; trying again"
+            );
         }
         sent
     }

@@ -7,6 +7,7 @@
 mod acknowledge;
 mod conflicts;
 mod listeners;
+mod memory;
 pub mod secrets;
 mod sinks;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use crate::admin::options::{AdminOptions, HISTORY_BYTES};
 use crate::event::MOST_BATCH_BYTES;
+use crate::memory::SystemMemory;
 use crate::options::{Bounds, ConfigErrors, Files, Section, Source, bounds, read_sources, section};
 use crate::sink::view::options as view;
 use crate::transport::options::TlsOptions;
@@ -44,9 +46,11 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// The most memory that the daemon uses, without that of the process itself (see [`Config::bounds`]): the reserved
-    /// memory of sinks and other components, and the budget that all peers share. Default: 320 MiB. At least 1 MiB, and
-    /// at least what the configuration needs.
-    pub memory_bytes: u64,
+    /// memory of sinks and other components, and the budget that all peers share. None, as by default: what
+    /// [`Config::memory_limit`] computes. At least 1 MiB, and at least what the configuration needs.
+    pub memory_bytes: Option<u64>,
+    /// What the system allowed when the configuration was read.
+    pub system: Option<SystemMemory>,
     /// What the messages and bodies of one address (of one IPv6 /64), also decompressed ones, may take of the shared memory;
     /// those of 64 KiB at most are exempt. None, as by default: half of it. At least 1 MiB.
     pub memory_per_address: Option<u64>,
@@ -99,7 +103,7 @@ impl Config {
             let labels = root.attributes("labels");
             let limits = root.section("limits", Limits::read);
             let admin = root.section("admin", AdminOptions::read);
-            let view = root.section("view", |section| view::Options::read(section, limits.memory_bytes));
+            let view = root.section("view", |section| view::Options::read(section, limits.most_memory()));
             let watch = root.section("reload", |section| section.bool("watch", false));
             let mut bound = Addresses::default();
             if let Some(listen) = admin.listen {
@@ -130,7 +134,7 @@ impl Config {
         listeners.chain(&self.admin.tls).flat_map(of).flatten().collect()
     }
 
-    /// The memory that components can use at most. Peers share the rest of `limits.memory_bytes`.
+    /// The memory that components can use at most. Peers share the rest of [`Config::memory_limit`].
     pub fn bounds(&self) -> Bounds {
         let mut bounds = Bounds::default();
         let threads = self.limits.threads();
@@ -155,16 +159,6 @@ impl Config {
         self.view.enabled && self.admin.listen.is_some()
     }
 
-    fn check_memory(&self, root: &mut Section<'_>) {
-        let (limit, bounds) = (self.limits.memory_bytes, self.bounds());
-        let least = bounds.least_limit();
-        if limit < least {
-            let message = format!("`memory_bytes` is {}: too little for this configuration", bounds::size(limit));
-            let help = format!("set at least {}, or lower a large item of this list, in bytes:", bounds::size(least));
-            root.error_together("limits", "memory_bytes", message, help, bounds.lines());
-        }
-    }
-
     /// The configuration of an empty file: a listener on loopback for every protocol whose agents connect, and JSON lines
     /// on stdout. It connects to no other program, so it has no rbkit listener.
     pub fn builtin() -> Config {
@@ -177,11 +171,17 @@ impl Limits {
         let default = Limits::default();
         let grace = Duration::ZERO..=Duration::from_secs(3600);
         Limits {
-            memory_bytes: section.size("memory_bytes", default.memory_bytes, 1 << 20..=1024 << 30),
+            memory_bytes: section.optional_size("memory_bytes", 1 << 20..=1024 << 30),
+            system: SystemMemory::read(),
             memory_per_address: section.optional_size("memory_per_address", 1 << 20..=1024 << 30),
             threads: section.optional_count("threads", 1..=256),
             shutdown_grace: section.duration("shutdown_grace", default.shutdown_grace, grace),
         }
+    }
+
+    /// The most memory that the limit can be, whatever the configuration needs.
+    fn most_memory(&self) -> u64 {
+        self.memory_bytes.or_else(|| Some(self.system?.share())).unwrap_or(u64::MAX)
     }
 
     /// The number of threads that decode and serve.
@@ -195,7 +195,8 @@ impl Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            memory_bytes: 320 << 20,
+            memory_bytes: None,
+            system: None,
             memory_per_address: None,
             threads: None,
             shutdown_grace: Duration::from_secs(60),

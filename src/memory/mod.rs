@@ -1,9 +1,11 @@
-//! Layer 1: limits that all sessions share: the memory of the process, and how much output a peer may cause.
+//! Layer 1: limits that all sessions share: the memory of the process and what the system allows, and how much output a peer may cause.
 
 mod address;
 mod allowance;
 mod budget;
+mod system;
 
 pub use address::address_group;
 pub use allowance::{Allowance, Amplification, Credit};
 pub use budget::{MemoryBudget, MemoryLease};
+pub use system::{MemoryLimit, SystemMemory};

@@ -79,8 +79,8 @@ impl Bounds {
         lines
     }
 
-    /// The table of `check --print`, as comments in TOML.
-    pub fn table(&self, limit: u64) -> String {
+    /// The table of `check --print`, as comments in TOML. `source` says where the limit comes from.
+    pub fn table(&self, limit: u64, source: &str) -> String {
         let mut table = String::from(
             "\n# The most memory, in bytes, without that of the process itself (its code, its threads).\n#\n",
         );
@@ -91,7 +91,7 @@ impl Bounds {
         };
         self.parts.iter().for_each(|part| row(part.bytes, &part.of, &part.what));
         row(self.left_of(limit), "peers", "the rest: connections, their messages, and state that is kept for them");
-        row(self.sum().saturating_add(self.left_of(limit)), "sum", "limits.memory_bytes");
+        row(self.sum().saturating_add(self.left_of(limit)), "sum", source);
         table
     }
 
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_table_adds_up_to_the_limit() {
-        let table = bounds().table(10 << 20);
+        let table = bounds().table(10 << 20, "limits.memory_bytes");
         let expected = "
 # The most memory, in bytes, without that of the process itself (its code, its threads).
 #

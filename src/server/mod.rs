@@ -183,7 +183,7 @@ impl Server {
         view.iter().for_each(|view| add_view(&mut sinks, view));
         let (sender, workers) = sinks.start();
         accounting.set_sinks(workers.counters());
-        let memory = MemoryBudget::new(config.bounds().left_of(config.limits.memory_bytes));
+        let memory = MemoryBudget::new(config.bounds().left_of(config.memory_limit()));
         memory.set_address_limit(config.limits.memory_per_address);
         let runtime = Runtime {
             decoding: decoding.clone(),
@@ -375,7 +375,7 @@ impl Server {
         self.layout.set(Layout {
             listeners: self.config.listeners.iter().map(listener).collect(),
             sinks: self.config.sinks.iter().map(sink).collect(),
-            memory_limit: self.config.limits.memory_bytes,
+            memory_limit: self.config.memory_limit(),
             memory_reserved: self.config.bounds().sum(),
         });
     }

@@ -95,7 +95,7 @@ impl Server {
             view.set_options(config.view.clone());
             reloaded.changes.push("view changed".to_owned());
         }
-        self.runtime.memory.set_limit(config.bounds().left_of(config.limits.memory_bytes));
+        self.runtime.memory.set_limit(config.bounds().left_of(config.memory_limit()));
         self.runtime.memory.set_address_limit(config.limits.memory_per_address);
         let without_threads = |limits: &Limits| Limits { threads: None, ..limits.clone() };
         if without_threads(&old.limits) != without_threads(&config.limits) {

@@ -31,7 +31,7 @@ fn read(text: &str) -> Loaded {
 fn an_empty_file_means_the_built_in_configuration() {
     let config = read("").config;
     assert_eq!(config, Config::builtin());
-    assert_eq!(config.limits.memory_bytes, 320 << 20);
+    assert_eq!(config.limits.memory_bytes, None);
     assert_eq!(config.limits.shutdown_grace, Duration::from_secs(60));
     let listener = &config.listeners[0];
     assert_eq!(listener.name, "spans");
@@ -42,6 +42,23 @@ fn an_empty_file_means_the_built_in_configuration() {
     assert_eq!(sink.name, "console");
     assert_eq!(sink.kind, SinkKind::Stdout(stdout::Options { format: Format::Json, fields: Fields::Full }));
     assert_eq!(sink.queue, QueueOptions::default());
+}
+
+#[test]
+fn files_and_spooled_otlp_fit_into_the_memory_that_is_computed() {
+    let listeners = "[listeners.a]\nprotocol = \"datadog\"\n[listeners.b]\nprotocol = \"bytefrog\"\n\
+                     [listeners.c]\nprotocol = \"endless\"\n[listeners.d]\nprotocol = \"zico\"\n";
+    let file = "[sinks.archive]\ntype = \"file\"\npath = \"events/{protocol}.ndjson\"\n";
+    let otlp = |name: &str| {
+        format!(
+            "[sinks.{name}]\ntype = \"otlp\"\nendpoint = \"http://localhost:4317\"\nspool = {{ dir = \"spool\" }}\n"
+        )
+    };
+    for sinks in [format!("{file}{}", otlp("a")), format!("{file}{}{}{}", otlp("a"), otlp("b"), otlp("c"))] {
+        let mut config = read(&format!("{listeners}{sinks}")).config;
+        config.limits.system = None;
+        assert!(config.bounds().left_of(config.memory_limit()) >= 256 << 20);
+    }
 }
 
 #[test]
@@ -334,7 +351,7 @@ fn the_effective_configuration_reads_as_itself() {
 fn the_effective_configuration_has_defaults_and_options_that_are_not_set() {
     let effective = read("[sinks.a]\ntype = \"discard\"\nbuffer_bytes = 65536\n").effective;
     assert!(effective.starts_with(
-        "labels = {}\n\n[limits]\nmemory_bytes = \"320MiB\"\n# memory_per_address is not set\n# threads is not set\nshutdown_grace = \"1m\"\n\n[admin]\n"
+        "labels = {}\n\n[limits]\n# memory_bytes is not set\n# memory_per_address is not set\n# threads is not set\nshutdown_grace = \"1m\"\n\n[admin]\n"
     ));
     assert!(effective.contains("\nlisten = \"127.0.0.1:8136\"\n"));
     assert!(effective.contains("\nallow = []\n"));
@@ -467,7 +484,7 @@ fn with_examples() -> String {
     // Of registered agents either the file or the bucket.
     let (before, agents) = REFERENCE.split_once("# -- Registered agents --").unwrap();
     let reference = format!("{before}{}", agents.replacen("#: state_dir", "# not with state: state_dir", 1));
-    uncommented(&reference, &["# ", "#: "]).replace("memory_bytes = \"320MiB\"", "memory_bytes = \"768MiB\"")
+    uncommented(&reference, &["# ", "#: "]).replace("memory_bytes = \"512MiB\"", "memory_bytes = \"768MiB\"")
 }
 
 /// `text` without the comment signs `marks` before options and headers.

@@ -107,7 +107,7 @@ fn check_prints_parts_that_add_up_to_the_limit() {
 fn the_defaults_leave_room_for_five_thousand_connections() {
     let mut config = Config::builtin();
     config.limits.threads = Some(4);
-    let room = config.bounds().left_of(config.limits.memory_bytes);
+    let room = config.bounds().left_of(config.memory_limit());
     assert!(room / 16 * 15 >= 5_000 * 24 * KIB, "{room} bytes are left");
 }
 

@@ -27,7 +27,7 @@ async fn daemon(room: u64, dir: &std::path::Path) -> Daemon {
         toml += &format!("[listeners.{name}]\nprotocol = \"{protocol}\"\n{options}\n");
     }
     let mut config = config(&toml);
-    config.limits.memory_bytes = config.bounds().sum() + room;
+    config.limits.memory_bytes = Some(config.bounds().sum() + room);
     Daemon::on(&config).await
 }
 

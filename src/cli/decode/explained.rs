@@ -163,7 +163,7 @@ enum Explainers {
 
 impl Explainers {
     fn new(arguments: &Arguments, protocol: Protocol, files: &[Received]) -> Result<Self, Failure> {
-        let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
+        let memory = MemoryBudget::new(Config::builtin().memory_limit());
         let version = arguments.version(protocol)?;
         let listener = listener(protocol.as_str(), &arguments.options)?;
         let ListenerConfig { options: ListenerOptions { max_message_bytes, .. }, protocol, .. } = listener;

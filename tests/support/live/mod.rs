@@ -62,7 +62,7 @@ pub fn config_with_room(toml: &str, bytes: u64) -> Config {
     let mut config = config(toml);
     config.listeners.iter_mut().for_each(|listener| listener.options.reserved_bytes = 0);
     config.limits.memory_per_address = Some(bytes);
-    config.limits.memory_bytes = config.bounds().sum() + bytes;
+    config.limits.memory_bytes = Some(config.bounds().sum() + bytes);
     config
 }
 
