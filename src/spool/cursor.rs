@@ -1,28 +1,84 @@
-//! The file `cursor`: up to where the destination has acknowledged everything, and up to where records were synced.
+//! The file `cursor`: up to where the destination has acknowledged everything, which records behind that it has acknowledged, and
+//! up to where records were synced.
 //!
 //! It has two slots. One of them is on the disk, and the other one is written until it is on the disk, too: so one of them is
 //! whole after a kill or a loss of power at any time. The slot with the larger count is valid. A slot has 48 bytes: `TCur`,
 //! its count, two positions (a record's number and the events before it), and the CRC-32C of these.
+//!
+//! While records behind the first position are settled, the slot begins with `TCu2`, which versions that do not know such
+//! records take for damaged. The CRC-32C then is that of the 44 bytes and of the slot's ranges, which are in a block of their own:
+//! their number (4 bytes), and two positions for each.
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use super::record::Position;
+use super::segment::read_up_to;
 
 const MAGIC: [u8; 4] = *b"TCur";
+/// The magic of a slot with ranges.
+const MAGIC_OF_RANGES: [u8; 4] = *b"TCu2";
 const SLOT_BYTES: usize = 48;
 /// The slots are this far apart, so that no block of a disk has parts of both.
 const SLOT_DISTANCE: u64 = 4096;
+/// Where the ranges of the first slot are, and how far behind those of the second one.
+const RANGES_OFFSET: u64 = 32 * 1024;
+const RANGE_BYTES: usize = 32;
+/// The most ranges of a slot. There are fewer than records being sent, of which there are at most 257. The records of further ones
+/// would be sent again.
+const MAX_RANGES: usize = 1000;
 
 /// What the file says.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Saved {
     /// Behind the last record before which everything is acknowledged.
     pub(super) acknowledged: Position,
+    /// The records behind that which are acknowledged, in order.
+    pub(super) settled: Vec<Range<Position>>,
     /// Behind the last record that was on the disk, or an earlier one.
     pub(super) synced: Position,
+}
+
+impl Saved {
+    /// Everything before this position is acknowledged, and nothing behind it.
+    pub(super) fn at(position: Position) -> Saved {
+        Saved { acknowledged: position, settled: Vec::new(), synced: position }
+    }
+
+    /// Whether the positions follow each other.
+    fn is_in_order(&self) -> bool {
+        let ranges = self.settled.iter().flat_map(|range| [range.start, range.end]);
+        let is_after = |one: Position, next: Position| one.number <= next.number && one.events <= next.events;
+        let mut last = self.acknowledged;
+        last.number > 0 && ranges.into_iter().all(|position| is_after(std::mem::replace(&mut last, position), position))
+    }
+
+    /// The records behind this position that are acknowledged.
+    pub(super) fn settled_from(&self, start: Position) -> Vec<Range<Position>> {
+        let from_there = self.settled.iter().map(|range| range.start.max(start)..range.end);
+        from_there.filter(|range| range.start.number < range.end.number).collect()
+    }
+
+    /// How many records from `acknowledged` to `end` are not acknowledged, and their events.
+    pub(super) fn unsettled_until(&self, end: Position) -> (u64, u64) {
+        let between = |start: Position, end: Position| {
+            (end.number.saturating_sub(start.number), end.events.saturating_sub(start.events))
+        };
+        let (mut records, mut events) = between(self.acknowledged, end);
+        for range in &self.settled {
+            let settled = between(range.start, range.end.min(end));
+            (records, events) = (records.saturating_sub(settled.0), events.saturating_sub(settled.1));
+        }
+        (records, events)
+    }
+
+    /// Behind the last record that it knows.
+    pub(super) fn end(&self) -> Position {
+        self.settled.last().map_or(self.acknowledged, |last| last.end).max(self.synced)
+    }
 }
 
 /// The open file.
@@ -37,6 +93,8 @@ pub(super) struct Cursor {
     noted: Option<Saved>,
     /// Whether that is on the disk.
     is_synced: bool,
+    /// Of each slot, whether it has no ranges, so that older versions can read it.
+    is_plain: [bool; 2],
 }
 
 impl Cursor {
@@ -53,15 +111,16 @@ impl Cursor {
         super::tests::faults::note_cursor_synced(&file);
         Ok(match latest {
             Some(Slot { count, saved, slot }) => {
-                Cursor { file, count, slot: 1 - slot, noted: Some(saved), is_synced: true }
+                let is_plain = [saved.settled.is_empty() || slot == 1, saved.settled.is_empty() || slot == 0];
+                Cursor { file, count, slot: 1 - slot, noted: Some(saved), is_synced: true, is_plain }
             }
-            None => Cursor { file, count: 0, slot: 1, noted: None, is_synced: false },
+            None => Cursor { file, count: 0, slot: 1, noted: None, is_synced: false, is_plain: [true; 2] },
         })
     }
 
     /// What the file says. `None`: it is new, or both slots are damaged.
     pub(super) fn saved(&self) -> Option<Saved> {
-        self.noted
+        self.noted.clone()
     }
 
     /// Writes positions to the file, if they are not there. They survive the end of this process, but not a loss of power.
@@ -69,13 +128,22 @@ impl Cursor {
     /// # Errors
     /// The system's. The file has these positions or those that were saved last.
     pub(super) fn note(&mut self, saved: Saved) -> io::Result<()> {
-        if self.noted == Some(saved) {
+        if self.noted.as_ref() == Some(&saved) {
             return Ok(());
         }
+        self.write(saved)
+    }
+
+    fn write(&mut self, saved: Saved) -> io::Result<()> {
         (self.noted, self.is_synced) = (None, false);
         // Also counts a write that fails, because it may have been carried out.
         self.count += 1;
-        self.file.write_all_at(&encode(self.count, saved), self.slot * SLOT_DISTANCE)?;
+        let ranges = encode_ranges(&saved.settled);
+        if !ranges.is_empty() {
+            self.file.write_all_at(&ranges, ranges_offset(self.slot))?;
+        }
+        self.file.write_all_at(&encode(self.count, &saved, &ranges), self.slot * SLOT_DISTANCE)?;
+        self.is_plain[self.slot as usize] = ranges.is_empty();
         self.noted = Some(saved);
         Ok(())
     }
@@ -85,7 +153,18 @@ impl Cursor {
     /// # Errors
     /// The system's. The file has these positions or those that were saved last.
     pub(super) fn save(&mut self, saved: Saved) -> io::Result<()> {
-        self.note(saved)?;
+        let has_ranges = !saved.settled.is_empty();
+        self.note(saved.clone())?;
+        self.sync()?;
+        if has_ranges && self.is_plain[self.slot as usize] {
+            // An older version must not read this slot: it does not know which segments are removed.
+            self.write(saved)?;
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
         if !self.is_synced {
             if let Err(error) = self.file.sync_data() {
                 // It is to be written again: the system may have dropped it.
@@ -103,7 +182,7 @@ impl Cursor {
 }
 
 /// What a file of this format says, which another process may be writing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Peeked {
     /// There is none, or it is empty.
     Missing,
@@ -130,29 +209,63 @@ pub(super) fn peek(path: &Path) -> io::Result<Peeked> {
     })
 }
 
-fn encode(count: u64, saved: Saved) -> [u8; SLOT_BYTES] {
-    let mut bytes = [0; SLOT_BYTES];
-    bytes[..4].copy_from_slice(&MAGIC);
-    bytes[4..12].copy_from_slice(&count.to_be_bytes());
-    for (field, position) in [saved.acknowledged, saved.synced].into_iter().enumerate() {
-        let at = 12 + 16 * field;
-        bytes[at..at + 8].copy_from_slice(&position.number.to_be_bytes());
-        bytes[at + 8..at + 16].copy_from_slice(&position.events.to_be_bytes());
+fn ranges_offset(slot: u64) -> u64 {
+    RANGES_OFFSET * (1 + slot)
+}
+
+/// The ranges as they are in the file; nothing if there are none.
+fn encode_ranges(settled: &[Range<Position>]) -> Vec<u8> {
+    let settled = &settled[..settled.len().min(MAX_RANGES)];
+    let mut bytes = Vec::new();
+    if !settled.is_empty() {
+        bytes.extend_from_slice(&(settled.len() as u32).to_be_bytes());
+        settled.iter().for_each(|range| {
+            bytes.extend_from_slice(&encode_position(range.start));
+            bytes.extend_from_slice(&encode_position(range.end));
+        });
     }
-    let crc = crc32c::crc32c(&bytes[..44]);
+    bytes
+}
+
+fn encode_position(position: Position) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&position.number.to_be_bytes());
+    bytes[8..].copy_from_slice(&position.events.to_be_bytes());
+    bytes
+}
+
+fn decode_position(bytes: &[u8]) -> Position {
+    let u64_at = |at: usize| bytes[at..at + 8].iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
+    Position { number: u64_at(0), events: u64_at(8) }
+}
+
+fn encode(count: u64, saved: &Saved, ranges: &[u8]) -> [u8; SLOT_BYTES] {
+    let mut bytes = [0; SLOT_BYTES];
+    bytes[..4].copy_from_slice(if ranges.is_empty() { &MAGIC } else { &MAGIC_OF_RANGES });
+    bytes[4..12].copy_from_slice(&count.to_be_bytes());
+    bytes[12..28].copy_from_slice(&encode_position(saved.acknowledged));
+    bytes[28..44].copy_from_slice(&encode_position(saved.synced));
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..44]), ranges);
     bytes[44..].copy_from_slice(&crc.to_be_bytes());
     bytes
 }
 
-fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<(u64, Saved)> {
-    let u64_at = |at: usize| bytes[at..at + 8].iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
-    let position = |at: usize| Position { number: u64_at(at), events: u64_at(at + 8) };
-    let saved = Saved { acknowledged: position(12), synced: position(28) };
-    (saved.acknowledged.number > 0 && encode(u64_at(4), saved) == *bytes).then(|| (u64_at(4), saved))
+/// Reads a slot, and its ranges by `read_ranges` if it has some. `None`: it is not whole.
+fn decode(
+    bytes: &[u8; SLOT_BYTES],
+    read_ranges: impl FnOnce() -> io::Result<Vec<u8>>,
+) -> io::Result<Option<(u64, Saved)>> {
+    let ranges = if bytes[..4] == MAGIC_OF_RANGES { read_ranges()? } else { Vec::new() };
+    let count = bytes[4..12].iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
+    let positions = ranges.get(4..).unwrap_or_default().chunks_exact(RANGE_BYTES);
+    let settled = positions.map(|range| decode_position(&range[..16])..decode_position(&range[16..])).collect();
+    let saved =
+        Saved { acknowledged: decode_position(&bytes[12..28]), settled, synced: decode_position(&bytes[28..44]) };
+    let is_whole = saved.is_in_order() && encode(count, &saved, &ranges) == *bytes;
+    Ok(is_whole.then_some((count, saved)))
 }
 
-/// A slot that is whole. They are ordered by their counts.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A slot that is whole.
 struct Slot {
     count: u64,
     saved: Saved,
@@ -161,16 +274,26 @@ struct Slot {
 
 /// The newer of the two slots.
 fn read(file: &File) -> io::Result<Option<Slot>> {
-    let mut newest = None;
+    let mut newest: Option<Slot> = None;
     for slot in 0..2 {
         let mut bytes = [0; SLOT_BYTES];
-        match file.read_exact_at(&mut bytes, slot * SLOT_DISTANCE) {
-            Ok(()) => newest = newest.max(decode(&bytes).map(|(count, saved)| Slot { count, saved, slot })),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
-            Err(error) => return Err(error),
+        if read_up_to(file, &mut bytes, slot * SLOT_DISTANCE)? == SLOT_BYTES
+            && let Some((count, saved)) = decode(&bytes, || read_ranges(file, slot))?
+            && newest.as_ref().is_none_or(|newest| newest.count < count)
+        {
+            newest = Some(Slot { count, saved, slot });
         }
     }
     Ok(newest)
+}
+
+/// The ranges of a slot as they are in the file, or as many bytes of them as there are.
+fn read_ranges(file: &File, slot: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 4 + MAX_RANGES * RANGE_BYTES];
+    let read = read_up_to(file, &mut bytes, ranges_offset(slot))?;
+    let ranges = bytes.first_chunk().map_or(0, |number| u32::from_be_bytes(*number) as usize);
+    bytes.truncate(read.min(4 + ranges.min(MAX_RANGES) * RANGE_BYTES));
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -181,17 +304,17 @@ mod tests {
     fn a_slot_that_is_torn_at_any_byte_leaves_the_position_before_it() {
         let position = |number| Position { number, events: number * 10 };
         let positions: Vec<_> =
-            (1..=3).map(|number| Saved { acknowledged: position(number), synced: position(number + 5) }).collect();
+            (1..=3).map(|number| Saved { synced: position(number + 5), ..Saved::at(position(number)) }).collect();
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cursor");
         let mut cursor = Cursor::open(&directory.path().join("cursor")).unwrap();
         assert_eq!(cursor.saved(), None);
         for position in &positions[..2] {
-            cursor.save(*position).unwrap();
+            cursor.save(position.clone()).unwrap();
         }
         let before = std::fs::read(&path).unwrap();
         // Without a sync: the other slot is the one on the disk.
-        cursor.note(positions[2]).unwrap();
+        cursor.note(positions[2].clone()).unwrap();
         let after = std::fs::read(&path).unwrap();
         let slot = SLOT_DISTANCE as usize;
         for torn_at in 0..SLOT_BYTES {
@@ -201,10 +324,10 @@ mod tests {
             let found = Cursor::open(&directory.path().join("cursor")).unwrap().saved();
             // The bytes that the torn slot shares with the old one at its end may complete it.
             let is_complete = torn[slot..slot + SLOT_BYTES] == after[slot..slot + SLOT_BYTES];
-            assert_eq!(found, Some(positions[if is_complete { 2 } else { 1 }]), "torn at {torn_at}");
+            assert_eq!(found.as_ref(), Some(&positions[if is_complete { 2 } else { 1 }]), "torn at {torn_at}");
         }
         std::fs::write(&path, after).unwrap();
-        assert_eq!(peek(&path).unwrap(), Peeked::Saved(positions[2]));
+        assert_eq!(peek(&path).unwrap(), Peeked::Saved(positions[2].clone()));
         assert_eq!(peek(&directory.path().join("other")).unwrap(), Peeked::Missing);
     }
 
@@ -213,7 +336,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cursor");
         let position = |number| Position { number, events: number };
-        let saved = |number| Saved { acknowledged: position(number), synced: position(number) };
+        let saved = |number| Saved::at(position(number));
         let mut cursor = Cursor::open(&path).unwrap();
         cursor.save(saved(1)).unwrap();
         for number in 2..=6 {
@@ -242,5 +365,48 @@ mod tests {
             assert_eq!(peek(&path).unwrap(), if content.is_empty() { Peeked::Missing } else { Peeked::Damaged });
             assert_eq!(Cursor::open(&directory.path().join("cursor")).unwrap().saved(), None);
         }
+    }
+
+    /// A slot with ranges, a slot before it without, and torn writes of both parts of the slot.
+    #[test]
+    fn ranges_are_read_back_and_torn_ones_leave_the_slot_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cursor");
+        let position = |number: u64| Position { number, events: number * 10 };
+        let with = |ranges: u64| Saved {
+            settled: (1..=ranges).map(|range| position(10 * range)..position(10 * range + 5)).collect(),
+            ..Saved::at(position(3))
+        };
+        for ranges in [1, 2, 257, MAX_RANGES as u64] {
+            let mut cursor = Cursor::open(&path).unwrap();
+            cursor.save(with(ranges)).unwrap();
+            assert_eq!(peek(&path).unwrap(), Peeked::Saved(with(ranges)));
+            let synced = std::fs::read(&path).unwrap();
+            let is_old = |slot: usize| synced[slot * SLOT_DISTANCE as usize..].starts_with(&MAGIC);
+            assert!(!is_old(0) && !is_old(1), "an older version reads no slot");
+            cursor.note(with(ranges - 1)).unwrap();
+            let noted = std::fs::read(&path).unwrap();
+            let changed: Vec<usize> = (0..noted.len()).filter(|at| synced.get(*at) != Some(&noted[*at])).collect();
+            for cut in changed.iter().step_by(changed.len() / 50 + 1) {
+                let mut torn = noted.clone();
+                torn[*cut..].copy_from_slice(&synced[*cut..noted.len()]);
+                std::fs::write(&path, &torn).unwrap();
+                assert_eq!(peek(&path).unwrap(), Peeked::Saved(with(ranges)), "torn at {cut}");
+            }
+            std::fs::write(&path, &noted).unwrap();
+            assert_eq!(peek(&path).unwrap(), Peeked::Saved(with(ranges - 1)));
+            assert_eq!(Cursor::open(&path).unwrap().saved(), Some(with(ranges - 1)));
+        }
+        let mut cursor = Cursor::open(&path).unwrap();
+        let too_many = with(MAX_RANGES as u64 + 1);
+        cursor.save(too_many.clone()).unwrap();
+        let Peeked::Saved(saved) = peek(&path).unwrap() else { panic!("no slot is whole") };
+        assert_eq!(saved.settled, too_many.settled[..MAX_RANGES], "the last ones are sent again");
+        // Without ranges, the newest slot is one that older versions read.
+        cursor.save(with(0)).unwrap();
+        assert_eq!(Cursor::open(&path).unwrap().saved(), Some(with(0)));
+        assert!(
+            std::fs::read(&path).unwrap().chunks(SLOT_DISTANCE as usize).take(2).any(|slot| slot.starts_with(&MAGIC))
+        );
     }
 }

@@ -175,7 +175,7 @@ pub(super) fn dropped_until(directory: &Path) -> io::Result<Option<Position>> {
 /// # Errors
 /// The system's.
 pub(super) fn note_dropped(directory: &Path, until: Position) -> io::Result<()> {
-    Cursor::open(&directory.join(DROPPED))?.save(Saved { acknowledged: until, synced: until })?;
+    Cursor::open(&directory.join(DROPPED))?.save(Saved::at(until))?;
     sync(directory)
 }
 

@@ -17,6 +17,8 @@ mod open;
 mod reader;
 mod record;
 mod segment;
+#[cfg(test)]
+mod settled_tests;
 mod snapshot;
 #[cfg(test)]
 mod snapshot_tests;
@@ -244,13 +246,13 @@ impl Spool {
     pub fn acknowledge(&mut self, number: u64) {
         self.taken.settle(number);
         // If this fails, the next call or tidy writes it, and tidy reports why it cannot.
-        let _ = self.cursor.note(Saved { acknowledged: self.taken.acknowledged(), synced: self.synced });
+        let _ = self.cursor.note(self.saved());
     }
 
     /// Everything that was taken and is not acknowledged is taken again.
     pub fn take_again(&mut self) {
-        self.walk.continue_at(self.taken.acknowledged());
         self.taken.clear();
+        self.walk = Walk::from(self.directory.clone(), self.taken.acknowledged(), self.taken.settled());
     }
 
     /// Removes the records of the oldest segment that were not taken, if there are any; returns them. `None`: there is no
@@ -299,7 +301,12 @@ impl Spool {
 
     /// What is settled stays settled after a loss of power.
     fn save_cursor(&mut self) -> io::Result<()> {
-        self.cursor.save(Saved { acknowledged: self.taken.acknowledged(), synced: self.synced })
+        self.cursor.save(self.saved())
+    }
+
+    fn saved(&self) -> Saved {
+        let taken = &self.taken;
+        Saved { acknowledged: taken.acknowledged(), settled: taken.settled(), synced: self.synced }
     }
 
     /// Keeps a request that the destination has refused for good in `refused/`, on the disk; returns its path, or `None` when

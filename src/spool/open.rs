@@ -38,23 +38,20 @@ impl Spool {
             if first.is_some() && !findings.iter().any(|finding| matches!(finding, Finding::DamagedCursor(_))) {
                 findings.push(Finding::NoCursor);
             }
-            let acknowledged = first.unwrap_or(Position::START);
-            Saved { acknowledged, synced: acknowledged }
+            Saved::at(first.unwrap_or(Position::START))
         });
         let dropped_until = directory::dropped_until(directory).map_err(at(directory))?;
         let start = dropped_until.unwrap_or_default().max(saved.acknowledged);
-        let dropped = Waiting {
-            records: start.number - saved.acknowledged.number,
-            events: start.events.saturating_sub(saved.acknowledged.events),
-            bytes: 0,
-        };
+        let (records, events) = saved.unsettled_until(start);
+        let dropped = Waiting { records, events, bytes: 0 };
         if dropped.records > 0 {
             findings.push(Finding::Dropped(dropped.records, dropped.events));
         }
         directory::sync(directory).map_err(at(directory))?;
         // Synced records that are missing at the end are damaged. Those that were acknowledged may have been sent
         // before they were synced, and lost.
-        let end = end.max(saved.synced).max(start);
+        let end = end.max(saved.end()).max(start);
+        let taken = TakenRecords::from(start, &saved.settled_from(start));
         let mut spool = Spool {
             directory: directory.to_owned(),
             limits,
@@ -69,8 +66,8 @@ impl Spool {
             must_rewrite: false,
             is_directory_unsynced: false,
             end,
-            walk: Walk::from(directory.to_owned(), start),
-            taken: TakenRecords::from(start),
+            walk: Walk::from(directory.to_owned(), taken.acknowledged(), taken.settled()),
+            taken,
             dropped,
         };
         if dropped_until.is_some() {

@@ -31,6 +31,8 @@ pub struct Snapshot {
     /// Before the first record that waits, and behind the last one.
     start: Position,
     end: Position,
+    /// How many records wait between them, and their events.
+    waiting: (u64, u64),
     findings: Vec<Finding>,
     walk: Walk,
 }
@@ -65,24 +67,26 @@ impl Snapshot {
             Peeked::Saved(saved) => saved,
             Peeked::Missing => {
                 findings.extend(first.map(|_| Finding::NoCursor));
-                Saved { acknowledged: restart, synced: restart }
+                Saved::at(restart)
             }
             Peeked::Damaged => {
                 findings.push(Finding::DamagedCursor(cursor));
-                Saved { acknowledged: restart, synced: restart }
+                Saved::at(restart)
             }
         };
         let start = directory::dropped_until(directory)?.unwrap_or_default().max(saved.acknowledged);
-        if start > saved.acknowledged {
-            let events = start.events.saturating_sub(saved.acknowledged.events);
-            findings.push(Finding::Dropped(start.number - saved.acknowledged.number, events));
+        let dropped = saved.unsettled_until(start);
+        if dropped.0 > 0 {
+            findings.push(Finding::Dropped(dropped.0, dropped.1));
         }
-        let mut end = saved.synced.max(start);
+        let mut end = saved.end().max(start);
         if let Some(last) = listed.segments.back() {
             end = end.max(peek_end(&directory.join(last.name.file_name()), last.name, &mut findings)?);
         }
-        let walk = Walk::from(directory.to_owned(), start);
-        Ok(Snapshot { directory: directory.to_owned(), segments: listed.segments, start, end, findings, walk })
+        let walk = Walk::from(directory.to_owned(), start, saved.settled_from(start));
+        let behind_start = Saved { acknowledged: start, settled: saved.settled_from(start), ..saved };
+        let (directory, waiting) = (directory.to_owned(), behind_start.unsettled_until(end));
+        Ok(Snapshot { directory, segments: listed.segments, start, end, waiting, findings, walk })
     }
 
     /// The directory.
@@ -99,8 +103,8 @@ impl Snapshot {
     /// What waits, damaged records included.
     pub fn waiting(&self) -> Waiting {
         Waiting {
-            records: self.end.number - self.start.number,
-            events: self.end.events.saturating_sub(self.start.events),
+            records: self.waiting.0,
+            events: self.waiting.1,
             bytes: self.segments.iter().map(|segment| segment.len).sum(),
         }
     }
@@ -122,6 +126,7 @@ impl Snapshot {
         self.segments = now.segments;
         let first = self.segments.front().map_or(now.start, |first| first.name.start);
         let start = from.max(now.start).max(if damage.bytes == 0 { first } else { from });
+        self.walk = now.walk;
         self.walk.continue_at(start.min(self.end.max(from)));
         if start >= self.end { Ok(None) } else { self.walk.step(&self.segments, Some(self.end)) }
     }
@@ -277,7 +282,7 @@ pub fn drop_waiting(directory: &Path) -> Result<Waiting, DropError> {
             // The count of the next start begins here.
             let mut findings = Vec::new();
             let mut cursor = directory::open_cursor(directory, &mut findings).map_err(|(_, error)| error)?;
-            cursor.save(Saved { acknowledged: snapshot.start, synced: snapshot.start })?;
+            cursor.save(Saved::at(snapshot.start))?;
         }
         directory::note_dropped(directory, snapshot.end)?;
         for segment in &snapshot.segments {

@@ -1,6 +1,7 @@
 //! Records that were taken from a spool, until everything before them is settled.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::SystemTime;
 
 use super::record::Position;
@@ -9,7 +10,8 @@ use super::record::Position;
 /// records being sent, and one more, however long the first of them is not answered.
 #[derive(Debug)]
 pub(super) struct TakenRecords {
-    /// In order, from the first that is not settled, without gaps.
+    /// In order, from the first that is not settled. What is between two of them is not taken: a process before this one has
+    /// settled records behind it.
     entries: VecDeque<Taken>,
     /// Behind the last record before which everything is settled.
     acknowledged: Position,
@@ -37,19 +39,29 @@ impl Taken {
 }
 
 impl TakenRecords {
-    /// Everything before this position is settled, and nothing behind it is taken.
-    pub(super) fn from(acknowledged: Position) -> TakenRecords {
-        TakenRecords { entries: VecDeque::new(), acknowledged, settled_early: (0, 0) }
+    /// Everything before this position is settled, and of what is behind it these records, which are in order. Nothing else is
+    /// taken.
+    pub(super) fn from(acknowledged: Position, settled: &[Range<Position>]) -> TakenRecords {
+        let mut taken = TakenRecords { entries: VecDeque::new(), acknowledged, settled_early: (0, 0) };
+        for Range { start, end } in settled {
+            let start = (*start).max(taken.acknowledged);
+            if start.number < end.number {
+                taken.push(start, *end, None);
+                taken.settle(start.number);
+            }
+        }
+        taken
     }
 
-    /// The records from `start` to `end`, which follow the last ones, were taken.
+    /// The records from `start` to `end` were taken.
     pub(super) fn push(&mut self, start: Position, end: Position, time: Option<SystemTime>) {
-        self.entries.push_back(Taken { start, end, time, is_settled: false });
+        let index = self.entries.partition_point(|taken| taken.start.number < start.number);
+        self.entries.insert(index, Taken { start, end, time, is_settled: false });
     }
 
     /// The records that begin with this number are settled.
     pub(super) fn settle(&mut self, number: u64) {
-        let Ok(mut index) = self.entries.binary_search_by_key(&number, |taken| taken.start.number) else { return };
+        let Ok(index) = self.entries.binary_search_by_key(&number, |taken| taken.start.number) else { return };
         let taken = &mut self.entries[index];
         if taken.is_settled {
             return;
@@ -57,35 +69,34 @@ impl TakenRecords {
         taken.is_settled = true;
         self.settled_early.0 += taken.records();
         self.settled_early.1 += taken.events();
-        if self.is_settled(index + 1) {
-            self.merge_with_next(index);
+        self.merge_with_next(index);
+        if index > 0 {
+            self.merge_with_next(index - 1);
         }
-        if index > 0 && self.is_settled(index - 1) {
-            index -= 1;
-            self.merge_with_next(index);
-        }
-        if index == 0
-            && let Some(first) = self.entries.pop_front()
+        if let Some(first) = self.entries.front()
+            && first.is_settled
+            && first.start.number == self.acknowledged.number
         {
             self.acknowledged = first.end;
             self.settled_early.0 -= first.records();
             self.settled_early.1 -= first.events();
+            self.entries.pop_front();
         }
     }
 
-    fn is_settled(&self, index: usize) -> bool {
-        self.entries.get(index).is_some_and(|taken| taken.is_settled)
-    }
-
+    /// Makes two entries one if both are settled and the second one follows immediately.
     fn merge_with_next(&mut self, index: usize) {
-        if let Some(next) = self.entries.remove(index + 1) {
-            self.entries[index].end = next.end;
+        let (Some(one), Some(next)) = (self.entries.get(index), self.entries.get(index + 1)) else { return };
+        if one.is_settled && next.is_settled && one.end.number == next.start.number {
+            let end = next.end;
+            self.entries[index].end = end;
+            self.entries.remove(index + 1);
         }
     }
 
-    /// Everything that is not settled in one piece from the beginning counts as not taken.
+    /// Everything that is not settled counts as not taken.
     pub(super) fn clear(&mut self) {
-        *self = TakenRecords::from(self.acknowledged);
+        self.entries.retain(|taken| taken.is_settled);
     }
 
     /// Behind the last record before which everything is settled.
@@ -96,6 +107,11 @@ impl TakenRecords {
     /// Of the records behind that: how many and how many events are settled.
     pub(super) fn settled_early(&self) -> (u64, u64) {
         self.settled_early
+    }
+
+    /// The same records, in order.
+    pub(super) fn settled(&self) -> Vec<Range<Position>> {
+        self.entries.iter().filter(|taken| taken.is_settled).map(|taken| taken.start..taken.end).collect()
     }
 
     /// When the oldest record that is not settled was appended.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -48,13 +49,17 @@ pub(super) struct Walk {
     directory: PathBuf,
     /// The next record.
     next: Position,
+    /// Records behind it that are passed over, in order.
+    settled: VecDeque<Range<Position>>,
     reader: Option<Reader>,
 }
 
 impl Walk {
-    /// A walk that begins at a record.
-    pub(super) fn from(directory: PathBuf, next: Position) -> Walk {
-        Walk { directory, next, reader: None }
+    /// A walk that begins at a record, and passes over these, which are in order.
+    pub(super) fn from(directory: PathBuf, next: Position, settled: Vec<Range<Position>>) -> Walk {
+        let mut walk = Walk { directory, next, settled: settled.into(), reader: None };
+        walk.pass(next);
+        walk
     }
 
     /// The next record's position.
@@ -65,11 +70,17 @@ impl Walk {
     /// Passes a record that is known without being read, up to the position behind it.
     pub(super) fn pass(&mut self, next: Position) {
         self.next = next;
+        while let Some(first) = self.settled.front()
+            && first.start.number <= self.next.number
+        {
+            self.next = self.next.max(first.end);
+            self.settled.pop_front();
+        }
     }
 
-    /// Continues at another record, or in other segments.
+    /// Continues at another record behind the last one, or in other segments.
     pub(super) fn continue_at(&mut self, next: Position) {
-        self.next = next;
+        self.pass(next);
         self.reader = None;
     }
 
@@ -89,9 +100,12 @@ impl Walk {
         while end.is_none_or(|end| self.next.number < end.number) {
             let following = segments.partition_point(|segment| segment.name.start.number <= self.next.number);
             let segment_end = segments.get(following).map(|segment| segment.name.start);
+            let settled = self.settled.front().map(|first| first.start);
+            // Damage ends where settled records begin.
+            let before_settled = |end: Option<Position>| settled.into_iter().chain(end).min();
             let Some(segment) = following.checked_sub(1).map(|index| &segments[index]) else {
                 let directory = self.directory.clone();
-                return Ok(segment_end.or(end).map(|end| self.lose(directory, end)));
+                return Ok(before_settled(segment_end.or(end)).map(|end| self.lose(directory, end)));
             };
             let path = self.directory.join(segment.name.file_name());
             let reader = match self.reader.take().filter(|reader| reader.name == segment.name) {
@@ -106,33 +120,39 @@ impl Walk {
                         self.reader.insert(reader)
                     }
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                        return Ok(segment_end.or(end).map(|end| self.lose(path, end)));
+                        return Ok(before_settled(segment_end.or(end)).map(|end| self.lose(path, end)));
                     }
                     Err(error) => return Err(error),
                 },
             };
-            match reader.next(segment_end, segment.len)? {
+            match reader.next(before_settled(segment_end), segment.len)? {
                 // Damage kept the reader from skipping all records before the first one.
                 Step::Record(head) if head.position.number < self.next.number => {}
                 Step::Record(head) => {
-                    self.next = head.next();
-                    return Ok(Some(Item::Record(Record {
+                    let record = Record {
                         position: head.position,
                         id: reader.name.record_id(head.position),
                         events: head.events,
                         time: UNIX_EPOCH + Duration::from_millis(head.time),
                         payload: reader.take_payload().into(),
-                    })));
+                    };
+                    self.pass(head.next());
+                    return Ok(Some(Item::Record(record)));
                 }
+                // Settled records, which may be in no file any more.
                 Step::Damaged(damage) if damage.end.number <= self.next.number => {}
                 Step::Damaged(damage) => {
                     let start = damage.start.max(self.next);
-                    self.next = damage.end;
+                    if settled == Some(damage.end) {
+                        // The reader may be at the end of the file.
+                        self.reader = None;
+                    }
+                    self.pass(damage.end);
                     return Ok(Some(Item::Damaged(Damage { start, ..damage })));
                 }
                 Step::End => {
                     // The last segment was shortened, or it ends before the next one begins.
-                    let Some(end) = segment_end.or(end) else { return Ok(None) };
+                    let Some(end) = before_settled(segment_end.or(end)) else { return Ok(None) };
                     if self.next.number < end.number {
                         return Ok(Some(self.lose(path, end)));
                     }
