@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::text::Text;
 use super::{ContentId, Kind, Name, Origin, Reason, Resource, Severity, SpanId, TraceId, UnixNanos};
 
 /// Events of one connection, read-only: at least the events of one message, at most about 1,024.
@@ -32,6 +33,8 @@ pub struct Batch {
     pub(super) counts: [u32; Kind::ALL.len()],
     /// `None`: what it is made of has no id, or it has only losses.
     pub(super) content: Option<ContentId>,
+    /// Estimated bytes of its events in the output.
+    pub(super) output_bytes: usize,
     pub(super) message: Option<MessagePart>,
 }
 
@@ -97,6 +100,11 @@ impl Batch {
             + self.frames.len()
             + self.links.len()
             + self.runs.len()
+    }
+
+    /// Bytes of its events in the output, approximately. A text that many events share counts for each of them.
+    pub fn output_bytes(&self) -> usize {
+        self.output_bytes
     }
 
     /// Bytes of memory of this batch, including its origins and resources.
@@ -369,53 +377,6 @@ impl Run {
     }
 }
 
-/// A text in the arena of a batch. Valid only with that batch.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Text {
-    pub(super) start: u32,
-    /// Length in the lower 31 bits; the top bit says that the text is plain.
-    len_and_plain: u32,
-}
-
-const PLAIN: u32 = 1 << 31;
-
-impl Text {
-    pub(super) fn new(start: usize, len: usize, is_plain: bool) -> Self {
-        let len = index32(len) & !PLAIN;
-        Text { start: index32(start), len_and_plain: len | if is_plain { PLAIN } else { 0 } }
-    }
-
-    pub(super) fn range(self) -> std::ops::Range<usize> {
-        let start = self.start as usize;
-        start..start + self.len()
-    }
-
-    /// Length in bytes.
-    pub fn len(self) -> usize {
-        (self.len_and_plain & !PLAIN) as usize
-    }
-
-    /// Whether it is the empty text.
-    pub fn is_empty(self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether it can be written between quotes without escaping: see [`is_plain`].
-    pub(super) fn is_plain(self) -> bool {
-        self.len_and_plain & PLAIN != 0
-    }
-}
-
-/// Whether a text certainly has no character that our JSON encoder escapes: control characters, quotes, backslashes, U+007F
-/// to U+009F, the line separators U+2028 and U+2029, and the controls of the bidirectional algorithm. Characters beyond
-/// ASCII are recognized by their first byte (0xC2, 0xD8, 0xE2), so some texts that need no escape are not plain, and
-/// the encoder checks them again.
-pub(super) fn is_plain(text: &str) -> bool {
-    // 0xDF clears the bit in which 0xE2 differs from 0xC2.
-    let passes = |b: u8| (b >= 0x20) & (b != b'"') & (b != b'\\') & (b != 0x7F) & (b & 0xDF != 0xC2) & (b != 0xD8);
-    text.bytes().fold(true, |plain, b| plain & passes(b))
-}
-
 /// The name of an event or attribute: one of [`super::semconv`] or one of the peer. Has the size of a text.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
@@ -441,14 +402,15 @@ impl Key {
     pub(super) fn named(self) -> Named {
         match self.start {
             Key::NAME => Named::Name(Name(self.rest as u16)),
-            start => Named::Text(Text { start, len_and_plain: self.rest }),
+            start => Named::Text(Text { start, len_and_escapes: self.rest }),
         }
     }
 
-    pub(super) fn len(self) -> usize {
+    /// The most bytes of it in the output, escaped.
+    pub(super) fn output_len(self) -> usize {
         match self.named() {
             Named::Name(name) => name.as_str().len(),
-            Named::Text(text) => text.len(),
+            Named::Text(text) => text.output_len(),
         }
     }
 }
@@ -461,7 +423,7 @@ impl From<Name> for Key {
 
 impl From<Text> for Key {
     fn from(text: Text) -> Self {
-        Key { start: text.start, rest: text.len_and_plain }
+        Key { start: text.start, rest: text.len_and_escapes }
     }
 }
 

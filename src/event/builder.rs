@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 use super::batch::{
     Attribute, Batch, Data, Event, Frame, Header, Key, Link, LossData, MetricData, NO_CONTEXT, Named, Run, SampleData,
 };
-use super::batch::{Span32, SpanData, Text, TraceContext, Value, index32, is_plain};
+use super::batch::{Span32, SpanData, TraceContext, Value, index32};
 use super::content::OpenContent;
 use super::semconv::{self, Name};
+use super::text::{Escapes, Text, output_len};
 use super::{ContentId, Kind, Loss, Origin, Resource, Severity};
 
 /// A batch is full at this many events …
@@ -221,6 +222,7 @@ impl BatchBuilder {
         }
         self.id = NEXT_BATCH.fetch_add(1, Ordering::Relaxed);
         self.taken_expanded += self.expanded as u64;
+        self.batch.output_bytes = self.expanded;
         self.expanded = 0;
         self.combined_losses = 0;
         self.origin_index = None;
@@ -267,12 +269,12 @@ impl BatchBuilder {
     /// Copies a text made of several parts into the arena.
     pub fn push_parts(&mut self, parts: &[&str]) -> Text {
         let start = self.batch.text.len();
-        let mut plain = true;
+        let mut escapes = Escapes::None;
         for part in parts {
-            plain &= is_plain(part);
+            escapes = escapes.max(Escapes::of(part));
             self.batch.text.push_str(part);
         }
-        Text::new(start, self.batch.text.len() - start, plain)
+        Text::new(start, self.batch.text.len() - start, escapes)
     }
 
     /// Copies a text of this batch with a suffix appended.
@@ -280,7 +282,7 @@ impl BatchBuilder {
         let start = self.batch.text.len();
         self.batch.text.extend_from_within(text.range());
         self.batch.text.push_str(suffix);
-        Text::new(start, self.batch.text.len() - start, text.is_plain() && is_plain(suffix))
+        Text::new(start, self.batch.text.len() - start, text.escapes().max(Escapes::of(suffix)))
     }
 
     /// A text of this batch.
@@ -371,7 +373,7 @@ impl BatchBuilder {
     /// The same, with attributes whose values are of this batch.
     pub fn loss_with(&mut self, header: Header, loss: Loss<'_>, attributes: &[(Key, Value)]) {
         let detail = self.push_text(loss.detail);
-        self.expanded += loss.detail.len();
+        self.expanded += detail.output_len();
         let excerpt = self.push_bytes(&loss.excerpt[..loss.excerpt.len().min(Loss::EXCERPT)]);
         let Loss { reason, bytes, events, .. } = loss;
         let mut event = self.event(header);
@@ -401,25 +403,25 @@ impl BatchBuilder {
     fn push_bytes(&mut self, bytes: &[u8]) -> Span32 {
         let start = self.batch.bytes.len();
         self.batch.bytes.extend_from_slice(bytes);
-        self.expanded += bytes.len();
+        self.expanded += bytes.len() + bytes.len() / 3;
         Span32::new(start, self.batch.bytes.len())
     }
 }
 
 /// Output size of a resource in each event.
 fn output_size(resource: &Resource) -> usize {
-    resource.attributes().iter().map(|(key, value)| key.len() + 6 + value.len()).sum()
+    resource.attributes().iter().map(|(key, value)| output_len(key) + 6 + value.output_len()).sum()
 }
 
 /// Estimated output size of a value without its content: arrays, maps and bytes are counted when they are written.
 fn output_bytes(value: Value) -> usize {
-    if let Value::Text(text) = value { text.len() } else { 8 }
+    if let Value::Text(text) = value { text.output_len() } else { 8 }
 }
 
 /// Estimated output size of an attribute.
 #[inline]
 fn attribute_bytes(key: Key, value: Value) -> usize {
-    key.len() + 6 + output_bytes(value)
+    key.output_len() + 6 + output_bytes(value)
 }
 
 /// An event in progress: first its attributes, then one of the ending calls, which sets its kind.
@@ -570,7 +572,7 @@ impl EventBuilder<'_> {
     pub fn sample(self, data: SampleData, frames: &[Frame]) {
         let start = self.batch.batch.frames.len();
         self.batch.batch.frames.extend_from_slice(frames);
-        let text = |text: Option<Text>| text.map_or(0, Text::len);
+        let text = |text: Option<Text>| text.map_or(0, Text::output_len);
         self.batch.expanded += frames.iter().map(|it| 40 + text(it.function) + text(it.file)).sum::<usize>();
         let frames = Span32::new(start, self.batch.batch.frames.len());
         let samples = &mut self.batch.batch.samples;
@@ -589,7 +591,7 @@ impl EventBuilder<'_> {
         };
         builder.batch.counts[data.kind().index()] += 1;
         builder.batch.events.push(Event { header: self.header, data, attributes, origin, resource });
-        let name_bytes = if let Named::Text(name) = self.header.name.named() { name.len() } else { 0 };
+        let name_bytes = if let Named::Text(name) = self.header.name.named() { name.output_len() } else { 0 };
         builder.expanded += EVENT_OVERHEAD_BYTES + resource_bytes + name_bytes;
     }
 }

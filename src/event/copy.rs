@@ -9,8 +9,9 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use super::batch::{
-    Attribute, Batch, Data, Event, Frame, Key, LossData, NO_CONTEXT, Named, Run, Span32, Text, Value, index32, is_plain,
+    Attribute, Batch, Data, Event, Frame, Key, LossData, NO_CONTEXT, Named, Run, Span32, Value, index32,
 };
+use super::text::{Escapes, Text};
 use super::view::{KeyView, ValueView};
 use super::{Origin, Resource};
 
@@ -198,6 +199,8 @@ impl<'a, E: Edits> Copier<'a, E> {
         for (_, event) in from.events.iter().enumerate().filter(|(index, _)| is_chosen(*index)) {
             self.event(event);
         }
+        // Nothing tells which event has how much of it.
+        self.to.output_bytes = from.output_bytes / from.len().max(1) * self.to.len();
         self.to
     }
 
@@ -296,7 +299,7 @@ impl<'a, E: Edits> Copier<'a, E> {
 
     fn replacement(&mut self, value: Value) -> Value {
         let text = self.edits.replacement(self.from.value(value));
-        Value::Text(self.push_text(&text, is_plain(&text)))
+        Value::Text(self.push_text(&text, Escapes::of(&text)))
     }
 
     /// A value whose members stand below `path`.
@@ -400,15 +403,15 @@ impl<'a, E: Edits> Copier<'a, E> {
         if let Some(known) = self.texts.get(&place) {
             return *known;
         }
-        let copy = self.push_text(&self.from.text[text.range()], text.is_plain());
+        let copy = self.push_text(&self.from.text[text.range()], text.escapes());
         self.texts.insert(place, copy);
         copy
     }
 
-    fn push_text(&mut self, text: &str, is_plain: bool) -> Text {
+    fn push_text(&mut self, text: &str, escapes: Escapes) -> Text {
         let start = self.to.text.len();
         self.to.text.push_str(text);
-        Text::new(start, text.len(), is_plain)
+        Text::new(start, text.len(), escapes)
     }
 
     fn bytes(&mut self, range: Span32) -> Span32 {

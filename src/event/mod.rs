@@ -14,11 +14,12 @@ mod identity;
 mod loss;
 mod origin;
 pub mod semconv;
+mod text;
 mod view;
 
 pub use batch::{
     Batch, Frame, Header, Key, Link, MessagePart, MetricData, MetricType, Number, Position, SampleClock, SampleData,
-    SpanData, Status, Temporality, Text, TraceContext, Value,
+    SpanData, Status, Temporality, TraceContext, Value,
 };
 pub use builder::{
     BatchBuilder, BatchResource, EventBuilder, Interned, InternedResource, InternedRun, MOST_BATCH_BYTES,
@@ -29,6 +30,7 @@ pub use identity::Identity;
 pub use loss::{Loss, Reason};
 pub use origin::{Origin, Resource, ResourceValue};
 pub use semconv::Name;
+pub use text::{Text, output_len};
 pub use view::{
     AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LossView, Member, Members, RunView, SampleView,
     TextView, ValueView, Values,

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
 use super::identity::Merged;
-use super::{Identity, Name, semconv};
+use super::{Identity, Name, output_len, semconv};
 
 /// One connection (or request) of one listener.
 #[derive(Debug)]
@@ -123,6 +123,11 @@ impl ResourceValue {
     /// Its estimated size in output.
     pub(super) fn len(&self) -> usize {
         if let ResourceValue::Text(text) = self { text.len() } else { 8 }
+    }
+
+    /// The most bytes of it in the output.
+    pub(super) fn output_len(&self) -> usize {
+        if let ResourceValue::Text(text) = self { output_len(text) } else { 8 }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::batch::{Attribute, Data, Event, Frame, Key, LossData, Named, Run, Text, Value};
+use super::batch::{Attribute, Data, Event, Frame, Key, LossData, Named, Run, Value};
+use super::text::{Escapes, Text};
 use super::{
     Batch, Header, Kind, Link, MetricData, Name, Origin, Position, Reason, Resource, ResourceValue, SampleData,
     Severity, SpanData, TraceContext, UnixNanos,
@@ -26,7 +27,7 @@ pub struct TextView<'a> {
 impl<'a> TextView<'a> {
     /// A text outside of a batch.
     pub fn unchecked(text: &'a str) -> Self {
-        TextView { arena: text, piece: Text::new(0, text.len(), false) }
+        TextView { arena: text, piece: Text::new(0, text.len(), Escapes::Many) }
     }
 
     /// The text.
@@ -72,7 +73,7 @@ impl<'a> KeyView<'a> {
         match self {
             KeyView::Name(name) => {
                 let arena = name.as_str();
-                TextView { arena, piece: Text::new(0, arena.len(), true) }
+                TextView { arena, piece: Text::new(0, arena.len(), Escapes::None) }
             }
             KeyView::Text(text) => text,
         }

@@ -147,7 +147,8 @@ impl Sender {
     /// Waits until the full queues have taken the batch, or shed it.
     async fn wait_for(&self, mut full: Vec<(&SinkQueue, WaitingBatch)>, batch: &Arc<Batch>) {
         let copies: u64 = full.iter().map(|(_, waiting)| waiting.own_bytes(batch)).sum();
-        let _waits = self.overflow.wait(batch.memory_bytes() as u64 + copies);
+        let output = full.iter().map(|(_, waiting)| waiting.output_bytes()).max().unwrap_or(0);
+        let _waits = self.overflow.wait(batch.memory_bytes() as u64 + copies, output);
         if full.len() == 1
             && let Some((queue, batch)) = full.pop()
         {

@@ -11,7 +11,8 @@ use crate::sink::Kinds;
 pub struct QueueOptions {
     /// Batches that may wait for the sink. 256. At least 1.
     pub buffer_batches: usize,
-    /// Bytes of batches that may wait for the sink; a single larger batch may wait alone. 8 MiB. At least 64 KiB.
+    /// Bytes of batches that may wait for the sink, in memory or in the output, whichever is more; a single larger batch may wait
+    /// alone. 8 MiB. At least 64 KiB.
     pub buffer_bytes: u64,
     /// What happens to a batch when the queue is full.
     pub when_full: WhenFull,

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use crate::memory::{MemoryBudget, MemoryLease};
 
-/// While this many bytes of one listener wait, no further batch is made.
+/// While this many bytes of one listener wait, in memory or in the output, no further batch is made.
 const MAX_WAITING_BYTES: u64 = 1 << 20;
 
 /// The batches of one listener that wait for full queues.
@@ -45,12 +45,13 @@ impl Overflow {
         }
     }
 
-    /// Counts a batch of so many bytes as waiting until the guard is dropped. It is counted even if the budget has no room
-    /// for it, since it exists: then the budget grants nothing else.
-    pub(super) fn wait(&self, bytes: u64) -> Waiting<'_> {
+    /// Counts a batch of so many bytes in memory and in the output as waiting until the guard is dropped. It is counted even if
+    /// the budget has no room for it, since it exists: then the budget grants nothing else.
+    pub(super) fn wait(&self, memory_bytes: u64, output_bytes: u64) -> Waiting<'_> {
+        let bytes = memory_bytes.max(output_bytes);
         self.bytes.fetch_add(bytes, Relaxed);
         let mut lease = self.memory.passing(0);
-        let _ = lease.resize(bytes);
+        let _ = lease.resize(memory_bytes);
         Waiting { overflow: self, bytes, _lease: lease }
     }
 }
@@ -80,7 +81,7 @@ mod tests {
     async fn a_further_batch_waits_until_less_is_waiting_and_all_waiting_bytes_count() {
         let memory = MemoryBudget::new(100);
         let overflow = Overflow::new(memory.clone());
-        let (first, second) = (overflow.wait(MAX_WAITING_BYTES - 1), overflow.wait(1));
+        let (first, second) = (overflow.wait(MAX_WAITING_BYTES - 1, 7), overflow.wait(1, 0));
         assert!(!overflow.has_capacity());
         assert_eq!(memory.used(), MAX_WAITING_BYTES, "more than its limit");
         let mut waits = Box::pin(overflow.wait_for_capacity());
@@ -88,6 +89,9 @@ mod tests {
         drop(second);
         waits.await;
         drop(first);
+        let expanding = overflow.wait(100, MAX_WAITING_BYTES);
+        assert_eq!((memory.used(), overflow.has_capacity()), (100, false), "its output is not memory, and counts too");
+        drop(expanding);
         assert_eq!(memory.used(), 0);
     }
 }

@@ -22,7 +22,7 @@ use super::sink_counters::{InQueue, SinkCounters};
 /// Of a batch at least so large, of whose events a sink takes at most this part, it gets a copy: the rest would only fill its
 /// queue.
 const SPARSE: (usize, u64) = (16 << 10, 4);
-/// The unit in which the memory of batches is counted.
+/// The unit in which batches are counted.
 const PERMIT_BYTES: usize = 1024;
 
 /// A batch in the queue, with its share of the queue and its delivery handle.
@@ -56,6 +56,18 @@ pub(super) struct WaitingBatch {
 }
 
 impl WaitingBatch {
+    /// What it takes of a queue: its memory, or its output if that is more. Otherwise few small batches whose events share long
+    /// texts would keep a sink busy for seconds, and every batch behind them would wait.
+    fn queue_bytes(&self) -> usize {
+        let batch = &self.taken.batch;
+        batch.memory_bytes().max(batch.output_bytes())
+    }
+
+    /// Bytes of its events in the output, approximately.
+    pub(super) fn output_bytes(&self) -> u64 {
+        self.taken.batch.output_bytes() as u64
+    }
+
     /// Memory of its events, if they are not those of `batch`.
     pub(super) fn own_bytes(&self, batch: &Arc<Batch>) -> u64 {
         if Arc::ptr_eq(&self.taken.batch, batch) { 0 } else { self.taken.batch.memory_bytes() as u64 }
@@ -73,6 +85,11 @@ impl QueuedBatch {
     /// When the collector read the last of the events.
     pub(super) fn observed(&self) -> Option<UnixNanos> {
         self.contents.taken.batch.events().last().map(|event| event.observed())
+    }
+
+    /// Bytes of its events in the output, approximately.
+    pub(super) fn output_bytes(&self) -> usize {
+        self.contents.taken.batch.output_bytes()
     }
 
     /// The batch, which is dropped when the sink has taken it, and the handle, which is kept until the sink has flushed it.
@@ -266,9 +283,7 @@ impl SinkQueue {
 
     /// A batch larger than the whole queue takes all of it.
     fn weight(&self, waiting: &WaitingBatch) -> u32 {
-        u32::try_from(waiting.taken.batch.memory_bytes().div_ceil(PERMIT_BYTES))
-            .unwrap_or(u32::MAX)
-            .clamp(1, self.room_permits)
+        u32::try_from(waiting.queue_bytes().div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX).clamp(1, self.room_permits)
     }
 }
 

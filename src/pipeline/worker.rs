@@ -31,6 +31,8 @@ use super::queue::{QueuedBatch, SinkQueueState};
 
 /// At most this many batches are written before a flush.
 const MAX_UNFLUSHED: usize = 256;
+/// Of their output so much at most, and one batch more: what is not flushed is not delivered, and its peers wait.
+const MAX_UNFLUSHED_BYTES: usize = 8 << 20;
 /// How often a sink does its periodic work.
 const TICK: Duration = Duration::from_secs(1);
 /// Pauses between the tries of a sink that cannot write: the first, and the longest.
@@ -287,11 +289,13 @@ impl Worker {
             // Everything that is queued goes into one flush.
             let mut next = first;
             let is_last = next.is_none();
-            let mut taken = 0;
+            let (mut taken, mut bytes) = (0, 0);
             while let Some(queued_batch) = next {
+                bytes += queued_batch.output_bytes();
                 self.write(sink, queued_batch).await?;
                 taken += 1;
-                next = if taken < MAX_UNFLUSHED { self.queued_batches.lock().await.try_recv().ok() } else { None };
+                let may_take = taken < MAX_UNFLUSHED && bytes < MAX_UNFLUSHED_BYTES;
+                next = if may_take { self.queued_batches.lock().await.try_recv().ok() } else { None };
             }
             if is_last {
                 self.write_pending_losses(sink, 0).await?;

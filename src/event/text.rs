@@ -1,0 +1,113 @@
+//! Texts of a batch, and how long they are in the output.
+
+use super::batch::index32;
+
+/// A text in the arena of a batch. Valid only with that batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Text {
+    pub(super) start: u32,
+    /// Length in the lower 30 bits; the top bits tell its [`Escapes`].
+    pub(super) len_and_escapes: u32,
+}
+
+/// How much longer a text becomes when it is escaped.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Escapes {
+    /// Not at all.
+    None,
+    /// At most twice as long.
+    Few,
+    /// At most six times as long.
+    Many,
+}
+
+const PLAIN: u32 = 1 << 31;
+const MANY: u32 = 1 << 30;
+
+impl Text {
+    pub(super) fn new(start: usize, len: usize, escapes: Escapes) -> Self {
+        let flags = match escapes {
+            Escapes::None => PLAIN,
+            Escapes::Few => 0,
+            Escapes::Many => MANY,
+        };
+        Text { start: index32(start), len_and_escapes: index32(len) & !(PLAIN | MANY) | flags }
+    }
+
+    pub(super) fn escapes(self) -> Escapes {
+        match self.len_and_escapes & (PLAIN | MANY) {
+            0 => Escapes::Few,
+            MANY => Escapes::Many,
+            _ => Escapes::None,
+        }
+    }
+
+    /// The most bytes of it in the output, escaped.
+    pub fn output_len(self) -> usize {
+        self.escapes().output_len(self.len())
+    }
+
+    pub(super) fn range(self) -> std::ops::Range<usize> {
+        let start = self.start as usize;
+        start..start + self.len()
+    }
+
+    /// Length in bytes.
+    pub fn len(self) -> usize {
+        (self.len_and_escapes & !(PLAIN | MANY)) as usize
+    }
+
+    /// Whether it is the empty text.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it can be written between quotes without escaping: see [`is_plain`].
+    pub(super) fn is_plain(self) -> bool {
+        self.len_and_escapes & PLAIN != 0
+    }
+}
+
+impl Escapes {
+    /// Those of a text.
+    pub(super) fn of(text: &str) -> Escapes {
+        if is_plain(text) {
+            return Escapes::None;
+        }
+        let bytes = text.as_bytes();
+        let more = |(at, byte): (usize, &u8)| match (byte, bytes.get(at + 1)) {
+            // The short escapes have two bytes, the others six.
+            (b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0C, _) => 1,
+            (0..0x20 | 0x7F, _) => 5,
+            (0xC2, Some(0x80..=0x9F)) | (0xD8, Some(0x9C)) => 4,
+            // Some of these characters are escaped.
+            (0xE2, Some(0x80 | 0x81)) => 3,
+            _ => 0,
+        };
+        let more: usize = bytes.iter().enumerate().map(more).sum();
+        if more <= text.len() { Escapes::Few } else { Escapes::Many }
+    }
+
+    fn output_len(self, len: usize) -> usize {
+        match self {
+            Escapes::None => len,
+            Escapes::Few => 2 * len,
+            Escapes::Many => 6 * len,
+        }
+    }
+}
+
+/// The most bytes of a text in the output, escaped.
+pub fn output_len(text: &str) -> usize {
+    Escapes::of(text).output_len(text.len())
+}
+
+/// Whether a text certainly has no character that our JSON encoder escapes: control characters, quotes, backslashes, U+007F
+/// to U+009F, the line separators U+2028 and U+2029, and the controls of the bidirectional algorithm. Characters beyond
+/// ASCII are recognized by their first byte (0xC2, 0xD8, 0xE2), so some texts that need no escape are not plain, and
+/// the encoder checks them again.
+pub(super) fn is_plain(text: &str) -> bool {
+    // 0xDF clears the bit in which 0xE2 differs from 0xC2.
+    let passes = |b: u8| (b >= 0x20) & (b != b'"') & (b != b'\\') & (b != 0x7F) & (b & 0xDF != 0xC2) & (b != 0xD8);
+    text.bytes().fold(true, |plain, b| plain & passes(b))
+}
