@@ -25,7 +25,9 @@ pub struct Offline<S> {
 impl<S: Session> Offline<S> {
     /// A connection from its first byte, counted in `counters`.
     pub fn new(session: S, origin: Arc<Origin>, counters: Arc<ListenerCounters>) -> Self {
-        Offline { driver: SessionDriver::new(session, origin, counters), input: BytesMut::new() }
+        let mut driver = SessionDriver::new(session, origin, counters);
+        driver.output().set_allowance(None);
+        Offline { driver, input: BytesMut::new() }
     }
 
     /// The next bytes of the connection, in pieces of any size: the events do not depend on the sizes.
@@ -84,7 +86,9 @@ struct Calls<'a> {
 
 impl<'a> Calls<'a> {
     fn new(origin: Arc<Origin>, counters: &'a ListenerCounters) -> Self {
-        Calls { out: Output::new(BatchBuilder::new(origin)), account: Account::default(), counters }
+        let mut out = Output::new(BatchBuilder::new(origin));
+        out.set_allowance(None);
+        Calls { out, account: Account::default(), counters }
     }
 
     /// Repeats a call while it has more to write.

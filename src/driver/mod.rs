@@ -111,7 +111,7 @@ impl<S: Session> SessionDriver<S> {
     /// The same with limits of a live connection: the allowance of the peer's address, and a bound on loss events.
     #[must_use]
     pub fn limited(mut self, allowance: Allowance, losses: LossLimit) -> Self {
-        self.out.set_allowance(allowance);
+        self.out.set_allowance(Some(allowance));
         self.out.set_loss_limit(Some(Box::new(losses)));
         self
     }

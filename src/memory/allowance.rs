@@ -62,6 +62,13 @@ impl Credit {
         let micros = -self.balance * 1_000_000 / i128::from(rate.max(1));
         Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
     }
+
+    /// The output bytes that are free at `elapsed`, together with what `received` input bytes will earn.
+    fn left(&mut self, received: u64, elapsed: Duration) -> u64 {
+        let _ = self.spend(0, 0, elapsed);
+        let free = u64::try_from(self.balance.max(0)).unwrap_or(u64::MAX);
+        free.saturating_add(received.saturating_mul(self.limits.ratio))
+    }
 }
 
 /// A [`Credit`] that the connections of one address share. Clones are the same.
@@ -75,6 +82,14 @@ impl Allowance {
         let credit = credit.get_or_insert_with(|| Credit::new(limits));
         credit.limits = limits;
         credit.spend(received, expanded, elapsed)
+    }
+
+    /// The output bytes that the peer may cause at once, together with what `received` input bytes will earn.
+    pub fn left(&self, limits: Amplification, received: u64, elapsed: Duration) -> u64 {
+        let mut credit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let credit = credit.get_or_insert_with(|| Credit::new(limits));
+        credit.limits = limits;
+        credit.left(received, elapsed)
     }
 
     /// Books output that a transport wrote by itself, by the limits of the peer's protocol if they are known yet.
@@ -131,5 +146,19 @@ mod tests {
         assert_eq!(allowance.wait(Duration::from_secs(1)), Some(Duration::from_secs(2)));
         assert!(!allowance.is_full(Duration::from_secs(3)) && allowance.is_full(Duration::from_secs(13)));
         assert_eq!(Allowance::default().wait(Duration::ZERO), None);
+    }
+
+    #[test]
+    fn what_is_left_is_the_credit_and_what_the_input_earns() {
+        let limits = Amplification { ratio: 10, burst: 1_000, rate: 100 };
+        let allowance = Allowance::default();
+        assert_eq!(allowance.left(limits, 7, Duration::ZERO), 1_070);
+        assert_eq!(allowance.spend(limits, 7, 1_070, Duration::ZERO), None, "all of it may be spent at once");
+        assert_eq!(allowance.left(limits, 0, Duration::ZERO), 0);
+        let _ = allowance.spend(limits, 0, 500, Duration::ZERO);
+        assert_eq!(
+            (allowance.left(limits, 3, Duration::ZERO), allowance.left(limits, 0, Duration::from_secs(6))),
+            (30, 100)
+        );
     }
 }

@@ -1,11 +1,16 @@
 //! The sums of an interval that has ended, one after the other.
 
-use super::tree::{ROOT, Tree};
+use super::tree::{Folded, Node, ROOT, Tree};
 
 /// The two quantities of calls, as columns of a tree.
 pub const WALL: usize = 0;
 #[allow(missing_docs)]
 pub const CALLS: usize = 1;
+
+/// Bytes of a sample in the output beside the event's own, approximately: its attributes and its value.
+pub const SAMPLE_BYTES: u64 = 160;
+/// Bytes of a frame beside its text.
+pub const FRAME_BYTES: u64 = 40;
 
 /// The type and unit of the samples of a column.
 pub const fn sample_of(column: usize) -> (&'static str, &'static str) {
@@ -17,15 +22,18 @@ pub const fn sample_of(column: usize) -> (&'static str, &'static str) {
 pub struct Interval {
     /// The tree.
     pub tree: Tree,
+    /// The samples, and the sums that were folded so that they are few enough.
+    pub folded: Folded,
     /// The next node and column.
     node: u32,
     column: usize,
 }
 
 impl Interval {
-    /// From the root on.
-    pub fn new(tree: Tree) -> Interval {
-        Interval { tree, node: ROOT, column: WALL }
+    /// From the root on, with samples of at most `most` bytes: see [`Tree::fold_to`].
+    pub fn new(mut tree: Tree, most: u64, sample_bytes: u64, frame_bytes: impl FnMut(&Node) -> u64) -> Interval {
+        let folded = tree.fold_to(most, sample_bytes, frame_bytes);
+        Interval { tree, folded, node: ROOT, column: WALL }
     }
 }
 

@@ -13,6 +13,9 @@ pub struct ProfileLimits {
     pub max_nodes: usize,
     /// The calls of a stack. Deeper ones are added to their callers. 512. 1 to 65,536.
     pub max_depth: u32,
+    /// Output of the profile of one process and interval, approximately. The sums of further stacks are added to those of their
+    /// callers. 64 MiB. 64 KiB to 1 TiB.
+    pub max_bytes: u64,
 }
 
 impl ProfileLimits {
@@ -24,12 +27,13 @@ impl ProfileLimits {
             interval: section.duration("profile_interval", default.interval, intervals),
             max_nodes: section.count("max_nodes", default.max_nodes, 1..=16_777_216),
             max_depth: section.count("max_depth", default.max_depth as usize, 1..=65_536) as u32,
+            max_bytes: section.size("max_profile_bytes", default.max_bytes, 64 << 10..=1 << 40),
         }
     }
 }
 
 impl Default for ProfileLimits {
     fn default() -> Self {
-        ProfileLimits { interval: Duration::from_secs(10), max_nodes: 262_144, max_depth: 512 }
+        ProfileLimits { interval: Duration::from_secs(10), max_nodes: 262_144, max_depth: 512, max_bytes: 64 << 20 }
     }
 }

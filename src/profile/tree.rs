@@ -136,14 +136,86 @@ impl Tree {
         std::mem::replace(self, next)
     }
 
+    /// Adds sums to those of callers, so that no total changes, until the samples of the others have at most `most` bytes in the
+    /// output. Each sum of a path is a sample, of `sample_bytes` and of `frame_bytes` of each node of the path. Sums of the paths
+    /// that were added first stay.
+    pub fn fold_to(&mut self, most: u64, sample_bytes: u64, mut frame_bytes: impl FnMut(&Node) -> u64) -> Folded {
+        let mut samples: Vec<u64> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let bytes = samples.get(node.caller as usize).map(|caller| caller.saturating_add(frame_bytes(node)));
+            samples.push(bytes.unwrap_or(sample_bytes));
+        }
+        let has_sum = |node: &Node, column: usize| node.own[column] > 0;
+        let of_all = self
+            .nodes
+            .iter()
+            .zip(&samples)
+            .flat_map(|(node, bytes)| COLUMNS.into_iter().filter(|column| has_sum(node, *column)).map(|_| *bytes));
+        let bytes = of_all.fold(0u64, u64::saturating_add);
+        if bytes <= most {
+            return Folded { bytes, sums: 0 };
+        }
+        // The node that takes the sums of a node: itself, or one nearer to the root.
+        let mut into: Vec<[u32; 2]> = (0..self.nodes.len() as u32).map(|node| [node; 2]).collect();
+        let mut folded = Folded { bytes: 0, sums: 0 };
+        for node in 0..self.nodes.len() as u32 {
+            for column in COLUMNS {
+                let value = std::mem::take(&mut self.nodes[node as usize].own[column]);
+                let mut target = node;
+                // A node that has a sum has its sample already; the root has one in any case.
+                while value > 0 && target != ROOT && !has_sum(&self.nodes[target as usize], column) {
+                    if folded.bytes.saturating_add(samples[target as usize]) <= most {
+                        break;
+                    }
+                    into[target as usize][column] = self.nodes[target as usize].caller;
+                    target = taker(&mut into, target, column);
+                }
+                if value > 0 && !has_sum(&self.nodes[target as usize], column) {
+                    folded.bytes = folded.bytes.saturating_add(samples[target as usize]);
+                }
+                if target == node {
+                    self.add(node, column, value);
+                } else {
+                    self.fold(target, column, value);
+                    folded.sums += 1;
+                }
+            }
+        }
+        folded
+    }
+
     /// Bytes of memory, approximately.
     pub fn memory_bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node>() + self.callees.capacity() * (size_of::<((u32, u32), u32)>() + 1)
     }
 }
 
+/// The columns of the sums.
+const COLUMNS: [usize; 2] = [0, 1];
+
+/// What [`Tree::fold_to`] has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Folded {
+    /// Bytes of the samples in the output, approximately.
+    pub bytes: u64,
+    /// The sums that were added to those of callers.
+    pub sums: u64,
+}
+
+/// The node that takes the sums of `node`. Later searches take half as many steps.
+fn taker(into: &mut [[u32; 2]], mut node: u32, column: usize) -> u32 {
+    while into[node as usize][column] != node {
+        let next = into[node as usize][column];
+        into[node as usize][column] = into[next as usize][column];
+        node = into[node as usize][column];
+    }
+    node
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn path(tree: &mut Tree, frames: &[u32]) -> u32 {
@@ -165,6 +237,68 @@ mod tests {
         assert!(tree.nodes()[ROOT as usize].is_incomplete);
         assert_eq!(tree.nodes().len(), 5);
         assert_eq!(tree.frames(abc).collect::<Vec<_>>(), [3, 2, 1]);
+    }
+
+    proptest! {
+        /// Whatever is folded, each total stays, and what is left fits, but for a sample of the root for each column.
+        #[test]
+        fn folded_sums_are_those_of_callers_and_no_total_changes(
+            paths in prop::collection::vec((prop::collection::vec(0u32..4, 1..8), 0u64..5, 0u64..5), 1..80),
+            most in 0u64..4000,
+        ) {
+            let mut tree = Tree::new(1000, 100, 0);
+            for (frames, wall, calls) in &paths {
+                let node = path(&mut tree, frames);
+                tree.add(node, 0, *wall);
+                tree.add(node, 1, *calls);
+            }
+            let sums = |tree: &Tree, under: u32| {
+                let is_under = |node: u32| {
+                    let mut at = node;
+                    while at > under {
+                        at = tree.nodes()[at as usize].caller;
+                    }
+                    at == under
+                };
+                let of = (0..tree.nodes().len() as u32).filter(|node| is_under(*node));
+                of.fold([0, 0], |[a, b], node| [a + tree.nodes()[node as usize].own[0], b + tree.nodes()[node as usize].own[1]])
+            };
+            let bytes = |tree: &Tree| {
+                let sample = |node: &Node| 10 + u64::from(node.depth) * 7;
+                tree.nodes().iter().map(|node| sample(node) * COLUMNS.map(|column| u64::from(node.own[column] > 0)).iter().sum::<u64>()).sum::<u64>()
+            };
+            let (all, before) = (bytes(&tree), (0..tree.nodes().len() as u32).map(|node| sums(&tree, node)).collect::<Vec<_>>());
+            let folded = tree.fold_to(most, 10, |_| 7);
+            prop_assert_eq!((folded.bytes, folded.sums == 0), (bytes(&tree), all <= most));
+            prop_assert!(folded.bytes <= most + 20);
+            prop_assert_eq!(sums(&tree, ROOT), before[ROOT as usize]);
+            // A sum moves towards the root, so no subtree gets more, and what has lost something is marked above it.
+            for (node, before) in before.iter().enumerate() {
+                let after = sums(&tree, node as u32);
+                prop_assert!(after[0] <= before[0] && after[1] <= before[1]);
+            }
+            if folded.sums > 0 {
+                prop_assert!(tree.nodes().iter().any(|node| node.is_incomplete && node.own != [0, 0]));
+            }
+        }
+    }
+
+    #[test]
+    fn a_million_sums_are_folded_in_linear_time_and_equal_paths_first_come_stay() {
+        let mut tree = Tree::new(300_000, 600, 0);
+        let deep = (0..511).fold(ROOT, |caller, frame| tree.callee(caller, frame));
+        for leaf in 0..250_000 {
+            let node = tree.callee(deep, 1000 + leaf);
+            tree.add(node, 0, 3);
+            tree.add(node, 1, 1);
+        }
+        let folded = tree.fold_to(1 << 20, 256, |_| 50);
+        // The root has a sample for each quantity in any case.
+        assert!(folded.bytes <= (1 << 20) + 512 && folded.sums > 499_900, "{folded:?}");
+        let first = tree.callee(deep, 1000);
+        assert_eq!(tree.nodes()[first as usize].own, [3, 1]);
+        let own = tree.nodes().iter().fold([0, 0], |[a, b], node| [a + node.own[0], b + node.own[1]]);
+        assert_eq!(own, [750_000, 250_000]);
     }
 
     #[test]

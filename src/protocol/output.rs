@@ -29,8 +29,8 @@ pub struct Output {
     pub warnings: Vec<(&'static str, u64)>,
     /// How long to wait before reading on: the peer caused more output than its allowance.
     pub throttle: Option<Duration>,
-    /// The peer's allowance of output.
-    allowance: Allowance,
+    /// The peer's allowance of output. `None`: it has no limit.
+    allowance: Option<Allowance>,
     /// Bounds the number of loss events. None: there is no bound.
     loss_limit: Option<Box<LossLimit>>,
 }
@@ -47,14 +47,24 @@ impl Output {
             repeats: [0; 2],
             warnings: Vec::new(),
             throttle: None,
-            allowance: Allowance::default(),
+            allowance: Some(Allowance::default()),
             loss_limit: None,
         }
     }
 
-    /// Shares `allowance` with other outputs: those of all connections of one address.
-    pub fn set_allowance(&mut self, allowance: Allowance) {
+    /// Shares `allowance` with other outputs: those of all connections of one address. `None`: output has no limit.
+    pub fn set_allowance(&mut self, allowance: Option<Allowance>) {
         self.allowance = allowance;
+    }
+
+    /// The peer's allowance of output. `None`: it has no limit.
+    pub fn allowance(&self) -> Option<&Allowance> {
+        self.allowance.as_ref()
+    }
+
+    /// The output bytes that the peer may cause at once, together with what `received` bytes of its input will earn.
+    pub fn allowance_left(&self, limits: Amplification, received: u64, elapsed: Duration) -> u64 {
+        self.allowance.as_ref().map_or(u64::MAX, |allowance| allowance.left(limits, received, elapsed))
     }
 
     /// Bounds the number of loss events by `limit`, and returns the limit that was set before.
@@ -65,7 +75,8 @@ impl Output {
     /// Charges the peer for `expanded` bytes of output, which `received` bytes of input have caused. A peer that has used
     /// its allowance up is throttled.
     pub fn charge(&mut self, limits: Amplification, received: u64, expanded: u64, elapsed: Duration) {
-        self.throttle = self.allowance.spend(limits, received, expanded, elapsed);
+        let allowance = self.allowance.as_ref();
+        self.throttle = allowance.and_then(|allowance| allowance.spend(limits, received, expanded, elapsed));
     }
 
     /// Writes a loss event and counts its bytes. With [`Output::loss_with`] the only way to report lost bytes.

@@ -28,7 +28,7 @@ impl DecodeBuffers {
         out.batch.set_content(None);
         // The pause that the last request asked for is not for this one.
         out.throttle = None;
-        out.set_allowance(allowance.clone());
+        out.set_allowance(Some(allowance.clone()));
         out.set_loss_limit(losses);
         out
     }

@@ -217,7 +217,7 @@ fn every_option_of_a_zico_listener_is_read_from_the_file() {
                 max_registration_bytes = \"3KiB\"\nmax_sessions = 4\nmax_symbols = 5\nmax_symbol_bytes = \"66KiB\"\n\
                 max_text_bytes = 70\nmax_record_bytes = \"8KiB\"\nmax_open_bytes = \"90KiB\"\ntrace_timeout = \"10s\"\n\
                 max_remembered = 11\nrecords = \"both\"\nmin_duration = \"21ms\"\nprofile_interval = \"22s\"\n\
-                max_nodes = 23\nmax_depth = 24\namplification = { ratio = 12, burst = \"13MiB\", rate = \"14MiB\" }\n\
+                max_nodes = 23\nmax_depth = 24\nmax_profile_bytes = \"1MiB\"\namplification = { ratio = 12, burst = \"13MiB\", rate = \"14MiB\" }\n\
                 state_dir = \"s\"\nkeys_file = \"k\"\nsession_timeout = \"15s\"\nmax_agents = 16\n\
                 max_agents_per_address = 17\nmax_sessions_per_agent = 18\nagent_retention = \"19h\"\n\
                 unused_agent_retention = \"20s\"\n";
@@ -235,7 +235,7 @@ fn every_option_of_a_zico_listener_is_read_from_the_file() {
         max_remembered: 11,
         records: zico::Records::Both,
         min_duration: Duration::from_millis(21),
-        profile: ProfileLimits { interval: Duration::from_secs(22), max_nodes: 23, max_depth: 24 },
+        profile: ProfileLimits { interval: Duration::from_secs(22), max_nodes: 23, max_depth: 24, max_bytes: 1 << 20 },
         amplification: Amplification { ratio: 12, burst: 13 << 20, rate: 14 << 20 },
     };
     let store = StoreOptions {

@@ -92,7 +92,7 @@ fn of_samples(events: &[Value], stacks: &mut Stacks) -> (Sums, bool) {
 #[test]
 fn profiles_of_recorded_conversations_have_the_sums_of_their_spans() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut compared, mut folded, mut smaller) = (0, 0, 0);
+    let (mut compared, mut folded, mut smaller, mut shorter) = (0, 0, 0, 0);
     for case in cases() {
         let name = &case.name;
         let mut stacks = Stacks::default();
@@ -122,8 +122,13 @@ fn profiles_of_recorded_conversations_have_the_sums_of_their_spans() {
         assert!(few.len() <= sums.len() + 1, "{name}: {few:?}");
         smaller += usize::from(few.len() < sums.len());
         assert_eq!(total(&few), total(&expected), "{name}");
+        // So has one of little output.
+        let short = decoded(&case, directory.path(), &["records=profile", "max_profile_bytes=64KiB"]);
+        let (short, _) = of_samples(&short, &mut stacks);
+        shorter += usize::from(short.len() < sums.len());
+        assert_eq!(total(&short), total(&expected), "{name}");
     }
-    assert!(compared > 100 && folded > 0 && smaller > 10, "{compared} {folded} {smaller}");
+    assert!(compared > 100 && folded > 0 && smaller > 10 && shorter > 0, "{compared} {folded} {smaller} {shorter}");
 }
 
 #[test]

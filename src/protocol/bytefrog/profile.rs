@@ -8,16 +8,19 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::time::Duration;
 
+use foldhash::fast::RandomState as FastState;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
 use crate::event::{
-    Frame, Header, MetricData, MetricType, Number, Position, SampleData, Temporality, UnixNanos, semconv as names,
+    Frame, Header, MetricData, MetricType, Number, Position, SampleData, Temporality, UnixNanos, output_len,
+    semconv as names,
 };
+use crate::memory::Amplification;
 use crate::profile::calls::OpenCalls;
-use crate::profile::interval::{CALLS, Interval, WALL, sample_of};
+use crate::profile::interval::{CALLS, FRAME_BYTES, Interval, SAMPLE_BYTES, WALL, sample_of};
 use crate::profile::limits::ProfileLimits;
-use crate::profile::tree::{ROOT, Tree};
+use crate::profile::tree::{Node, ROOT, Tree};
 use crate::protocol::{Now, Output};
 
 use super::dictionary::Dictionary;
@@ -30,6 +33,10 @@ const MAX_THREAD_NAMES: usize = 65_536;
 const MAX_EXCEPTIONS: usize = 65_536;
 /// The frame of calls whose thread has no name.
 const UNNAMED: u32 = 0;
+/// The most bytes of the frame of a method without a name.
+const UNRESOLVED_BYTES: u64 = 20;
+/// The warning for an interval whose samples were over a limit.
+const FOLDED: &str = "profile_folded";
 
 /// The profile of a run.
 #[derive(Debug)]
@@ -44,6 +51,8 @@ pub(super) struct CallProfile {
     thread_bytes: usize,
     /// By exception id; `None`: those over the limit.
     exceptions: BTreeMap<Option<u32>, u64>,
+    /// Bytes of the messages that were counted in the interval: its samples are paid with what they earn.
+    earned: u64,
     /// When the interval began, if something has happened in it.
     since: Option<Duration>,
     /// The last interval, while it is written.
@@ -56,6 +65,8 @@ struct Ended {
     interval: Interval,
     exceptions: BTreeMap<Option<u32>, u64>,
     duration: Duration,
+    /// The output of each method's name, as it was when the interval ended.
+    name_bytes: HashMap<u32, u64, FastState>,
 }
 
 impl CallProfile {
@@ -70,6 +81,7 @@ impl CallProfile {
             numbers: HashMap::default(),
             thread_bytes: 0,
             exceptions: BTreeMap::new(),
+            earned: 0,
             since: None,
             ended: None,
         }
@@ -77,8 +89,9 @@ impl CallProfile {
 
     /// Bytes of memory, approximately.
     pub(super) fn memory_bytes(&self) -> usize {
-        let ended =
-            self.ended.as_ref().map_or(0, |ended| ended.interval.tree.memory_bytes() + 32 * ended.exceptions.len());
+        let ended = self.ended.as_ref().map_or(0, |ended| {
+            ended.interval.tree.memory_bytes() + 32 * ended.exceptions.len() + 17 * ended.name_bytes.capacity()
+        });
         self.tree.memory_bytes() + ended + self.open.memory_bytes() + self.thread_bytes + 32 * self.exceptions.len()
     }
 
@@ -95,12 +108,12 @@ impl CallProfile {
         self.ended.is_some()
     }
 
-    /// Counts an event. One that is late, after its turn, opens and closes no call. Without memory an entry counts for the call
-    /// around it.
+    /// Counts an event, of a message of `bytes`. One that is late, after its turn, opens and closes no call. Without memory an
+    /// entry counts for the call around it.
     #[inline]
     pub(super) fn add(
         &mut self,
-        call: &Call,
+        (call, bytes): (&Call, u32),
         has_memory: bool,
         is_late: bool,
         elapsed: Duration,
@@ -109,6 +122,7 @@ impl CallProfile {
         if self.since.is_none() {
             self.since = Some(elapsed);
         }
+        self.earned += u64::from(bytes);
         match call.what {
             What::Entry => {
                 let thread = self.thread(call, names);
@@ -181,25 +195,52 @@ impl CallProfile {
         self.open.end_all();
     }
 
-    /// Ends the interval if it is due, or in any case. `false`: it is not due, or nothing has happened in it.
-    pub(super) fn end_interval(&mut self, elapsed: Duration, in_any_case: bool) -> bool {
-        let Some(since) = self.since else { return false };
-        if self.ended.is_some() || (!in_any_case && since + self.limits.interval > elapsed) {
-            return false;
-        }
-        let tree = self.tree.restart(self.open.nodes());
-        self.open.forget_idle_threads();
-        let (exceptions, duration) = (mem::take(&mut self.exceptions), elapsed.saturating_sub(since));
-        self.ended = Some(Ended { interval: Interval::new(tree), exceptions, duration });
-        self.since = None;
-        true
+    /// Whether the interval has ended, or would if it ended in any case: something has happened in it, and none is being written.
+    pub(super) fn is_due(&self, elapsed: Duration, in_any_case: bool) -> bool {
+        let is_over = |since: Duration| in_any_case || since + self.limits.interval <= elapsed;
+        self.ended.is_none() && self.since.is_some_and(is_over)
     }
 
-    /// Writes the next event of the interval that has ended. `false`: there is none.
-    pub(super) fn write_next(&mut self, now: Now, names: &mut Dictionary, out: &mut Output) -> bool {
+    /// Ends the interval. Its samples are paid here, with what its messages have earned and what the peer's allowance has left;
+    /// those for which that is too little, or that are over `max_profile_bytes`, are folded.
+    pub(super) fn end_interval(
+        &mut self,
+        elapsed: Duration,
+        amplification: Amplification,
+        names: &mut Dictionary,
+        out: &mut Output,
+    ) {
+        let Some(since) = self.since.take() else { return };
+        let tree = self.tree.restart(self.open.nodes());
+        self.open.forget_idle_threads();
+        let (exceptions, earned) = (mem::take(&mut self.exceptions), mem::take(&mut self.earned));
+        let most = out.allowance_left(amplification, earned, elapsed).min(self.limits.max_bytes);
+        let mut name_bytes = HashMap::default();
+        let threads = &self.threads;
+        let of_node = |node: &Node| {
+            if node.depth <= 1 {
+                let name = threads.get((node.frame as usize).wrapping_sub(1));
+                return name.map_or(0, |name| output_len(name) as u64);
+            }
+            FRAME_BYTES + *name_bytes.entry(node.frame).or_insert_with(|| method_bytes(node.frame, names))
+        };
+        let sample_bytes = out.batch.event_bytes() as u64 + SAMPLE_BYTES;
+        let interval = Interval::new(tree, most, sample_bytes, of_node);
+        out.charge(amplification, earned, interval.folded.bytes, elapsed);
+        if interval.folded.sums > 0 {
+            out.warn(FOLDED);
+        }
+        self.ended = Some(Ended { interval, exceptions, duration: elapsed.saturating_sub(since), name_bytes });
+    }
+
+    /// Writes the next event of the interval that has ended. `false`: there is none. Samples are paid already: their number of
+    /// bytes is added to `paid`.
+    pub(super) fn write_next(&mut self, now: Now, names: &mut Dictionary, out: &mut Output, paid: &mut u64) -> bool {
         let Some(ended) = &mut self.ended else { return false };
-        if let Some((node, column)) = ended.interval.next() {
-            write_sample(&ended.interval.tree, (node, column), ended.duration, &self.threads, now, names, out);
+        if let Some(sample) = ended.interval.next() {
+            let before = out.batch.total_expanded_bytes();
+            ended.write_sample(sample, &self.threads, now, names, out);
+            *paid += out.batch.total_expanded_bytes() - before;
             return true;
         }
         if let Some((exception, count)) = ended.exceptions.pop_first() {
@@ -211,45 +252,58 @@ impl CallProfile {
     }
 }
 
-fn write_sample(
-    tree: &Tree,
-    (node, column): (u32, usize),
-    duration: Duration,
-    threads: &[Box<str>],
-    now: Now,
-    names: &mut Dictionary,
-    out: &mut Output,
-) {
-    let path = tree.nodes()[node as usize];
-    let (mut frames, mut unresolved) = (Vec::with_capacity(path.depth as usize), None);
-    for method in tree.frames(node).take(path.depth.saturating_sub(1) as usize) {
-        let function = match names.method(method) {
-            Some(method) => out.batch.intern(&mut method.function.memo, &method.function.text),
-            None => {
+impl Ended {
+    fn write_sample(
+        &self,
+        (node, column): (u32, usize),
+        threads: &[Box<str>],
+        now: Now,
+        names: &mut Dictionary,
+        out: &mut Output,
+    ) {
+        let tree = &self.interval.tree;
+        let path = tree.nodes()[node as usize];
+        let (mut frames, mut unresolved) = (Vec::with_capacity(path.depth as usize), None);
+        for method in tree.frames(node).take(path.depth.saturating_sub(1) as usize) {
+            let name = names.method(method).map(|method| &mut method.function);
+            let function = name.map(|name| out.batch.intern(&mut name.memo, &name.text));
+            // A name that has become longer since the samples were paid is not written.
+            let paid = self.name_bytes.get(&method).copied().unwrap_or(0);
+            let function = function.filter(|function| function.output_len() as u64 <= paid).unwrap_or_else(|| {
                 unresolved.get_or_insert(method);
-                out.batch.push_text(&format!("method#{method}"))
-            }
-        };
-        frames.push(Frame { function: Some(function), file: None, line: None });
+                out.batch.push_text(&unresolved_name(method))
+            });
+            frames.push(Frame { function: Some(function), file: None, line: None });
+        }
+        let mut event = out.batch.event(header(names::BYTEFROG_CALLS, now));
+        let thread = tree.nodes()[path.base as usize].frame;
+        if let Some(thread) = threads.get((thread as usize).wrapping_sub(1)) {
+            event.text(names::THREAD_NAME, thread);
+        }
+        event.attribute(names::BYTEFROG_PROFILE_DURATION_MS, millis(self.duration));
+        event.text(names::TIME_BASIS, names::TIME_BASIS_RECEIVED);
+        if let Some(method) = unresolved {
+            event.attribute(names::BYTEFROG_UNRESOLVED_METHOD, u64::from(method));
+        }
+        if path.is_incomplete {
+            let frames = event.batch().push_text("frames");
+            let incomplete = event.batch().array(&[frames.into()]);
+            event.attribute(names::INCOMPLETE, incomplete);
+        }
+        let value = Number::U64(path.own[column]);
+        let (sample_type, unit) = sample_of(column);
+        event.sample(SampleData::new(sample_type, unit, value), &frames);
     }
-    let mut event = out.batch.event(header(names::BYTEFROG_CALLS, now));
-    let thread = tree.nodes()[path.base as usize].frame;
-    if let Some(thread) = threads.get((thread as usize).wrapping_sub(1)) {
-        event.text(names::THREAD_NAME, thread);
-    }
-    event.attribute(names::BYTEFROG_PROFILE_DURATION_MS, millis(duration));
-    event.text(names::TIME_BASIS, names::TIME_BASIS_RECEIVED);
-    if let Some(method) = unresolved {
-        event.attribute(names::BYTEFROG_UNRESOLVED_METHOD, u64::from(method));
-    }
-    if path.is_incomplete {
-        let frames = event.batch().push_text("frames");
-        let incomplete = event.batch().array(&[frames.into()]);
-        event.attribute(names::INCOMPLETE, incomplete);
-    }
-    let value = Number::U64(path.own[column]);
-    let (sample_type, unit) = sample_of(column);
-    event.sample(SampleData::new(sample_type, unit, value), &frames);
+}
+
+/// Bytes of the name of a method in the output.
+fn method_bytes(method: u32, names: &mut Dictionary) -> u64 {
+    names.method(method).map_or(UNRESOLVED_BYTES, |method| output_len(&method.function.text) as u64)
+}
+
+/// The frame of a method without a name.
+fn unresolved_name(method: u32) -> String {
+    format!("method#{method}")
 }
 
 fn write_exceptions(
@@ -294,200 +348,4 @@ fn millis(duration: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashMap as Sums;
-
-    use proptest::prelude::*;
-
-    use super::super::dictionary::DictionaryLimits;
-    use super::*;
-    use crate::event::{Batch, BatchBuilder, DataView, Origin, ValueView};
-
-    fn names() -> Dictionary {
-        let mut names = Dictionary::new(DictionaryLimits { entries: 100_000, bytes: 1 << 20 });
-        for thread in 0..3 {
-            names.name_thread(thread, 0, format!("t{thread}").as_bytes());
-        }
-        (0..10).for_each(|method| assert!(names.map_method(method, format!("a/B.m{method};1;()V").as_bytes())));
-        names
-    }
-
-    fn call(what: What, thread: u16, method: u32, time: u32) -> Call {
-        Call { what, time, sequence: 0, method, thread }
-    }
-
-    const EXIT: What = What::Exit { threw: false };
-
-    fn now(millis: u64) -> Now {
-        Now {
-            unix: UnixNanos(1_795_000_000_000_000_000 + millis * NANOS_PER_MILLI),
-            elapsed: Duration::from_millis(millis),
-        }
-    }
-
-    fn limits(max_nodes: usize, max_depth: u32) -> ProfileLimits {
-        ProfileLimits { max_nodes, max_depth, ..ProfileLimits::default() }
-    }
-
-    /// The values by `thread;outermost;…;innermost;type`, and the number of incomplete samples.
-    fn written(profile: &mut CallProfile, names: &mut Dictionary, at: u64) -> (Sums<String, u64>, usize) {
-        let origin = Origin::new("bytefrog", "java".into(), "127.0.0.1:1".into(), 1);
-        let mut out = Output::new(BatchBuilder::new(origin.into()));
-        profile.end_interval(now(at).elapsed, true);
-        let (mut sums, mut incomplete) = (Sums::new(), 0);
-        let mut more = true;
-        while more {
-            more = profile.write_next(now(at), names, &mut out);
-            read(&out.batch.take(), &mut sums, &mut incomplete);
-        }
-        (sums, incomplete)
-    }
-
-    fn read(batch: &Batch, sums: &mut Sums<String, u64>, incomplete: &mut usize) {
-        for event in batch.events() {
-            let attribute =
-                |wanted: &str| event.attributes().find(|(key, _)| key.text() == wanted).map(|(_, value)| value);
-            let text = |key| match attribute(key) {
-                Some(ValueView::Text(text)) => text.text().to_owned(),
-                _ => String::new(),
-            };
-            *incomplete += usize::from(attribute("tributary.incomplete").is_some());
-            let (key, value) = match event.data() {
-                DataView::Sample(sample) => {
-                    let mut frames: Vec<_> = sample.frames().map(|it| it.function.unwrap().text().to_owned()).collect();
-                    frames.push(text("thread.name"));
-                    frames.reverse();
-                    frames.push(sample.data.sample_type.to_owned());
-                    (frames.join(";"), sample.data.value)
-                }
-                DataView::Metric(metric) => (format!("thrown {}", text("exception.type")), metric.value),
-                _ => panic!("{event:?}"),
-            };
-            let Number::U64(value) = value else { panic!("{value:?}") };
-            assert!(sums.insert(key, value).is_none(), "a stack is written twice");
-        }
-    }
-
-    #[test]
-    fn an_interval_has_one_sample_for_each_stack_and_quantity() {
-        let (mut names, mut profile) = (names(), CallProfile::new(limits(100, 100), 100));
-        assert!(!profile.end_interval(Duration::from_secs(100), true), "nothing has happened");
-        names.map_exception(4, b"java.lang.Error");
-        let mut add = |what, method, time| {
-            profile.add(&call(what, 1, method, time), true, false, now(time.into()).elapsed, &mut names);
-        };
-        add(What::Entry, 1, 1000);
-        for start in [1010, 1020, 1030] {
-            add(What::Entry, 2, start);
-            add(What::Thrown { exception: 4, line: 1 }, 2, start);
-            add(EXIT, 2, start + 5);
-        }
-        assert_eq!(profile.due(), Some(Duration::from_secs(11)));
-        assert!(!profile.end_interval(Duration::from_millis(10_999), false));
-        let (sums, _) = written(&mut profile, &mut names, 11_000);
-        let expected = [
-            ("t1;a.B.m1;calls", 1),
-            ("t1;a.B.m1;a.B.m2;wall", 15_000_000),
-            ("t1;a.B.m1;a.B.m2;calls", 3),
-            ("thrown java.lang.Error", 3),
-        ];
-        assert_eq!(sums, expected.map(|(key, value)| (key.to_owned(), value)).into());
-        assert_eq!((profile.due(), profile.is_writing()), (None, false));
-        // A call that began before the interval has its time in the one in which it ends, and is not counted again.
-        profile.add(&call(EXIT, 1, 1, 21_000), true, false, Duration::from_secs(21), &mut names);
-        let (sums, _) = written(&mut profile, &mut names, 22_000);
-        assert_eq!(sums, [("t1;a.B.m1;wall".to_owned(), 19_985_000_000)].into());
-    }
-
-    #[test]
-    fn a_call_belongs_to_the_name_that_its_thread_has_at_its_entry() {
-        let (mut names, mut profile) = (names(), CallProfile::new(limits(100, 100), 100));
-        names.name_thread(1, 50, b"renamed");
-        let mut add =
-            |what, method, time| profile.add(&call(what, 1, method, time), true, false, Duration::ZERO, &mut names);
-        add(What::Entry, 1, 0);
-        add(What::Entry, 2, 60);
-        add(EXIT, 2, 70);
-        add(What::Entry, 3, 80);
-        add(EXIT, 3, 81);
-        add(EXIT, 1, 100);
-        let (sums, _) = written(&mut profile, &mut names, 0);
-        let wall = |key: &str| sums.get(&format!("{key};wall")).copied().unwrap_or(0) / NANOS_PER_MILLI;
-        assert_eq!(wall("t1;a.B.m1"), 89);
-        assert_eq!((wall("renamed;a.B.m1;a.B.m2"), wall("renamed;a.B.m1;a.B.m3")), (10, 1));
-        assert_eq!(sums.len(), 6, "{sums:?}");
-    }
-
-    #[test]
-    fn recursion_and_threads_over_the_limits_fold_into_callers_and_keep_their_sums() {
-        let (mut names, mut profile) = (names(), CallProfile::new(limits(2000, 512), 100_000));
-        for depth in 0..10_000 {
-            profile.add(&call(What::Entry, 1, 7, depth), true, false, Duration::ZERO, &mut names);
-        }
-        for depth in 0..10_000 {
-            profile.add(&call(EXIT, 1, 7, 10_000 + depth), true, false, Duration::ZERO, &mut names);
-        }
-        for thread in 100..5000 {
-            profile.add(&call(What::Entry, thread, u32::from(thread), 0), true, false, Duration::ZERO, &mut names);
-            profile.add(&call(EXIT, thread, u32::from(thread), 2), true, false, Duration::ZERO, &mut names);
-        }
-        assert!(profile.memory_bytes() < 2 << 20, "{}", profile.memory_bytes());
-        let (sums, incomplete) = written(&mut profile, &mut names, 0);
-        assert!(incomplete > 0 && sums.len() < 4100, "{incomplete} of {}", sums.len());
-        let sum = |kind: &str| sums.iter().filter(|(key, _)| key.ends_with(kind)).map(|(_, value)| value).sum::<u64>();
-        assert_eq!((sum(";wall") / NANOS_PER_MILLI, sum(";calls")), (19_999 + 9800, 14_900));
-    }
-
-    proptest! {
-        /// The sums are those of a simple list of calls, wherever intervals end; breaks end calls without time.
-        #[test]
-        fn sums_are_those_of_the_calls(steps in prop::collection::vec((0u8..12, 0u16..3, 0u32..10, 0u32..20), 1..400)) {
-            let (mut names, mut profile) = (names(), CallProfile::new(limits(100_000, 600), 100_000));
-            let (mut sums, mut time) = (Sums::<String, u64>::new(), 0);
-            // By thread: the method, its entry and the time of the calls within, outermost first.
-            let mut stacks: Sums<u16, Vec<(u32, u32, u64)>> = Sums::new();
-            let mut expected: Sums<String, u64> = Sums::new();
-            for (what, thread, method, passed) in steps {
-                time += passed;
-                let stack = stacks.entry(thread).or_default();
-                let path = |stack: &[(u32, u32, u64)], kind: &str| {
-                    let methods: Vec<String> = stack.iter().map(|(method, ..)| format!("a.B.m{method}")).collect();
-                    format!("t{thread};{};{kind}", methods.join(";"))
-                };
-                match what {
-                    0..=5 => {
-                        stack.push((method, time, 0));
-                        *expected.entry(path(stack, "calls")).or_default() += 1;
-                        profile.add(&call(What::Entry, thread, method, time), true, false, Duration::ZERO, &mut names);
-                    }
-                    6..=9 => {
-                        profile.add(&call(EXIT, thread, method, time), true, false, Duration::ZERO, &mut names);
-                        let Some(at) = stack.iter().rposition(|(open, ..)| *open == method) else { continue };
-                        let within: u64 = stack[at..].iter().map(|(.., within)| within).sum();
-                        let duration = u64::from(time - stack[at].1);
-                        stack.truncate(at + 1);
-                        if duration > within {
-                            *expected.entry(path(stack, "wall")).or_default() += (duration - within) * NANOS_PER_MILLI;
-                        }
-                        stack.pop();
-                        if let Some((.., within)) = stack.last_mut() {
-                            *within += duration;
-                        }
-                    }
-                    10 => {
-                        stacks.clear();
-                        profile.end_calls();
-                    }
-                    _ => {
-                        let (more, incomplete) = written(&mut profile, &mut names, 0);
-                        prop_assert_eq!(incomplete, 0);
-                        more.into_iter().for_each(|(key, value)| *sums.entry(key).or_default() += value);
-                    }
-                }
-            }
-            let (more, _) = written(&mut profile, &mut names, 0);
-            more.into_iter().for_each(|(key, value)| *sums.entry(key).or_default() += value);
-            prop_assert_eq!(sums, expected);
-        }
-    }
-}
+mod tests;

@@ -83,8 +83,8 @@ pub(super) struct Run {
     /// Events to be written next, unless another name is missing.
     ready: VecDeque<Event>,
     writer: EventWriter,
-    /// Bytes of the messages that were written as events.
-    pub written_bytes: u64,
+    /// What the peer is charged for.
+    pub charges: Charges,
     /// Bytes of the texts of markers that wait.
     marker_bytes: usize,
     memory: MemoryLease,
@@ -99,6 +99,35 @@ pub(super) struct Run {
     gaps_reported: u32,
     gaps_unreported: Option<(Gap, u64)>,
     state: State,
+}
+
+/// Sums of bytes that the peer is charged for, or is not, since the run began.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Charges {
+    /// Of the messages that were written as events.
+    pub written: u64,
+    /// Of the messages that were counted in the profile: they earn its samples.
+    pub counted: u64,
+    /// Of the samples of the profile, in the output, which were paid when their interval ended.
+    pub paid: u64,
+}
+
+impl Charges {
+    /// What has been added since.
+    pub(super) fn since(self, before: Charges) -> Charges {
+        Charges {
+            written: self.written - before.written,
+            counted: self.counted - before.counted,
+            paid: self.paid - before.paid,
+        }
+    }
+
+    /// Adds other sums.
+    pub(super) fn add(&mut self, more: Charges) {
+        self.written += more.written;
+        self.counted += more.counted;
+        self.paid += more.paid;
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,7 +196,7 @@ impl Run {
                 .then(|| CallProfile::new(options.profile, options.max_open_calls)),
             ready: VecDeque::new(),
             writer: EventWriter::new(version.names_threads()),
-            written_bytes: 0,
+            charges: Charges::default(),
             marker_bytes: 0,
             memory,
             is_short_of_memory: false,

@@ -18,7 +18,7 @@ use super::explain::Explainer;
 use super::hq::{Hq, Rejection};
 use super::messages;
 use super::normalize::{self, MessagePosition};
-use super::run::{Run, lock};
+use super::run::{Charges, Run, lock};
 use super::wire::{self, Opening};
 
 /// Every connection of an open run checks this often whether events of the run are due.
@@ -42,8 +42,8 @@ pub struct BytefrogSession {
     is_in_message: bool,
     /// When events of the run are due though nothing arrives.
     due: Option<Duration>,
-    /// Bytes of the messages that were written as events in this call, of all connections of the run.
-    written: u64,
+    /// What the peer is charged for in this call, of all connections of the run.
+    charges: Charges,
     /// How often it has waited, without an event between, for another connection of the run to hand its batch over.
     waits_for_writer: u32,
     /// The collector stops.
@@ -105,7 +105,7 @@ impl BytefrogSession {
             offset: 0,
             is_in_message: false,
             due: None,
-            written: 0,
+            charges: Charges::default(),
             waits_for_writer: 0,
             is_stopping: false,
         }
@@ -159,8 +159,9 @@ impl Session for BytefrogSession {
         };
         self.is_in_message = flow == Flow::Continue && consumed < input.len();
         let expanded = out.batch.total_expanded_bytes() - expanded;
-        let written = std::mem::take(&mut self.written);
-        out.charge(self.hq.options().amplification, written.max(consumed as u64), expanded, now.elapsed);
+        let Charges { written, counted, paid } = std::mem::take(&mut self.charges);
+        let earned = written.max((consumed as u64).saturating_sub(counted));
+        out.charge(self.hq.options().amplification, earned, expanded.saturating_sub(paid), now.elapsed);
         if self.waits_for_writer > 0 {
             out.throttle = Some(out.throttle.unwrap_or_default().max(WRITER_WAIT));
         }
@@ -220,15 +221,16 @@ impl Session for BytefrogSession {
                 let mut run = lock(&member.run);
                 run.set_now(now);
                 run.handed_over(member.source);
-                let (expanded, written) = (out.batch.total_expanded_bytes(), run.written_bytes);
+                let (expanded, charges) = (out.batch.total_expanded_bytes(), run.charges);
                 if member.is_control {
                     member.service_control(&mut run, self.offset, now, out);
                 }
                 let is_done = run.pump(member.source, now, out);
                 run.set_origin(member.source, out);
-                let (expanded, written) = (out.batch.total_expanded_bytes() - expanded, run.written_bytes - written);
+                let expanded = out.batch.total_expanded_bytes() - expanded;
+                let Charges { written, paid, .. } = run.charges.since(charges);
                 // A peer without credit waits before its next message.
-                out.charge(self.hq.options().amplification, written, expanded, now.elapsed);
+                out.charge(self.hq.options().amplification, written, expanded.saturating_sub(paid), now.elapsed);
                 self.due = next_check(&mut run, member.source, now);
                 if is_done { Flow::Continue } else { Flow::Again }
             }
@@ -364,7 +366,7 @@ impl BytefrogSession {
         let shares_expected_data = member.is_control && self.hq.shares_expected_data(&member.run);
         let mut run = lock(&member.run);
         run.set_now(now);
-        let written = run.written_bytes;
+        let charges = run.charges;
         let mut at = 0;
         let mut waits_for_writer = 0;
         let result = loop {
@@ -404,7 +406,7 @@ impl BytefrogSession {
             member.service_control(&mut run, self.offset + at as u64, now, out);
         }
         run.set_origin(member.source, out);
-        self.written += run.written_bytes - written;
+        self.charges.add(run.charges.since(charges));
         self.waits_for_writer = waits_for_writer;
         self.due = next_check(&mut run, member.source, now);
         match result {

@@ -443,7 +443,12 @@ impl Session for Subscription {
     }
 
     fn handle_timeout(&mut self, now: Now, out: &mut Output) -> Flow {
-        if self.write_all_sums(now, out) == Flow::Again {
+        let expanded = out.batch.total_expanded_bytes();
+        let flow = self.write_all_sums(now, out);
+        let expanded = out.batch.total_expanded_bytes() - expanded;
+        // A process without credit waits before its next message, without which there are no further sums.
+        out.charge(self.options.amplification, 0, expanded, now.elapsed);
+        if flow == Flow::Again {
             return Flow::Again;
         }
         match self.stage {

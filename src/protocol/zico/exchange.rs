@@ -57,7 +57,7 @@ impl ZicoExchange {
         is_recorded: bool,
     ) -> Self {
         let sessions = Sessions::new(options.clone(), timeout, budget.clone());
-        let profiles = Profiles::new(options.profile, budget.clone());
+        let profiles = Profiles::new(options.profile, options.amplification, budget.clone());
         let budget = budget.clone();
         let shared = Shared { options, emit_definitions, agents, sessions, profiles, budget, is_recorded };
         ZicoExchange { shared: Arc::new(shared) }
@@ -76,8 +76,9 @@ impl ZicoExchange {
             let symbols = &mut Symbols { own: &mut nothing, host: None };
             let is_closed = parked.trace.flush(&[], symbols, &mut state, out);
             state.report_unresolved(out);
-            if let Some(calls) = &state.calls {
-                self.shared.profiles.add(calls, &parked.resource, &parked.origin, now);
+            if let Some(calls) = &mut state.calls {
+                calls.allowance.clone_from(&parked.allowance);
+                self.shared.profiles.add(calls, 0, &parked.resource, &parked.origin, now);
             }
             if !is_closed {
                 self.shared.sessions.retire(parked);

@@ -11,12 +11,15 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use crate::event::{Frame, Header, Number, Origin, Position, Resource, SampleData, semconv as names};
-use crate::memory::{MemoryBudget, MemoryLease};
-use crate::profile::interval::{CALLS, Interval, WALL, sample_of};
+use crate::event::{Frame, Header, Number, Origin, Position, Resource, SampleData, output_len, semconv as names};
+use crate::memory::{Allowance, Amplification, MemoryBudget, MemoryLease};
+use crate::profile::interval::{CALLS, FRAME_BYTES, Interval, SAMPLE_BYTES, WALL, sample_of};
 use crate::profile::limits::ProfileLimits;
-use crate::profile::tree::{ROOT, Tree};
+use crate::profile::tree::{Node, ROOT, Tree};
 use crate::protocol::{Flow, Now, Output};
+
+/// The warning for an interval whose samples were over a limit.
+const FOLDED: &str = "profile_folded";
 
 /// The calls of one body, until it is delivered.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub(super) struct BodyCalls {
     tree: Tree,
     functions: Functions,
     pub(super) max_depth: usize,
+    /// The allowance of the address that has sent the body. `None`: output has no limit.
+    pub(super) allowance: Option<Allowance>,
 }
 
 /// The names of functions by number.
@@ -38,6 +43,7 @@ struct Functions {
 #[derive(Debug)]
 pub(super) struct Profiles {
     limits: ProfileLimits,
+    amplification: Amplification,
     budget: Arc<MemoryBudget>,
     state: Mutex<State>,
 }
@@ -46,7 +52,9 @@ pub(super) struct Profiles {
 struct State {
     /// By the address of their resource, which they keep.
     open: HashMap<usize, Profile, RandomState>,
-    ended: VecDeque<Ended>,
+    /// Those whose interval is over, with their durations.
+    ended: VecDeque<(Profile, Duration)>,
+    written: Option<Ended>,
 }
 
 /// The profile of an agent and session.
@@ -58,6 +66,10 @@ struct Profile {
     functions: Functions,
     tree: Tree,
     since: Duration,
+    /// Bytes of the bodies that have earned no output yet: the samples are paid with what they earn …
+    earned: u64,
+    /// … and what the allowance of the latest body's address has left.
+    allowance: Option<Allowance>,
     lease: MemoryLease,
     /// Further calls fold into the root.
     is_short_of_memory: bool,
@@ -77,7 +89,7 @@ struct Ended {
 impl BodyCalls {
     pub(super) fn new(limits: ProfileLimits) -> BodyCalls {
         let tree = Tree::new(limits.max_nodes, limits.max_depth, 0);
-        BodyCalls { tree, functions: Functions::default(), max_depth: limits.max_depth as usize }
+        BodyCalls { tree, functions: Functions::default(), max_depth: limits.max_depth as usize, allowance: None }
     }
 
     /// The node of a call by `caller`.
@@ -112,12 +124,12 @@ impl Functions {
 }
 
 impl Profiles {
-    pub(super) fn new(limits: ProfileLimits, budget: Arc<MemoryBudget>) -> Profiles {
-        Profiles { limits, budget, state: Mutex::default() }
+    pub(super) fn new(limits: ProfileLimits, amplification: Amplification, budget: Arc<MemoryBudget>) -> Profiles {
+        Profiles { limits, amplification, budget, state: Mutex::default() }
     }
 
-    /// Adds the calls of a delivered body.
-    pub(super) fn add(&self, calls: &BodyCalls, resource: &Arc<Resource>, origin: &Arc<Origin>, now: Now) {
+    /// Adds the calls of a delivered body, of which so many bytes have earned no output yet.
+    pub(super) fn add(&self, calls: &BodyCalls, earned: u64, resource: &Arc<Resource>, origin: &Arc<Origin>, now: Now) {
         if calls.tree.nodes().iter().all(|node| node.own == [0, 0]) {
             return;
         }
@@ -128,32 +140,50 @@ impl Profiles {
             functions: Functions::default(),
             tree: Tree::new(self.limits.max_nodes, self.limits.max_depth, 0),
             since: now.elapsed,
+            earned: 0,
+            allowance: None,
             lease: self.budget.bare_lease(),
             is_short_of_memory: false,
         });
         profile.origin.clone_from(origin);
+        profile.allowance.clone_from(&calls.allowance);
+        profile.earned += earned;
         profile.add(calls);
     }
 
     /// Writes the profiles whose interval is over, or all of them, until the batch is full.
     pub(super) fn write(&self, now: Now, in_any_case: bool, out: &mut Output) -> Flow {
         let mut state = self.lock();
-        let State { open, ended } = &mut *state;
+        let State { open, ended, written } = &mut *state;
         let is_over =
             |profile: &Profile| in_any_case || now.elapsed.saturating_sub(profile.since) >= self.limits.interval;
-        ended.extend(open.extract_if(|_, profile| is_over(profile)).map(|(_, profile)| profile.end(now.elapsed)));
-        while let Some(next) = ended.front_mut() {
-            out.batch.set_origin(next.origin.clone());
-            out.batch.set_resource(next.resource.clone());
+        let over = open.extract_if(|_, profile| is_over(profile));
+        ended.extend(over.map(|(_, profile)| {
+            let duration = now.elapsed.saturating_sub(profile.since);
+            (profile, duration)
+        }));
+        loop {
+            let next = match written {
+                Some(next) => {
+                    out.batch.set_origin(next.origin.clone());
+                    out.batch.set_resource(next.resource.clone());
+                    next
+                }
+                None => {
+                    let Some((profile, duration)) = ended.pop_front() else { return Flow::Continue };
+                    out.batch.set_origin(profile.origin.clone());
+                    out.batch.set_resource(profile.resource.clone());
+                    written.insert(profile.end(duration, &self.limits, self.amplification, now, out))
+                }
+            };
             while let Some((node, column)) = next.interval.next() {
                 next.write(node, column, now, out);
                 if out.batch.is_full() {
                     return Flow::Again;
                 }
             }
-            ended.pop_front();
+            *written = None;
         }
-        Flow::Continue
     }
 
     /// No code panics while it holds the lock, so a poisoned lock can be used.
@@ -184,10 +214,29 @@ impl Profile {
         self.is_short_of_memory |= !self.lease.resize(bytes as u64);
     }
 
-    fn end(self, elapsed: Duration) -> Ended {
-        let Profile { resource, origin, functions, tree, since, lease, .. } = self;
-        let duration = elapsed.saturating_sub(since);
-        Ended { resource, origin, functions, interval: Interval::new(tree), duration, _lease: lease }
+    /// Its samples are paid here. Those for which the allowance is too little, or that are over `max_profile_bytes`, are folded.
+    fn end(
+        self,
+        duration: Duration,
+        limits: &ProfileLimits,
+        amplification: Amplification,
+        now: Now,
+        out: &mut Output,
+    ) -> Ended {
+        let Profile { resource, origin, functions, tree, earned, allowance, lease, .. } = self;
+        let left = allowance.as_ref().map(|allowance| allowance.left(amplification, earned, now.elapsed));
+        let most = left.unwrap_or(u64::MAX).min(limits.max_bytes);
+        let name_bytes: Vec<u64> = functions.names.iter().map(|name| output_len(name) as u64).collect();
+        let of_node = |node: &Node| FRAME_BYTES + name_bytes.get(node.frame as usize).copied().unwrap_or(0);
+        let interval = Interval::new(tree, most, out.batch.event_bytes() as u64 + SAMPLE_BYTES, of_node);
+        if let Some(allowance) = allowance {
+            // Nothing waits here: the address waits before its next body if others have spent the same meanwhile.
+            let _ = allowance.spend(amplification, earned, interval.folded.bytes, now.elapsed);
+        }
+        if interval.folded.sums > 0 {
+            out.warn(FOLDED);
+        }
+        Ended { resource, origin, functions, interval, duration, _lease: lease }
     }
 }
 

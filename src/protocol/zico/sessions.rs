@@ -10,7 +10,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 
 use crate::event::{Origin, Resource, ResourceValue, TraceId, UnixNanos};
-use crate::memory::{MemoryBudget, MemoryLease};
+use crate::memory::{Allowance, MemoryBudget, MemoryLease};
 
 use super::Options;
 use super::agents::{Agent, session_digest};
@@ -83,6 +83,8 @@ pub(super) struct Parked {
     /// Number and receive time of that part's request.
     pub(super) request: u64,
     pub(super) observed: UnixNanos,
+    /// The allowance of the address that has sent it. `None`: output has no limit.
+    pub(super) allowance: Option<Allowance>,
     since: Duration,
     bytes: usize,
 }
@@ -306,7 +308,7 @@ impl Parked {
         request: u64,
         observed: UnixNanos,
     ) -> Self {
-        Parked { trace, origin, resource, request, observed, since: Duration::ZERO, bytes: 0 }
+        Parked { trace, origin, resource, request, observed, allowance: None, since: Duration::ZERO, bytes: 0 }
     }
 }
 

@@ -147,7 +147,7 @@ impl Work for ZicoWork {
             if outcome != RequestOutcome::Failed {
                 session.delivered.apply(&self.changes);
                 if let Some((calls, resource, origin)) = &self.calls {
-                    self.shared.profiles.add(calls, resource, origin, now);
+                    self.shared.profiles.add(calls, self.unearned, resource, origin, now);
                 }
             }
             let (agent, digest) = (session.agent.clone(), session.digest.clone());
@@ -475,7 +475,8 @@ impl ZicoWork {
     /// Keeps a trace until its next part.
     fn park(&self, trace: Trace, needed: usize, session: &mut Session, now: Now, out: &Output) {
         let (origin, resource) = (out.batch.origin().clone(), session.resource.clone());
-        let parked = Parked::new(trace, origin, resource, self.request.number, self.received);
+        let mut parked = Parked::new(trace, origin, resource, self.request.number, self.received);
+        parked.allowance = out.allowance().cloned();
         if let Some(other) = session.park(parked, needed, now.elapsed) {
             self.shared.sessions.retire(other);
         }
@@ -501,7 +502,10 @@ impl ZicoWork {
         }
         out.decoded_bytes += (body.len() as u64).saturating_sub(state.lost);
         self.changes = state.changes;
-        self.calls = state.calls.map(|calls| (calls, resource, out.batch.origin().clone()));
+        self.calls = state.calls.map(|mut calls| {
+            calls.allowance = out.allowance().cloned();
+            (calls, resource, out.batch.origin().clone())
+        });
     }
 
     /// Refuses the request.

@@ -20,9 +20,9 @@ impl Run {
         if self.has_other_writer(source) {
             return true;
         }
-        let written = self.written_bytes;
+        let written = self.charges.written;
         let is_done = self.write_ready(now, out);
-        if self.is_in_order && self.written_bytes > written {
+        if self.is_in_order && self.charges.written > written {
             self.handing_over = Some(source);
         }
         is_done
@@ -116,14 +116,16 @@ impl Run {
     /// Writes the next event of a profile whose interval has ended, or is ended now. `false`: there is none.
     #[inline(never)]
     fn write_profile(&mut self, is_last: bool, now: Now, out: &mut Output) -> bool {
-        let Some(profile) = &mut self.profile else { return false };
-        if profile.is_writing() || profile.end_interval(now.elapsed, is_last) {
-            self.set_origin(0, out);
-            if let Some(profile) = &mut self.profile {
-                return profile.write_next(now, &mut self.dictionary, out);
-            }
+        let is_due = |profile: &CallProfile| profile.is_writing() || profile.is_due(now.elapsed, is_last);
+        if !self.profile.as_ref().is_some_and(is_due) {
+            return false;
         }
-        false
+        self.set_origin(0, out);
+        let (Some(profile), names) = (&mut self.profile, &mut self.dictionary) else { return false };
+        if !profile.is_writing() {
+            profile.end_interval(now.elapsed, self.options.amplification, names, out);
+        }
+        profile.write_next(now, names, out, &mut self.charges.paid)
     }
 
     /// The number of an event. `None`: it has arrived before, which is reported as a loss (rule 18).
@@ -235,7 +237,7 @@ impl Run {
             return;
         }
         self.set_origin(event.source, out);
-        self.written_bytes += u64::from(event.length);
+        self.charges.written += u64::from(event.length);
         let time = self.clock.time(event.time(), event.observed);
         let call = match &event.body {
             Body::Call(call) => *call,
@@ -283,7 +285,7 @@ impl Run {
         let time = || clock.time(call.time, place.observed);
         let is_written = self.writer.plain_call(out, place, call, time, &mut self.dictionary);
         if is_written {
-            self.written_bytes += u64::from(place.length);
+            self.charges.written += u64::from(place.length);
         }
         is_written
     }
@@ -301,8 +303,14 @@ impl Run {
             self.writer.covered(out, event, call, time, &mut self.dictionary);
         }
         let Some(profile) = &mut self.profile else { return false };
-        self.written_bytes += u64::from(event.length);
-        profile.add(call, !self.is_short_of_memory, event.is_late, self.clock.elapsed, &mut self.dictionary);
+        self.charges.counted += u64::from(event.length);
+        profile.add(
+            (call, event.length),
+            !self.is_short_of_memory,
+            event.is_late,
+            self.clock.elapsed,
+            &mut self.dictionary,
+        );
         true
     }
 
