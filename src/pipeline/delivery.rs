@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::event::{Origin, Reason};
-use crate::sink::AckLevel;
+use crate::event::Origin;
+use crate::sink::{AckLevel, LossCause};
 
 use super::queue::SinkQueueState;
 
@@ -128,6 +128,7 @@ impl DeliveryHandle {
 
     /// The sink has taken the events, and counts itself what becomes of them: [`Sink::progress`](crate::sink::Sink::progress).
     pub(super) fn counted_by_sink(&mut self) {
+        self.queue.sink.add_taken(self.events);
         self.is_counted_by_sink = true;
     }
 
@@ -181,7 +182,7 @@ impl Drop for DeliveryHandle {
             DeliveryOutcome::Written => self.queue.sink.add_written(self.events),
             DeliveryOutcome::Shed => {
                 self.queue.sink.add_shed(self.events);
-                self.queue.add_pending_loss(self.origin.take(), Reason::Shed, self.events);
+                self.queue.add_pending_loss(self.origin.take(), LossCause::QueueFull, self.events);
             }
             DeliveryOutcome::Failed => {
                 if !self.is_counted_by_sink {
@@ -189,7 +190,7 @@ impl Drop for DeliveryHandle {
                     self.queue.sink.add_failed(self.unwritten);
                 }
                 if self.unwritten > 0 {
-                    self.queue.add_pending_loss(self.origin.take(), Reason::Failed, self.unwritten);
+                    self.queue.add_pending_loss(self.origin.take(), LossCause::Failed, self.unwritten);
                 }
             }
         }

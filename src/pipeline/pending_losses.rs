@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, UnixNanos, semconv};
+use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, UnixNanos, semconv};
+use crate::sink::LossCause;
 
 /// Losses of further connections are reported together.
 const MAX_ENTRIES: usize = 1024;
@@ -15,8 +16,8 @@ const SEVERAL: &str = "several";
 pub(super) struct PendingLosses(Arc<Mutex<Entries>>);
 
 impl PendingLosses {
-    pub(super) fn add(&self, origin: Arc<Origin>, reason: Reason, events: u64) {
-        self.entries().add(origin, reason, events);
+    pub(super) fn add(&self, origin: Arc<Origin>, cause: LossCause, events: u64) {
+        self.entries().add(origin, cause, events);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -44,53 +45,53 @@ impl PendingLosses {
     }
 }
 
-/// One entry for each connection and reason. Adding takes constant time: it happens for each batch while a queue is full.
+/// One entry for each connection and cause. Adding takes constant time: it happens for each batch while a queue is full.
 #[derive(Debug, Default)]
 struct Entries {
     /// In the order in which they began.
     entries: Vec<PendingLoss>,
-    /// The entries by the address of their origin, which they keep alive, and their reason.
-    of_connection: HashMap<(usize, Reason), usize>,
-    /// The last entry of each protocol, listener and reason.
-    of_listener: HashMap<(&'static str, Arc<str>, Reason), usize>,
+    /// The entries by the address of their origin, which they keep alive, and their cause.
+    of_connection: HashMap<(usize, LossCause), usize>,
+    /// The last entry of each protocol, listener and cause.
+    of_listener: HashMap<(&'static str, Arc<str>, LossCause), usize>,
 }
 
 #[derive(Debug)]
 struct PendingLoss {
     origin: Arc<Origin>,
-    reason: Reason,
+    cause: LossCause,
     events: u64,
 }
 
 impl Entries {
-    fn add(&mut self, origin: Arc<Origin>, reason: Reason, events: u64) {
-        if let Some(known) = self.of_connection.get(&connection(&origin, reason)) {
+    fn add(&mut self, origin: Arc<Origin>, cause: LossCause, events: u64) {
+        if let Some(known) = self.of_connection.get(&connection(&origin, cause)) {
             self.entries[*known].events += events;
             return;
         }
-        let listener = (origin.protocol, origin.listener.clone(), reason);
+        let listener = (origin.protocol, origin.listener.clone(), cause);
         if self.entries.len() >= MAX_ENTRIES
             && let Some(last) = self.of_listener.get(&listener)
         {
             // Very many connections: the last entry of the listener stands for all further ones.
             let last = &mut self.entries[*last];
             if &*last.origin.peer != SEVERAL {
-                self.of_connection.remove(&connection(&last.origin, reason));
+                self.of_connection.remove(&connection(&last.origin, cause));
                 let several = Origin::new(origin.protocol, origin.listener.clone(), SEVERAL.into(), 0);
                 last.origin = Arc::new(several.with_identity(origin.identity.clone()));
             }
             last.events += events;
             return;
         }
-        self.of_connection.insert(connection(&origin, reason), self.entries.len());
+        self.of_connection.insert(connection(&origin, cause), self.entries.len());
         self.of_listener.insert(listener, self.entries.len());
-        self.entries.push(PendingLoss { origin, reason, events });
+        self.entries.push(PendingLoss { origin, cause, events });
     }
 }
 
 /// The key of a connection. Different origins have different addresses while both live.
-fn connection(origin: &Arc<Origin>, reason: Reason) -> (usize, Reason) {
-    (Arc::as_ptr(origin).addr(), reason)
+fn connection(origin: &Arc<Origin>, cause: LossCause) -> (usize, LossCause) {
+    (Arc::as_ptr(origin).addr(), cause)
 }
 
 /// Losses that a sink is about to write. If this is dropped before they are written, they are pending again.
@@ -104,15 +105,11 @@ impl LossReport {
     /// The losses as events, with `now` as their time.
     pub(super) fn batch(&self, now: UnixNanos) -> Option<Batch> {
         let mut builder = BatchBuilder::new(self.pending.first()?.origin.clone());
-        for PendingLoss { origin, reason, events } in &self.pending {
+        for PendingLoss { origin, cause, events } in &self.pending {
             builder.set_origin(origin.clone());
             let header = Header::observed_at(semconv::LOSS, now, Position::default());
-            let (reason, events) = (*reason, *events);
-            let detail = match reason {
-                Reason::Shed => "the queue of this sink was full",
-                _ => "this sink could not write them, or its destination has refused them",
-            };
-            builder.loss(header, Loss { reason, bytes: 0, events: Some(events), detail, excerpt: &[] });
+            let (reason, detail, events) = (cause.reason(), cause.detail(), Some(*events));
+            builder.loss(header, Loss { reason, bytes: 0, events, detail, excerpt: &[] });
         }
         Some(builder.take())
     }
@@ -125,8 +122,8 @@ impl LossReport {
 
 impl Drop for LossReport {
     fn drop(&mut self) {
-        for PendingLoss { origin, reason, events } in self.pending.drain(..) {
-            self.losses.add(origin, reason, events);
+        for PendingLoss { origin, cause, events } in self.pending.drain(..) {
+            self.losses.add(origin, cause, events);
         }
     }
 }
@@ -145,12 +142,15 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_a_connection_add_up_by_reason_and_keep_their_order() {
+    fn losses_of_a_connection_add_up_by_cause_and_keep_their_order() {
         let (mut pending, one, two) = (Entries::default(), origin("a", 1), origin("a", 2));
-        for (origin, reason) in
-            [(&two, Reason::Shed), (&one, Reason::Shed), (&two, Reason::Failed), (&two, Reason::Shed)]
-        {
-            pending.add(origin.clone(), reason, 5);
+        for (origin, cause) in [
+            (&two, LossCause::QueueFull),
+            (&one, LossCause::QueueFull),
+            (&two, LossCause::Failed),
+            (&two, LossCause::QueueFull),
+        ] {
+            pending.add(origin.clone(), cause, 5);
         }
         assert_eq!(entries(&pending, "a"), [(2, 10), (1, 5), (2, 5)]);
     }
@@ -158,11 +158,11 @@ mod tests {
     #[test]
     fn beyond_the_limit_the_last_entry_of_each_listener_stands_for_several_connections() {
         let mut pending = Entries::default();
-        pending.add(origin("b", 7), Reason::Shed, 1);
+        pending.add(origin("b", 7), LossCause::QueueFull, 1);
         // Each origin is dropped by its connection; the system may use its address again.
-        (0..3_000).for_each(|number| pending.add(origin("a", number), Reason::Shed, 1));
-        pending.add(origin("b", 8), Reason::Shed, 1);
-        pending.add(origin("c", 9), Reason::Shed, 1);
+        (0..3_000).for_each(|number| pending.add(origin("a", number), LossCause::QueueFull, 1));
+        pending.add(origin("b", 8), LossCause::QueueFull, 1);
+        pending.add(origin("c", 9), LossCause::QueueFull, 1);
         let of_a = entries(&pending, "a");
         assert_eq!((of_a.len(), of_a[0], of_a[1022]), (1023, (0, 1), (0, 3_000 - 1022)));
         assert_eq!(&*pending.entries[1023].origin.peer, SEVERAL);

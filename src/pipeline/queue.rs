@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, watch};
 use tokio::time::timeout;
 
-use crate::event::{Batch, Origin, Reason, UnixNanos};
+use crate::event::{Batch, Origin, UnixNanos};
 use crate::select::{Choice, Rules};
 use crate::sink::budget::TimeBudget;
-use crate::sink::{Chosen, Kinds, Selection};
+use crate::sink::{Chosen, Kinds, LossCause, Selection};
 
 use super::accounting::QueueCapacity;
 use super::delivery::{DeliveryHandle, OutcomeSender};
@@ -294,12 +294,12 @@ impl SinkQueueState {
     }
 
     /// Notes events that the sink did not get; it will report them in its own output.
-    pub(super) fn add_pending_loss(&self, origin: Option<Arc<Origin>>, reason: Reason, events: u64) {
+    pub(super) fn add_pending_loss(&self, origin: Option<Arc<Origin>>, cause: LossCause, events: u64) {
         let Some(origin) = origin else { return };
-        if reason == Reason::Shed {
+        if cause == LossCause::QueueFull {
             self.shed_log.shed(self.sink.name(), &origin.listener, events);
         }
-        self.pending.add(origin, reason, events);
+        self.pending.add(origin, cause, events);
     }
 
     /// Whether there are pending losses.

@@ -30,6 +30,7 @@ pub struct SinkCounters {
     filtered: Mutex<BTreeMap<Rule, u64>>,
     resumed: AtomicU64,
     waiting: AtomicU64,
+    own_queue: Mutex<OwnQueue>,
     retries: AtomicU64,
     duplicates: AtomicU64,
     uncertain_duplicates: AtomicU64,
@@ -60,6 +61,7 @@ impl SinkCounters {
             filtered: Mutex::default(),
             resumed: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            own_queue: Mutex::default(),
             retries: AtomicU64::new(0),
             duplicates: AtomicU64::new(0),
             uncertain_duplicates: AtomicU64::new(0),
@@ -131,25 +133,58 @@ impl SinkCounters {
         self.filtered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over what a sink that counts its events itself has counted since `last`, which is `None` at its first call.
-    pub(super) fn progress(&self, last: Option<Progress>, now: Progress) {
+    /// The sink has taken events, and counts itself what becomes of them.
+    pub(super) fn add_taken(&self, events: u64) {
+        self.own_queue().taken += events;
+    }
+
+    /// Takes over what a sink that counts its events itself has counted since `last`, which is `None` at its first call. What is in
+    /// its queue counts when it has opened that: another process may have it until then.
+    pub(super) fn progress(&self, last: Option<Progress>, now: Progress, is_queue_open: bool) {
         let before = last.unwrap_or_default();
+        let mut queue = self.own_queue();
+        if queue.is_abandoned {
+            return;
+        }
+        if last.is_none() {
+            queue.left = self.waiting.load(Relaxed);
+        }
         self.written.fetch_add(now.written - before.written, Relaxed);
         self.failed.fetch_add(now.failed - before.failed, Relaxed);
         match now.shed - before.shed {
             0 => {}
             // Removed by an operator before this start.
-            shed if last.is_none() => drop(self.shed.fetch_add(shed, Relaxed)),
+            shed if now.resumed > before.resumed => drop(self.shed.fetch_add(shed, Relaxed)),
             shed => self.add_shed(shed),
         }
         self.retries.fetch_add(now.retries - before.retries, Relaxed);
         self.duplicates.fetch_add(now.duplicates - before.duplicates, Relaxed);
         self.uncertain_duplicates.fetch_add(now.uncertain_duplicates - before.uncertain_duplicates, Relaxed);
-        let waited = self.waiting.swap(now.waiting, Relaxed);
-        if last.is_none() {
-            // What the sink before this one has left in the same queue has been counted.
-            self.resumed.fetch_add(now.resumed.saturating_sub(waited), Relaxed);
+        let sum = |progress: Progress| progress.written + progress.failed + progress.shed;
+        queue.settled += sum(now) - sum(before);
+        if is_queue_open {
+            // What the sink before this one has left there has been counted.
+            let resumed = (now.resumed - before.resumed).saturating_sub(std::mem::take(&mut queue.left));
+            self.resumed.fetch_add(resumed, Relaxed);
+            queue.taken += resumed;
         }
+        self.waiting.store(now.waiting + queue.left, Relaxed);
+    }
+
+    /// The sink is not used again, and may not have ended: its thread may be busy for ever. What its spool has waits there for
+    /// the next process, and everything else that it has not settled has failed.
+    pub(super) fn abandon(&self) {
+        let mut queue = self.own_queue();
+        queue.is_abandoned = true;
+        let unsettled = queue.taken.saturating_sub(queue.settled);
+        let spooled = self.remote().map(|remote| remote.state()).filter(|state| state.is_spooled);
+        let waiting = (queue.left + spooled.map_or(0, |state| state.events)).min(unsettled);
+        self.waiting.store(waiting, Relaxed);
+        self.add_failed(unsettled - waiting);
+    }
+
+    fn own_queue(&self) -> MutexGuard<'_, OwnQueue> {
+        self.own_queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn set_remote(&self, remote: Option<Arc<RemoteStatus>>) {
@@ -223,6 +258,18 @@ impl SinkCounters {
     }
 }
 
+/// What is known of the queue that a sink has itself.
+#[derive(Debug, Default)]
+struct OwnQueue {
+    /// What a sink before the present one has left there, until the present one has opened it.
+    left: u64,
+    /// What it has taken, and what of that it has written, failed or shed.
+    taken: u64,
+    settled: u64,
+    /// What the sink counts does not count any more.
+    is_abandoned: bool,
+}
+
 /// Counts a batch as queued until dropped.
 #[derive(Debug)]
 pub(super) struct InQueue {
@@ -240,6 +287,59 @@ impl Drop for InQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn law(sink: &SinkCounters) -> [u64; 5] {
+        let totals = sink.totals();
+        assert_eq!(totals.in_flight(), 0, "{totals}");
+        [totals.events, totals.resumed, totals.written, totals.shed, totals.waiting]
+    }
+
+    /// Another process has the spool when this one starts; the sink is replaced, and opens the spool later, each time.
+    #[test]
+    fn what_a_queue_has_counts_once_and_when_it_is_opened() {
+        let sink = SinkCounters::new("taken over".into());
+        let (closed, none) = (Progress::default(), Progress::default());
+        sink.progress(None, closed, false);
+        sink.add_events(7);
+        sink.add_taken(7);
+        let held = Progress { waiting: 7, ..none };
+        sink.progress(Some(closed), held, false);
+        assert_eq!(law(&sink), [7, 0, 0, 0, 7]);
+        let opened = Progress { resumed: 100, shed: 10, waiting: 97, ..none };
+        sink.progress(Some(held), opened, true);
+        assert_eq!(law(&sink), [7, 100, 0, 10, 97]);
+        let sent = Progress { written: 60, waiting: 37, ..opened };
+        sink.progress(Some(opened), sent, true);
+        assert_eq!(law(&sink), [7, 100, 60, 10, 37]);
+        // The next sink of this process.
+        sink.progress(None, closed, false);
+        assert_eq!(law(&sink), [7, 100, 60, 10, 37], "it waits, although the queue is not open");
+        let resumed = Progress { resumed: 37, waiting: 37, ..none };
+        sink.progress(Some(closed), resumed, true);
+        sink.progress(Some(resumed), Progress { written: 37, waiting: 0, ..resumed }, true);
+        assert_eq!(law(&sink), [7, 100, 97, 10, 0]);
+    }
+
+    /// Its thread is busy for ever, so it does not count what it has taken.
+    #[test]
+    fn what_an_abandoned_sink_has_not_settled_has_failed_unless_a_spool_has_it() {
+        for is_spooled in [false, true] {
+            let sink = SinkCounters::new("busy".into());
+            let remote = Arc::new(RemoteStatus::default());
+            remote.update(|state| (state.is_spooled, state.events) = (is_spooled, 30));
+            sink.set_remote(Some(remote));
+            sink.add_events(50);
+            sink.add_taken(50);
+            let last = Progress { written: 10, waiting: 20, ..Progress::default() };
+            sink.progress(None, last, true);
+            sink.abandon();
+            let waiting = if is_spooled { 30 } else { 0 };
+            assert_eq!(law(&sink), [50, 0, 10, 0, waiting]);
+            assert_eq!(sink.totals().failed, 40 - waiting);
+            sink.progress(Some(last), Progress { written: 50, waiting: 0, ..last }, true);
+            assert_eq!(law(&sink), [50, 0, 10, 0, waiting], "what it counts later does not count");
+        }
+    }
 
     #[test]
     fn a_sink_counts_as_shedding_for_ten_seconds_after_it_has_shed() {

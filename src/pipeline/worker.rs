@@ -20,10 +20,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::event::{Reason, UnixNanos};
+use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
 use crate::select::Rules;
-use crate::sink::{Kinds, Progress, Selection, Sink, SinkError, Unwritten};
+use crate::sink::{Kinds, LossCause, Progress, Selection, Sink, SinkError, Unwritten};
 
 use super::in_flight::InFlightBatches;
 use super::options::OnFailure;
@@ -149,6 +149,7 @@ pub(super) async fn supervise<S: Sink>(
     let mut queued_batches = queued_batches.lock().await;
     queued_batches.close();
     while queued_batches.recv().await.is_some() {}
+    context.counters.sink.abandon();
 }
 
 /// Runs one sink, which may panic or block. `None`: the grace period is over.
@@ -245,7 +246,7 @@ impl SinkProgress {
         if let Some(now) = sink.progress() {
             context.counters.sink.set_remote(sink.remote());
             let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-            context.counters.sink.progress(last.replace(now), now);
+            context.counters.sink.progress(last.replace(now), now, sink.is_queue_open());
         }
     }
 }
@@ -417,9 +418,12 @@ impl Worker {
             let events: u64 = unwritten.lost.iter().map(|(_, events)| events).sum();
             error!(sink = name, error = %fault, suppressed, events, "written events are lost");
         }
-        for (reason, events_of) in [(Reason::Failed, unwritten.lost), (Reason::Shed, unwritten.shed)] {
+        let Unwritten { lost, shed, removed, .. } = unwritten;
+        for (cause, events_of) in
+            [(LossCause::Failed, lost), (LossCause::QueueFull, shed), (LossCause::Removed, removed)]
+        {
             for (origin, events) in events_of {
-                context.counters.add_pending_loss(Some(origin), reason, events);
+                context.counters.add_pending_loss(Some(origin), cause, events);
             }
         }
         match (unwritten.failed_fault, context.on_failure) {

@@ -9,6 +9,7 @@ pub mod encode;
 pub mod file;
 mod forward;
 pub mod http;
+mod loss_cause;
 pub mod memory;
 pub mod nats;
 pub mod otlp;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::event::{Batch, ContentId, EventView, Kind, Origin};
+pub use loss_cause::LossCause;
 pub use remote::{RemoteState, RemoteStatus};
 
 /// A destination of events.
@@ -111,6 +113,11 @@ pub trait Sink: Send + 'static {
         None
     }
 
+    /// Whether it has opened its queue, so that [`Progress`] has what an earlier process has left there.
+    fn is_queue_open(&self) -> bool {
+        true
+    }
+
     /// The state of a sink that sends requests over a network, once it has started to.
     fn remote(&self) -> Option<Arc<RemoteStatus>> {
         None
@@ -152,6 +159,8 @@ pub struct Unwritten {
     pub lost: Vec<(Arc<Origin>, u64)>,
     /// Events that the sink has dropped because its own queue was full, as configured.
     pub shed: Vec<(Arc<Origin>, u64)>,
+    /// Events that an operator has removed from the sink's own queue.
+    pub removed: Vec<(Arc<Origin>, u64)>,
     /// Why written events were lost: the latest fault.
     pub lost_fault: Option<SinkFault>,
 }
@@ -159,8 +168,9 @@ pub struct Unwritten {
 impl Unwritten {
     /// Whether everything is written.
     pub fn is_empty(&self) -> bool {
-        let Unwritten { held, unsynced, failed, lost, shed, .. } = self;
-        held.is_empty() && unsynced.is_empty() && failed.is_empty() && lost.is_empty() && shed.is_empty()
+        let Unwritten { held, unsynced, failed, lost, shed, removed, .. } = self;
+        let is_lost = !lost.is_empty() || !shed.is_empty() || !removed.is_empty();
+        held.is_empty() && unsynced.is_empty() && failed.is_empty() && !is_lost
     }
 }
 

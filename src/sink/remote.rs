@@ -56,7 +56,7 @@ impl RemoteStatus {
         self.attempts.totals()
     }
 
-    pub(super) fn update(&self, change: impl FnOnce(&mut RemoteState)) {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut RemoteState)) {
         change(&mut self.locked());
     }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::event::{Origin, Reason};
+use crate::event::Origin;
+use crate::sink::LossCause;
 
 /// Of more requests than these, the contents of the first ones are forgotten.
 const MAX_REQUESTS: usize = 16 * 1024;
@@ -28,13 +29,12 @@ pub(crate) struct Contents {
 pub(crate) struct Missed {
     /// Their connection. `None`: unknown, or several.
     pub(crate) origin: Option<Arc<Origin>>,
-    /// `Shed` or `Failed`.
-    pub(crate) reason: Reason,
+    pub(crate) cause: LossCause,
     pub(crate) events: u64,
 }
 
 impl Missed {
-    /// Whether the other ones have the same connection and reason.
+    /// Whether the other ones have the same connection and cause.
     fn is_of_same(&self, other: &Missed) -> bool {
         let is_same_origin = match (&self.origin, &other.origin) {
             (None, None) => true,
@@ -43,7 +43,7 @@ impl Missed {
             }
             _ => false,
         };
-        is_same_origin && self.reason == other.reason
+        is_same_origin && self.cause == other.cause
     }
 }
 
@@ -59,8 +59,8 @@ impl Contents {
     }
 
     /// The request also reports a loss.
-    pub(crate) fn report(&mut self, origin: &Arc<Origin>, reason: Reason, events: u64) {
-        self.reports.push(Missed { origin: Some(origin.clone()), reason, events });
+    pub(crate) fn report(&mut self, origin: &Arc<Origin>, cause: LossCause, events: u64) {
+        self.reports.push(Missed { origin: Some(origin.clone()), cause, events });
     }
 
     /// The same, which also reports the losses of another one.
@@ -71,17 +71,17 @@ impl Contents {
 
     /// What is missed when `events` events of the request are: with all of its events its reports, too. Of a part of several
     /// connections' events it is not known whose they are.
-    fn missed(self, reason: Reason, events: u64) -> Vec<Missed> {
+    fn missed(self, cause: LossCause, events: u64) -> Vec<Missed> {
         let known: u64 = self.origins.iter().map(|(_, events)| events).sum();
         let mut missed = Vec::new();
         match self.origins.as_slice() {
-            [(origin, _)] if events <= known => missed.push(Missed { origin: Some(origin.clone()), reason, events }),
-            _ if events < known => missed.push(Missed { origin: None, reason, events }),
+            [(origin, _)] if events <= known => missed.push(Missed { origin: Some(origin.clone()), cause, events }),
+            _ if events < known => missed.push(Missed { origin: None, cause, events }),
             origins => {
                 let of = |(origin, events): &(Arc<Origin>, u64)| (Some(origin.clone()), *events);
                 let rest = std::iter::once((None, events - known));
                 let all = origins.iter().map(of).chain(rest);
-                missed.extend(all.map(|(origin, events)| Missed { origin, reason, events }));
+                missed.extend(all.map(|(origin, events)| Missed { origin, cause, events }));
             }
         }
         missed.retain(|missed| missed.events > 0);
@@ -112,17 +112,17 @@ impl AllContents {
     pub(super) fn settled(&mut self, number: u64, failed: u64) {
         let contents = self.requests.remove(&number).unwrap_or_default();
         // The destination has seen its reports, or has refused them.
-        self.note(contents.missed(Reason::Failed, failed));
+        self.note(contents.missed(LossCause::Failed, failed));
     }
 
     /// The store has not taken a request because it was full.
     pub(super) fn refused(&mut self, mut contents: Contents, events: u64) {
         self.note(std::mem::take(&mut contents.reports));
-        self.note(contents.missed(Reason::Shed, events));
+        self.note(contents.missed(LossCause::QueueFull, events));
     }
 
     /// Requests with these numbers, which the store had, are gone with so many events.
-    pub(super) fn gone(&mut self, numbers: Range<u64>, reason: Reason, events: u64) {
+    pub(super) fn gone(&mut self, numbers: Range<u64>, cause: LossCause, events: u64) {
         let mut rest = events;
         let known: Vec<u64> = self.requests.range(numbers).map(|(number, _)| *number).collect();
         for number in known {
@@ -130,10 +130,10 @@ impl AllContents {
             self.note(std::mem::take(&mut contents.reports));
             let known = contents.origins.iter().map(|(_, events)| events).sum::<u64>().min(rest);
             rest -= known;
-            self.note(contents.missed(reason, known));
+            self.note(contents.missed(cause, known));
         }
         if rest > 0 {
-            self.note(vec![Missed { origin: None, reason, events: rest }]);
+            self.note(vec![Missed { origin: None, cause, events: rest }]);
         }
     }
 
@@ -171,9 +171,9 @@ mod tests {
         contents
     }
 
-    fn missed(all: &mut AllContents) -> Vec<(Option<u64>, Reason, u64)> {
+    fn missed(all: &mut AllContents) -> Vec<(Option<u64>, LossCause, u64)> {
         let missed = all.take_missed().into_iter();
-        missed.map(|missed| (missed.origin.map(|origin| origin.connection), missed.reason, missed.events)).collect()
+        missed.map(|missed| (missed.origin.map(|origin| origin.connection), missed.cause, missed.events)).collect()
     }
 
     #[test]
@@ -181,15 +181,15 @@ mod tests {
         let mut all = AllContents::default();
         all.insert(7, contents(&[(1, 3), (2, 4)]));
         all.insert(8, contents(&[(1, 3)]));
-        all.gone(6..9, Reason::Shed, 20);
+        all.gone(6..9, LossCause::QueueFull, 20);
         let shed = [(Some(1), 6), (Some(2), 4), (None, 10)];
-        assert_eq!(missed(&mut all), shed.map(|(origin, events)| (origin, Reason::Shed, events)));
+        assert_eq!(missed(&mut all), shed.map(|(origin, events)| (origin, LossCause::QueueFull, events)));
         all.insert(9, contents(&[(5, 3)]));
         all.insert(10, contents(&[(1, 3), (2, 4)]));
         all.insert(11, contents(&[(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]));
         (9..13).zip([2, 1, 5, 6]).for_each(|(number, failed)| all.settled(number, failed));
         let failed = [(Some(5), 2), (None, 8), (Some(1), 1), (Some(2), 1), (Some(3), 1), (Some(4), 1)];
-        assert_eq!(missed(&mut all), failed.map(|(origin, events)| (origin, Reason::Failed, events)));
+        assert_eq!(missed(&mut all), failed.map(|(origin, events)| (origin, LossCause::Failed, events)));
         assert!(all.requests.is_empty());
     }
 
@@ -197,26 +197,26 @@ mod tests {
     fn losses_of_many_connections_are_told_together_and_exactly() {
         let mut all = AllContents::default();
         (0..1000).for_each(|number| all.insert(number, contents(&[(number, 2)])));
-        all.gone(0..1000, Reason::Shed, 2000);
+        all.gone(0..1000, LossCause::QueueFull, 2000);
         let missed = missed(&mut all);
         assert_eq!(missed.len(), MAX_MISSED + 1);
         assert_eq!(missed.iter().map(|(.., events)| events).sum::<u64>(), 2000);
-        assert_eq!(missed.last(), Some(&(None, Reason::Shed, 2 * (1000 - MAX_MISSED as u64))));
+        assert_eq!(missed.last(), Some(&(None, LossCause::QueueFull, 2 * (1000 - MAX_MISSED as u64))));
     }
 
     #[test]
     fn reports_in_a_request_that_is_dropped_are_missed_again() {
         let mut all = AllContents::default();
         let report = |mut contents: Contents| {
-            contents.report(&origin(9), Reason::Failed, 77);
+            contents.report(&origin(9), LossCause::Failed, 77);
             contents
         };
         all.refused(report(contents(&[(1, 2)])), 2);
-        assert_eq!(missed(&mut all), [(Some(9), Reason::Failed, 77), (Some(1), Reason::Shed, 2)]);
+        assert_eq!(missed(&mut all), [(Some(9), LossCause::Failed, 77), (Some(1), LossCause::QueueFull, 2)]);
         all.insert(1, report(Contents::default()));
         all.insert(2, report(Contents::default()));
         all.settled(2, 0);
-        all.gone(1..3, Reason::Shed, 0);
-        assert_eq!(missed(&mut all), [(Some(9), Reason::Failed, 77)]);
+        all.gone(1..3, LossCause::QueueFull, 0);
+        assert_eq!(missed(&mut all), [(Some(9), LossCause::Failed, 77)]);
     }
 }

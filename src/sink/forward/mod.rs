@@ -27,8 +27,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::{Progress, RemoteStatus};
-use crate::event::Reason;
+use super::{LossCause, Progress, RemoteStatus};
 use backoff::Backoff;
 pub use compression::Compression;
 pub(crate) use contents::Contents;
@@ -159,7 +158,7 @@ impl Forwarder {
         let progress = Progress { resumed: waiting + shed, shed, waiting, ..Progress::default() };
         let last_resumed = store.last_number();
         let mut contents = AllContents::default();
-        contents.gone(0..0, Reason::Shed, shed);
+        contents.gone(0..0, LossCause::Removed, shed);
         let state = State {
             store,
             progress,
@@ -191,7 +190,7 @@ impl Forwarder {
         let appended = appended?;
         for dropped in appended.dropped {
             progress.shed += dropped.events;
-            contents.gone(dropped.numbers, Reason::Shed, dropped.events);
+            contents.gone(dropped.numbers, LossCause::QueueFull, dropped.events);
         }
         *is_shedding = appended.is_dropped;
         if appended.is_dropped {
@@ -311,7 +310,7 @@ impl Shared {
                 Ok(Some(store::Item::Request(number, request))) => return Some((number, request)),
                 Ok(Some(store::Item::Damaged(damaged))) => {
                     progress.failed += damaged.events;
-                    contents.gone(damaged.numbers, Reason::Failed, damaged.events);
+                    contents.gone(damaged.numbers, LossCause::Failed, damaged.events);
                     refusals.push(damaged.why);
                 }
                 Ok(None) => return None,

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use tracing::warn;
 
 use super::{Contents, Destination, Forwarder, Pace, SpoolOptions, Store};
-use crate::event::{DataView, Origin, Reason};
+use crate::event::{DataView, Origin};
 use crate::log_throttle::LogThrottle;
-use crate::sink::{AckLevel, Progress, RemoteStatus, Selection, SinkError, SinkFault, Unwritten};
+use crate::sink::{AckLevel, LossCause, Progress, RemoteStatus, Selection, SinkError, SinkFault, Unwritten};
 use crate::spool::Spool;
 
 /// Without a spool: how long a flush waits for responses before it reports that the sink cannot write now.
@@ -100,6 +100,11 @@ impl Outbox {
         Ok(())
     }
 
+    /// Whether it has started.
+    pub(crate) fn is_started(&self) -> bool {
+        self.forwarder.is_some()
+    }
+
     fn open_store(&self) -> Result<Store, SinkFault> {
         let Some(options) = &self.spool else { return Ok(Store::memory()) };
         let directory = options.directory(&self.sink);
@@ -119,7 +124,7 @@ impl Outbox {
         if !events.is_counted() {
             for event in events.events() {
                 if let DataView::Loss(loss) = event.data() {
-                    self.next.report(event.origin(), loss.reason, loss.events.unwrap_or(0));
+                    self.next.report(event.origin(), LossCause::of(&loss), loss.events.unwrap_or(0));
                 }
             }
         }
@@ -236,8 +241,12 @@ impl Outbox {
     pub(crate) fn unwritten(&self) -> Unwritten {
         let mut unwritten = Unwritten { unsynced: self.unsynced.clone(), ..Unwritten::default() };
         for missed in self.forwarder.iter().flat_map(Forwarder::take_missed) {
-            let of_reason = if missed.reason == Reason::Shed { &mut unwritten.shed } else { &mut unwritten.lost };
-            of_reason.push((missed.origin.unwrap_or_else(|| self.own.clone()), missed.events));
+            let of_cause = match missed.cause {
+                LossCause::QueueFull => &mut unwritten.shed,
+                LossCause::Removed => &mut unwritten.removed,
+                LossCause::Failed => &mut unwritten.lost,
+            };
+            of_cause.push((missed.origin.unwrap_or_else(|| self.own.clone()), missed.events));
         }
         unwritten
     }

@@ -123,6 +123,10 @@ impl Sink for Http {
         self.outbox.give_up();
     }
 
+    fn is_queue_open(&self) -> bool {
+        self.outbox.is_started()
+    }
+
     fn remote(&self) -> Option<Arc<RemoteStatus>> {
         self.outbox.remote()
     }

@@ -172,6 +172,10 @@ impl Sink for Nats {
         self.outbox.give_up();
     }
 
+    fn is_queue_open(&self) -> bool {
+        self.outbox.is_started()
+    }
+
     fn remote(&self) -> Option<Arc<RemoteStatus>> {
         self.outbox.remote()
     }

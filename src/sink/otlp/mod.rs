@@ -196,6 +196,10 @@ impl Sink for Otlp {
         self.signals_off.try_again();
     }
 
+    fn is_queue_open(&self) -> bool {
+        self.outbox.is_started()
+    }
+
     fn remote(&self) -> Option<Arc<RemoteStatus>> {
         let status = self.outbox.remote()?;
         status.update(|state| state.refused_heap_profiles = self.refused_heaps.load(Relaxed));
