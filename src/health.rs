@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::memory::MemoryBudget;
 use crate::options::ByteSize;
 use crate::pipeline::accounting::{Accounting, ListenerCounters, SinkTotals, StoreFault};
+use crate::sink::DestinationState;
 use crate::sink::file::UploadTotals;
 use crate::wall_clock;
 
@@ -140,7 +141,7 @@ impl Health {
         let cannot_start =
             || unstarted().map(|(name, state, _)| format!("sink {name} cannot start, and its listeners wait: {state}"));
         let blocked = || {
-            let blocked = remotes.iter().find(|(_, state, _)| state.is_blocked);
+            let blocked = remotes.iter().find(|(_, state, _)| state.is_not_ready());
             blocked.map(|(name, state, _)| format!("sink {name} cannot send: {state}"))
         };
         let store = || {
@@ -164,12 +165,16 @@ impl Health {
         listeners.iter().filter_map(|counters| Some((counters.name().to_owned(), counters.store_fault()?))).collect()
     }
 
-    /// Notes for the operator of a daemon that is ready: the destinations that are away while their spools have room, and the
+    /// Notes for the operator of a daemon that is ready: the destinations that are away or refuse while spools have room, and the
     /// object stores that do not take files.
     pub fn notes(&self) -> Vec<String> {
         let remotes = self.accounting.remotes();
-        let away = remotes.iter().filter(|(_, state, _)| state.is_spooled && state.events > 0 && state.fault.is_some());
-        let away = away.map(|(name, state, _)| format!("sink {name}: its destination is away: {state}"));
+        let spooled = remotes.iter().filter(|(_, state, _)| state.is_spooled);
+        let away = spooled.filter_map(|(name, state, _)| match state.destination {
+            DestinationState::Ready => None,
+            DestinationState::Away => Some(format!("sink {name}: its destination is away: {state}")),
+            DestinationState::Refusing => Some(format!("sink {name}: its destination refuses what is sent: {state}")),
+        });
         let uploads = self.accounting.files().into_iter().filter_map(|(name, files)| Some((name, files.uploads?)));
         let behind = uploads.filter_map(|(name, UploadTotals { waiting, waiting_bytes, fault, .. })| {
             let size = ByteSize(waiting_bytes);

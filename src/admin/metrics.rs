@@ -19,7 +19,7 @@ use crate::pipeline::accounting::{ListenerTotals, SinkTotals, StreamTotals, Tota
 use crate::protocol::Protocol;
 use crate::select::Rule;
 use crate::sink::file::FileTotals;
-use crate::sink::{AckLevel, RemoteState};
+use crate::sink::{AckLevel, DestinationState, RemoteState};
 
 use super::Subject;
 use super::exposition::Exposition;
@@ -311,7 +311,7 @@ impl Collector for Reading {
         gauges(&mut encoder, "tributary_sink_shedding", help, shedding)?;
         let kinds = self.sinks.iter().map(|(name, kind)| ([("sink", name.clone()), ("type", (*kind).to_owned())], 1));
         gauges(&mut encoder, "tributary_sink_info", "The type of a sink", kinds)?;
-        remotes(&mut encoder, &self.remotes)?;
+        remotes(&mut encoder, &self.remotes, &self.files)?;
         files(&mut encoder, &self.files)?;
         reloads(&mut encoder, self.reloads)?;
         gauges(
@@ -354,6 +354,7 @@ impl Collector for Reading {
 fn remotes(
     encoder: &mut DescriptorEncoder<'_>,
     remotes: &[(String, RemoteState, DurationTotals)],
+    files: &[(String, FileTotals)],
 ) -> Result<(), fmt::Error> {
     let of = |name: &str| -> Labels<1> { [("sink", name.to_owned())] };
     let all = |value: fn(&RemoteState) -> u64| remotes.iter().map(move |(name, state, _)| (of(name), value(state)));
@@ -367,6 +368,16 @@ fn remotes(
     let help = "For how long the oldest request of a spool has waited";
     let oldest = spooled(|state| state.age().map_or(0, |age| age.as_secs()));
     gauges(encoder, "tributary_spool_oldest_seconds", help, oldest)?;
+    let stores = files.iter().filter_map(|(name, files)| Some((name, files.uploads.as_ref()?.store)));
+    let destinations = remotes.iter().map(|(name, remote, _)| (name, remote.destination)).chain(stores);
+    let states = destinations.flat_map(|(name, present)| {
+        DestinationState::ALL.map(|state| {
+            let labels: Labels<2> = [("sink", name.clone()), ("state", state.as_str().to_owned())];
+            (labels, i64::from(present == state))
+        })
+    });
+    let help = "Whether a destination is in this state: it takes what is sent, it is away, or it refuses everything";
+    gauges(encoder, "tributary_destination_state", help, states)?;
     let help = "Attempts to send that failed and were repeated";
     counters(encoder, "tributary_retries", help, all(|state| state.retries))?;
     let help = "Requests that a destination has refused for good";

@@ -29,7 +29,7 @@ impl Connection {
     /// Connects to one of the servers. `user` is the name that the servers show.
     ///
     /// # Errors
-    /// [`Fault::Blocked`]: the credentials or the certificates are not valid. [`Fault::Later`]: no server can be reached.
+    /// [`Fault::Blocked`]: the credentials are not valid. [`Fault::Later`]: no server can be reached, or TLS fails.
     pub(crate) async fn open(user: &str, options: &Servers) -> Result<Connection, Fault> {
         let (lost, said) = (CancellationToken::new(), Arc::<Mutex<Option<String>>>::default());
         let (on_loss, on_error) = (lost.clone(), said.clone());
@@ -71,7 +71,6 @@ impl Connection {
                 ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
                     Fault::Blocked(format!("{servers} does not accept the credentials: {why}"))
                 }
-                ConnectErrorKind::Tls => Fault::Blocked(format!("cannot connect to {servers}: {why}")),
                 _ => Fault::Later(format!("cannot connect to {servers}: {why}")),
             }
         })?;

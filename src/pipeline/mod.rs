@@ -347,6 +347,11 @@ impl Workers {
         self.reopen.send_modify(|count| *count += 1);
     }
 
+    /// What waits for its next attempt at a destination is sent now: an operator may have corrected something.
+    pub fn try_again(&self) {
+        self.counters.iter().for_each(|counters| counters.try_again());
+    }
+
     /// The counters of every sink, including removed ones.
     pub fn counters(&self) -> &[Arc<SinkCounters>] {
         &self.counters

@@ -200,6 +200,13 @@ impl SinkCounters {
         *self.files.lock().unwrap_or_else(PoisonError::into_inner) = files;
     }
 
+    /// Ends the pauses between attempts at its destination.
+    pub(super) fn try_again(&self) {
+        self.remote().iter().for_each(|remote| remote.try_again());
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.iter().for_each(|files| files.try_again());
+    }
+
     /// What it did, if it writes files.
     pub(super) fn files(&self) -> Option<FileTotals> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);

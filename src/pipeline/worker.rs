@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::runtime;
-use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::sync::{Mutex, Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -23,7 +23,7 @@ use tracing::{error, info, warn};
 use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
 use crate::select::Rules;
-use crate::sink::{Kinds, LossCause, Progress, Selection, Sink, SinkError, Unwritten};
+use crate::sink::{DestinationState, Kinds, LossCause, Progress, Selection, Sink, SinkError, Unwritten};
 
 use super::in_flight::InFlightBatches;
 use super::options::OnFailure;
@@ -160,6 +160,7 @@ async fn run<S: Sink>(
 ) -> Option<Outcome> {
     let in_flight = Arc::<InFlightBatches>::default();
     context.counters.sink.set_files(sink.files());
+    context.counters.sink.set_remote(sink.remote());
     let worker = Worker {
         queued_batches: queued_batches.clone(),
         in_flight: in_flight.clone(),
@@ -439,6 +440,19 @@ impl Worker {
     }
 }
 
+/// Whether the destination of a sink is away or refuses.
+fn is_outage(sink: &impl Sink) -> bool {
+    sink.remote().is_some_and(|remote| remote.state().destination != DestinationState::Ready)
+}
+
+/// Waits until the destination of a sink is back; for ever if the sink has none.
+async fn notified(back: Option<Arc<Notify>>) {
+    match back {
+        Some(back) => back.notified().await,
+        None => pending().await,
+    }
+}
+
 /// Whether batches are left that could not be completed.
 struct Rest {
     is_held: bool,
@@ -500,12 +514,19 @@ async fn retry<S: Sink>(
             }
             Err(SinkError::Retry(fault)) => {
                 context.counters.sink.set_retrying(true);
-                if let Some(suppressed) = context.retrying.permit() {
+                // The sink itself logs that its destination is away or refuses.
+                if !is_outage(sink)
+                    && let Some(suppressed) = context.retrying.permit()
+                {
                     let sink = context.counters.sink.name();
                     warn!(sink, error = %fault, suppressed, "cannot write; buffering and retrying");
                     is_logged = true;
                 }
-                sleep(wait).await;
+                let back = sink.remote().map(|remote| remote.back());
+                tokio::select! {
+                    () = sleep(wait) => {}
+                    () = notified(back) => {}
+                }
                 wait = (wait * 2).min(RETRY.1);
                 result = sink.flush().await;
             }

@@ -273,9 +273,10 @@ impl Server {
         &self.accounting
     }
 
-    /// Lets every sink close its files; the next write opens them again.
+    /// Lets every sink close its files; the next write opens them again. Attempts at destinations are made now.
     pub fn reopen(&self) {
         self.workers.reopen();
+        self.workers.try_again();
     }
 
     /// Waits until the daemon must stop: a sink's reader has closed it, or a sink failed that may not fail.
@@ -458,7 +459,10 @@ fn add_sink(sinks: &mut Sinks, config: &SinkConfig, rules: Option<Arc<Rules>>) {
             stdout::check().map_err(|source| SinkError::Failed(fault(source)))?;
             Ok(Stdout::new(options))
         }),
-        SinkKind::Tcp(options) => sinks.add_with(name, queue, rules, move || Ok(Tcp::new(options.clone()))),
+        SinkKind::Tcp(options) => {
+            let sink = config.name.clone();
+            sinks.add_with(name, queue, rules, move || Ok(Tcp::new(&sink, options.clone())));
+        }
         SinkKind::Http(options) => {
             let (sink, options) = (config.name.clone(), options.clone());
             sinks.add_with(name, queue, rules, move || Ok(Http::new(&sink, (*options).clone())));
@@ -476,10 +480,14 @@ fn add_sink(sinks: &mut Sinks, config: &SinkConfig, rules: Option<Arc<Rules>>) {
             let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };
             File::new(options.clone()).map_err(|why: String| SinkError::Failed(fault(why)))
         }),
-        SinkKind::Parquet(options) => sinks.add_with(name, queue, rules, move || {
-            let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };
-            Parquet::new((*options).clone()).map_err(|why: String| SinkError::Failed(fault(why)))
-        }),
+        SinkKind::Parquet(options) => {
+            let sink = config.name.clone();
+            sinks.add_with(name, queue, rules, move || {
+                let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };
+                let parquet = Parquet::new((*options).clone()).map(|parquet| parquet.named(&sink));
+                parquet.map_err(|why: String| SinkError::Failed(fault(why)))
+            });
+        }
         SinkKind::Discard => sinks.add_with(name, queue, rules, || Ok(Discard)),
     }
 }

@@ -168,6 +168,7 @@ impl Server {
             reloaded.stale.push(format!("to switch the view {new} needs a restart"));
         }
 
+        self.workers.try_again();
         self.health.set_stall_time(config.admin.stall_time);
         if old.admin == config.admin {
             for tls in self.admin.iter().filter_map(|admin| admin.tls.as_ref()) {

@@ -13,6 +13,7 @@ mod loss_cause;
 pub mod memory;
 pub mod nats;
 pub mod otlp;
+mod outage_log;
 pub mod parquet;
 mod records;
 mod remote;
@@ -30,7 +31,7 @@ use tokio::time::Instant;
 
 use crate::event::{Batch, ContentId, EventView, Kind, Origin};
 pub use loss_cause::LossCause;
-pub use remote::{RemoteState, RemoteStatus};
+pub use remote::{DestinationState, RemoteState, RemoteStatus};
 
 /// A destination of events.
 ///

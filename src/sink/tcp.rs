@@ -6,6 +6,7 @@
 //! on the next one.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::Interest;
@@ -17,7 +18,7 @@ use crate::options::{Bounds, LONGEST, Section};
 
 use super::encode::json::JsonEncoder;
 use super::records::Records;
-use super::{Selection, Sink, SinkError, SinkFault};
+use super::{DestinationState, RemoteStatus, Selection, Sink, SinkError, SinkFault};
 
 /// When more than this many encoded bytes wait, they are written without waiting for the worker's flush.
 const FLUSH_BYTES: usize = 256 * 1024;
@@ -115,6 +116,7 @@ pub struct Tcp {
     /// The pause before the next attempt, and when that may begin.
     pause: Duration,
     next_attempt: Instant,
+    status: Arc<RemoteStatus>,
 }
 
 #[derive(Debug)]
@@ -139,8 +141,9 @@ enum Stop {
 
 impl Tcp {
     /// A sink with these options. Connects with the first event.
-    pub fn new(options: Options) -> Tcp {
+    pub fn new(name: &str, options: Options) -> Tcp {
         Tcp {
+            status: Arc::new(RemoteStatus::new(name, &options.address)),
             encoder: JsonEncoder::default(),
             records: Records::default(),
             connection: None,
@@ -168,7 +171,10 @@ impl Tcp {
 
     /// Opens a connection, after the pause that the last failure asks for.
     async fn connect(&mut self) -> Result<Connection, SinkFault> {
-        sleep_until(self.next_attempt).await;
+        tokio::select! {
+            () = sleep_until(self.next_attempt) => {}
+            () = self.status.asked_again() => {}
+        }
         let connecting = timeout(self.options.connect_timeout, TcpStream::connect(&self.options.address)).await;
         let stream = connecting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let stream = stream.and_then(|stream| {
@@ -207,8 +213,16 @@ impl Tcp {
         self.pause = (self.pause * 2).min(self.options.reconnect_max);
     }
 
+    /// The peer takes nothing now.
     fn fault(&self, action: &str, source: io::Error) -> SinkFault {
-        SinkFault { action: format!("{action} {}", self.options.address), source }
+        let fault = SinkFault { action: format!("{action} {}", self.options.address), source };
+        self.status.update(|state| {
+            state.events = self.records.waiting();
+            state.retries += 1;
+        });
+        let pause = self.next_attempt.saturating_duration_since(Instant::now());
+        self.status.note_outage(DestinationState::Away, fault.to_string(), pause);
+        fault
     }
 }
 
@@ -228,7 +242,10 @@ impl Sink for Tcp {
                 }
             };
             match connection.write(&mut self.records).await {
-                Ok(()) => {}
+                Ok(()) => {
+                    self.status.update(|state| state.events = 0);
+                    self.status.note_ready();
+                }
                 Err(Stop::Closed) => {
                     connection.finish().await;
                     self.disconnect();
@@ -272,6 +289,10 @@ impl Sink for Tcp {
 
     fn written(&self) -> u64 {
         self.records.written()
+    }
+
+    fn remote(&self) -> Option<Arc<RemoteStatus>> {
+        Some(self.status.clone())
     }
 
     async fn give_up(&mut self) {

@@ -463,6 +463,31 @@ fn the_reference_file_shows_every_option_once() {
 }
 
 #[test]
+fn an_endpoint_of_otlp_that_ends_in_the_path_of_a_signal_is_refused_with_the_one_to_write() {
+    let message = |endpoint: &str, protocol: &str| {
+        let text = format!("[sinks.tempo]\ntype = \"otlp\"\nendpoint = \"{endpoint}\"\nprotocol = \"{protocol}\"\n");
+        Config::parse("t.toml", &text).map(drop).map_err(|errors| errors.to_string())
+    };
+    for path in ["/v1/traces", "/v1/logs/", "/v1/metrics", "/v1development/profiles"] {
+        for before in ["", "/api/otlp"] {
+            for (protocol, help) in [("http/protobuf", ""), ("grpc", " and protocol = \"http/protobuf\"")] {
+                let why = message(&format!("http://h:4318{before}{path}"), protocol).unwrap_err();
+                let path = path.trim_end_matches('/');
+                assert!(
+                    why.contains(&format!("`endpoint` ends in {path}, which is appended for each signal")),
+                    "{why}"
+                );
+                assert!(why.contains(&format!("write endpoint = \"http://h:4318{before}\"{help}")), "{why}");
+            }
+        }
+    }
+    for endpoint in ["http://h:4318", "http://h:4318/", "http://h:4318/api/v1/otlp", "http://h:4318/v1"] {
+        assert_eq!(message(endpoint, "http/protobuf"), Ok(()));
+    }
+    assert!(message("http://h:4317/otlp", "grpc").unwrap_err().contains("has a path, which gRPC does not have"));
+}
+
+#[test]
 fn headers_of_otlp_are_read_from_files_and_the_environment_and_never_shown() {
     let text = "[sinks.tempo]\ntype = \"otlp\"\nendpoint = \"http://h:4317\"\nheaders = { a = \"secret\", b = { file = \"/f\" }, c = { env = \"V\" } }\n";
     let parsed = read(text);

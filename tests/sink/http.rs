@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tributary::event::Batch;
 use tributary::pipeline::{DeliveryOutcome, RequestedLevel};
-use tributary::sink::AckLevel;
 use tributary::sink::http::{Compression, Http, Options, SpoolOptions, WhenFull};
+use tributary::sink::{AckLevel, DestinationState};
 
 use crate::http_server::{self, Connection, Head};
 use crate::live::{until, within};
@@ -106,7 +106,8 @@ fn batch(names: &[String]) -> Batch {
 fn options(address: SocketAddr) -> Options {
     let endpoint = format!("http://{address}/events").parse().unwrap();
     let millisecond = Duration::from_millis(1);
-    Options { retry_min: millisecond, retry_max: millisecond * 20, ..Options::to(endpoint) }
+    let max_retry_delay = millisecond * 20;
+    Options { retry_min: millisecond, retry_max: millisecond * 20, max_retry_delay, ..Options::to(endpoint) }
 }
 
 fn spooled(address: SocketAddr, dir: &Path) -> Options {
@@ -265,6 +266,30 @@ async fn what_a_full_spool_drops_is_reported_to_the_destination_as_soon_as_there
         let told: u64 = losses.iter().map(|(_, events, _)| events).sum();
         assert!(losses.iter().all(|(reason, _, listener)| (&**reason, &**listener) == ("shed", "web")), "{losses:?}");
         assert_eq!(told, totals.shed, "{when_full:?}: {losses:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_refuses_loses_nothing_and_its_state_is_known_until_it_is_corrected() {
+    for status in [301, 308, 401, 403, 404, 405, 406, 407, 411, 415] {
+        for is_spooled in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let receiver = Receiver::start(status);
+            let address = receiver.address;
+            let sending = start(if is_spooled { spooled(address, directory.path()) } else { options(address) });
+            let sender = sending.sender.clone();
+            let delivery = tokio::spawn(async move { sender.deliver(batch(&names(0..3, 5))).await });
+            let state = || sending.counters.remote().map(|remote| remote.state());
+            let is_refusing = || state().filter(|state| state.destination == DestinationState::Refusing);
+            let refusing = until("it refuses", is_refusing).await;
+            assert!(refusing.to_string().contains(&format!("last error: {status} why")), "{refusing}");
+            receiver.state().status = 200;
+            assert_eq!(within("the batch is delivered", delivery).await.unwrap(), DeliveryOutcome::Written);
+            until("it is sent", || (sending.counters.totals().written == 3).then_some(())).await;
+            assert_eq!(state().unwrap().destination, DestinationState::Ready);
+            let totals = sending.finish().await;
+            assert_eq!((totals.events, totals.failed, receiver.names().len()), (3, 0, 3), "{status}");
+        }
     }
 }
 

@@ -24,7 +24,7 @@ struct Sending {
 impl Sending {
     fn start(options: Options) -> Sending {
         let mut sinks = Sinks::new(CancellationToken::new());
-        sinks.add("remote", QueueOptions::default(), move || Ok(Tcp::new(options.clone())));
+        sinks.add("remote", QueueOptions::default(), move || Ok(Tcp::new("remote", options.clone())));
         let counters = sinks.counters()[0].clone();
         let (sender, workers) = sinks.start();
         Sending { sender, workers, counters }

@@ -12,7 +12,7 @@ use crate::admin::metrics::Process;
 use crate::admin::{LayoutListener, LayoutSink};
 use crate::event::Kind;
 use crate::pipeline::accounting::{ListenerTotals, SinkTotals};
-use crate::sink::RemoteState;
+use crate::sink::{DestinationState, RemoteState};
 
 #[derive(Serialize)]
 struct Overview {
@@ -178,6 +178,7 @@ fn sink(
     let (state, state_text) = match (totals, remote) {
         (SinkTotals { is_dead: true, .. }, _) => ("dead", "it has failed and is not started again".to_owned()),
         (SinkTotals { is_closed: true, .. }, _) => ("closed", "its reader has closed it".to_owned()),
+        (_, Some(remote)) if remote.destination == DestinationState::Refusing => ("refusing", remote.to_string()),
         (SinkTotals { is_retrying: true, .. }, Some(remote)) => ("retrying", remote.to_string()),
         (SinkTotals { is_retrying: true, .. }, None) => ("retrying", "cannot write; buffering and retrying".to_owned()),
         (SinkTotals { is_shedding: true, .. }, _) => ("shedding", "it is full and sheds events".to_owned()),

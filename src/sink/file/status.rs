@@ -1,7 +1,9 @@
 //! What a file sink did, for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::sink::{DestinationState, RemoteStatus};
 
 /// Counters of a file sink, since it was made. The sink adds to them, and others read them at any time.
 #[derive(Debug, Default)]
@@ -24,6 +26,8 @@ pub(in crate::sink) struct UploadStatus {
     waiting: AtomicU64,
     waiting_bytes: AtomicU64,
     fault: Mutex<Option<String>>,
+    /// Whether the store takes files; the events in it are files.
+    remote: OnceLock<Arc<RemoteStatus>>,
 }
 
 /// The counters of uploads at one moment.
@@ -43,6 +47,8 @@ pub struct UploadTotals {
     pub waiting_bytes: u64,
     /// Why the last attempt failed, if no file was uploaded since.
     pub fault: Option<String>,
+    /// Whether the store takes files.
+    pub store: DestinationState,
 }
 
 /// The counters of a file sink at one moment.
@@ -84,6 +90,12 @@ impl FileStatus {
         self.uploads.as_ref()
     }
 
+    /// Ends the pause before the next upload.
+    pub(crate) fn try_again(&self) {
+        let remote = self.uploads.as_ref().and_then(|uploads| uploads.remote.get());
+        remote.into_iter().for_each(|remote| remote.try_again());
+    }
+
     pub(super) fn add_bytes(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Relaxed);
     }
@@ -118,7 +130,13 @@ impl UploadStatus {
             waiting: self.waiting.load(Relaxed),
             waiting_bytes: self.waiting_bytes.load(Relaxed),
             fault: self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            store: self.remote.get().map(|remote| remote.state().destination).unwrap_or_default(),
         }
+    }
+
+    /// The state of the store of a sink with this name. The first call names it.
+    pub(in crate::sink) fn remote(&self, sink: &str, url: &str) -> Arc<RemoteStatus> {
+        self.remote.get_or_init(|| Arc::new(RemoteStatus::new(sink, url))).clone()
     }
 
     pub(in crate::sink) fn add_uploaded(&self, bytes: u64) {
@@ -139,5 +157,6 @@ impl UploadStatus {
     pub(in crate::sink) fn set_waiting(&self, files: u64, bytes: u64) {
         self.waiting.store(files, Relaxed);
         self.waiting_bytes.store(bytes, Relaxed);
+        self.remote.get().into_iter().for_each(|remote| remote.update(|state| state.events = files));
     }
 }

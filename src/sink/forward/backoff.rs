@@ -4,7 +4,37 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The pauses of one request.
+/// The first pause after a destination has refused.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
+/// The pauses between attempts at the same thing, by what the destination has answered.
+#[derive(Debug)]
+pub(crate) struct Pauses {
+    away: Backoff,
+    refusing: Backoff,
+    longest: Duration,
+}
+
+impl Pauses {
+    /// While the destination is away, pauses from the shortest to the longest of `retry`; none that a destination asks for, or
+    /// that follows a refusal, is longer than `longest`.
+    pub(crate) fn new(retry: RangeInclusive<Duration>, longest: Duration) -> Pauses {
+        let refusing = Backoff::new(REFUSED_PAUSE.min(longest)..=longest);
+        Pauses { away: Backoff::new(retry), refusing, longest }
+    }
+
+    /// The pause after an answer that the destination is away, and asks for a pause of this length.
+    pub(crate) fn away(&mut self, asked: Option<Duration>) -> Duration {
+        self.away.next().max(asked.unwrap_or_default().min(self.longest))
+    }
+
+    /// The pause after a refusal.
+    pub(crate) fn refusing(&mut self) -> Duration {
+        self.refusing.next()
+    }
+}
+
+/// Pauses that double.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     pauses: RangeInclusive<Duration>,
@@ -32,6 +62,20 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_destination_asks_for_no_longer_pause_than_the_longest_and_refusals_begin_with_half_a_minute() {
+        let seconds = Duration::from_secs;
+        let retry = Duration::from_millis(1)..=Duration::from_millis(2);
+        let mut pauses = Pauses::new(retry.clone(), seconds(300));
+        assert_eq!(pauses.away(Some(seconds(315_360_000))), seconds(300));
+        assert_eq!(pauses.away(Some(seconds(7))), seconds(7));
+        assert!(pauses.away(None) <= Duration::from_millis(2));
+        let refusals: Vec<_> = (0..6).map(|_| pauses.refusing()).collect();
+        assert!(refusals[0] >= seconds(15) && refusals[0] <= seconds(30), "{refusals:?}");
+        assert!(refusals[5] >= seconds(150) && refusals[5] <= seconds(300), "{refusals:?}");
+        assert!(Pauses::new(retry, seconds(1)).refusing() <= seconds(1));
+    }
 
     #[test]
     fn pauses_double_up_to_the_longest_and_differ_between_requests() {

@@ -5,6 +5,7 @@
 //! [`Forwarder`] keeps the order in which requests are started, but with several in flight the destination can receive
 //! them in another order.
 
+pub(crate) mod answer;
 pub(crate) mod backoff;
 pub(crate) mod client;
 mod compression;
@@ -27,8 +28,9 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::{LossCause, Progress, RemoteStatus};
-use backoff::Backoff;
+use super::{DestinationState, LossCause, Progress, RemoteStatus};
+pub(crate) use answer::Answer;
+use backoff::Pauses;
 pub use compression::Compression;
 pub(crate) use contents::Contents;
 use contents::{AllContents, Missed};
@@ -38,10 +40,10 @@ pub use spool_options::SpoolOptions;
 pub(crate) use store::Store;
 pub use store::WhenFull;
 
+/// The default of `max_retry_delay`.
+pub(crate) const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
 /// How often the spool is tidied up.
 const TICK: Duration = Duration::from_secs(1);
-/// The longest pause that a destination can ask for.
-const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
 /// One request, encoded as it is sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,25 +72,6 @@ pub(crate) trait Destination: Send + Sync + 'static {
     fn split(&self, request: &Request) -> Option<[Request; 2]>;
 }
 
-/// What became of one attempt.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
-    /// The destination has the events.
-    Accepted,
-    /// The destination has the events, and had them before this attempt.
-    Duplicate,
-    /// The destination has the events except so many, which it does not want again, and why. None: that is known.
-    Partial(u64, Option<String>),
-    /// Another attempt can succeed, and the pause that the destination asks for.
-    Later(String, Option<Duration>),
-    /// Nothing can succeed until an operator corrects something, here or there: a key, a name, a permission. It is tried again.
-    Blocked(String),
-    /// The request is too large, smaller ones can succeed.
-    TooLarge(String),
-    /// No other attempt can succeed, in the destination's words.
-    Refused(String),
-}
-
 /// How requests are sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pace {
@@ -98,6 +81,19 @@ pub(crate) struct Pace {
     pub(crate) request_timeout: Duration,
     /// The pause after the first failed attempt, and the longest one.
     pub(crate) retry: RangeInclusive<Duration>,
+    /// The longest pause that a destination can ask for, and the longest one after a refusal.
+    pub(crate) max_retry_delay: Duration,
+}
+
+impl Pace {
+    /// The answer of a destination that has not answered in time.
+    fn late(&self) -> Answer {
+        Answer::Away(format!("no response within {:?}", self.request_timeout), None)
+    }
+
+    fn pauses(&self) -> Pauses {
+        Pauses::new(self.retry.clone(), self.max_retry_delay)
+    }
 }
 
 /// Sends the requests of one sink.
@@ -125,9 +121,6 @@ struct State {
     progress: Progress,
     /// The last failed attempt, if no request has been settled since.
     fault: Option<String>,
-    /// The destination takes nothing until an operator corrects something, or has not been reached since the start while
-    /// nothing else keeps the events.
-    is_blocked: bool,
     /// Each is a WARN of its own; taken by the sink.
     refusals: Vec<String>,
     contents: AllContents,
@@ -159,20 +152,12 @@ impl Forwarder {
         let last_resumed = store.last_number();
         let mut contents = AllContents::default();
         contents.gone(0..0, LossCause::Removed, shed);
-        let state = State {
-            store,
-            progress,
-            fault: None,
-            is_blocked: false,
-            refusals: Vec::new(),
-            contents,
-            is_shedding: false,
-        };
+        let state = State { store, progress, fault: None, refusals: Vec::new(), contents, is_shedding: false };
         let (appended, changed) = (Notify::new(), Notify::new());
         let shared = Shared { state: Mutex::new(state), appended, changed, status, last_resumed };
         shared.publish(&shared.state());
         let shared = Arc::new(shared);
-        let sending = tokio::spawn(send_all(shared.clone(), pace, Arc::new(destination))).abort_handle();
+        let sending = tokio::spawn(run(shared.clone(), pace, destination)).abort_handle();
         Forwarder { shared, sending }
     }
 
@@ -283,13 +268,15 @@ impl Shared {
     fn publish(&self, state: &State) {
         let (requests, bytes) = state.store.size();
         let (events, oldest) = (state.store.waiting(), state.store.oldest());
-        let (retries, fault) = (state.progress.retries, &state.fault);
+        let retries = state.progress.retries;
         self.status.update(|status| {
-            status.is_blocked = state.is_blocked;
             status.is_spooled = matches!(state.store, Store::Spool(..));
             (status.requests, status.events, status.bytes) = (requests, events, bytes);
             (status.oldest, status.retries) = (oldest, retries);
-            status.fault.clone_from(fault);
+            // That of an attempt stays until the destination is ready again.
+            if status.destination == DestinationState::Ready {
+                status.fault.clone_from(&state.fault);
+            }
         });
     }
 
@@ -331,25 +318,38 @@ impl Shared {
         state.progress.duplicates += settled.duplicates;
         state.progress.uncertain_duplicates += settled.uncertain_duplicates;
         state.contents.settled(settled.number, settled.failed);
-        (state.fault, state.is_blocked) = (None, false);
+        state.fault = None;
         self.publish(&state);
         drop(state);
+        self.status.note_ready();
         self.changed.notify_waiters();
     }
 
     fn note_prepared(&self) {
-        let mut state = self.state();
-        (state.fault, state.is_blocked) = (None, false);
-        self.publish(&state);
+        self.state().fault = None;
+        self.status.note_ready();
     }
 
-    fn note_fault(&self, why: String, is_blocked: bool) {
+    fn note_outage(&self, destination: DestinationState, why: String, pause: Duration) {
         let mut state = self.state();
         state.progress.retries += 1;
-        (state.fault, state.is_blocked) = (Some(why), is_blocked);
+        state.fault = Some(why.clone());
         self.publish(&state);
         drop(state);
+        self.status.note_outage(destination, why, pause);
         self.changed.notify_waiters();
+    }
+
+    /// An attempt has failed; waits until the next one.
+    async fn wait_after(&self, destination: DestinationState, why: String, pause: Pause<'_>) {
+        let back = self.status.back();
+        let (back, again) = (back.notified(), self.status.asked_again());
+        self.note_outage(destination, why, pause.time);
+        tokio::select! {
+            () = sleep(pause.time) => {}
+            () = again => {}
+            () = back, if !*pause.was_ended => *pause.was_ended = true,
+        }
     }
 
     fn note_refusal(&self, request: &Request, why: &str) {
@@ -362,12 +362,42 @@ impl Shared {
     }
 }
 
-/// Sends requests until the task is aborted.
-async fn send_all<D: Destination>(shared: Arc<Shared>, pace: Pace, destination: Arc<D>) {
-    prepare(&shared, &pace, &*destination).await;
-    let mut in_flight = JoinSet::new();
+/// The pause after an attempt that failed.
+struct Pause<'a> {
+    time: Duration,
+    /// A pause of the same request was ended because the destination took another one. If this one fails nevertheless, it is not
+    /// because the destination was away.
+    was_ended: &'a mut bool,
+}
+
+/// Sends requests and keeps the store tidy until the task is aborted.
+async fn run<D: Destination>(shared: Arc<Shared>, pace: Pace, destination: D) {
+    let sending = async {
+        prepare(&shared, &pace, &destination).await;
+        send_all(&shared, &pace, Arc::new(destination)).await;
+    };
+    tokio::select! { () = sending => {}, () = tick(&shared) => {} }
+}
+
+/// Does the periodic work.
+async fn tick(shared: &Shared) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let mut state = shared.state();
+        if let Err(error) = state.store.tidy() {
+            state.fault = Some(error.to_string());
+        }
+        shared.publish(&state);
+        drop(state);
+        shared.status.log();
+    }
+}
+
+/// Sends requests.
+async fn send_all<D: Destination>(shared: &Arc<Shared>, pace: &Pace, destination: Arc<D>) {
+    let mut in_flight = JoinSet::new();
     loop {
         while in_flight.len() < pace.max_in_flight
             && let Some((number, request)) = shared.take()
@@ -382,30 +412,23 @@ async fn send_all<D: Destination>(shared: Arc<Shared>, pace: Pace, destination: 
                 }
             }
             () = shared.appended.notified() => {}
-            _ = ticks.tick() => {
-                let mut state = shared.state();
-                if let Err(error) = state.store.tidy() {
-                    state.fault = Some(error.to_string());
-                }
-                shared.publish(&state);
-            }
+            // After a fault of the store.
+            () = sleep(TICK) => {}
         }
     }
 }
 
 /// Waits until the destination is ready.
 async fn prepare(shared: &Shared, pace: &Pace, destination: &impl Destination) {
-    let mut backoff = Backoff::new(pace.retry.clone());
-    let is_spooled = matches!(shared.state().store, Store::Spool(..));
+    let (mut pauses, mut was_ended) = (pace.pauses(), false);
     loop {
-        let (why, is_blocked) = match timeout(pace.request_timeout, destination.prepare()).await {
-            Ok(Answer::Later(why, _)) => (why, !is_spooled),
-            Ok(Answer::Blocked(why)) => (why, true),
-            Ok(_) => return shared.note_prepared(),
-            Err(_) => (format!("no response within {:?}", pace.request_timeout), !is_spooled),
+        let answer = timeout(pace.request_timeout, destination.prepare()).await;
+        let (state, why, time) = match answer.unwrap_or_else(|_| pace.late()) {
+            Answer::Away(why, asked) => (DestinationState::Away, why, pauses.away(asked)),
+            Answer::Refusing(why) => (DestinationState::Refusing, why, pauses.refusing()),
+            _ => return shared.note_prepared(),
         };
-        shared.note_fault(why, is_blocked);
-        sleep(backoff.next()).await;
+        shared.wait_after(state, why, Pause { time, was_ended: &mut was_ended }).await;
     }
 }
 
@@ -421,14 +444,13 @@ async fn deliver<D: Destination>(
     let mut parts = vec![request];
     while let Some(part) = parts.pop() {
         let mut is_first_attempt = number > shared.last_resumed;
-        let mut backoff = Backoff::new(pace.retry.clone());
+        let (mut pauses, mut was_ended) = (pace.pauses(), false);
         loop {
             let began = Instant::now();
             let answer = timeout(pace.request_timeout, destination.send(&part)).await;
             shared.status.attempted(began.elapsed());
-            let late = || Answer::Later(format!("no response within {:?}", pace.request_timeout), None);
             let is_first = std::mem::take(&mut is_first_attempt);
-            let (why, is_too_large) = match answer.unwrap_or_else(|_| late()) {
+            let (why, is_too_large) = match answer.unwrap_or_else(|_| pace.late()) {
                 Answer::Accepted => {
                     settled.written += u64::from(part.events);
                     break;
@@ -446,19 +468,18 @@ async fn deliver<D: Destination>(
                     shared.state().refusals.extend(why);
                     break;
                 }
-                Answer::Blocked(why) => {
-                    shared.note_fault(why, true);
-                    sleep(backoff.next()).await;
+                Answer::Refusing(why) => {
+                    let pause = Pause { time: pauses.refusing(), was_ended: &mut was_ended };
+                    shared.wait_after(DestinationState::Refusing, why, pause).await;
                     continue;
                 }
-                Answer::Later(why, after) => {
-                    shared.note_fault(why, false);
-                    let pause = backoff.next().max(after.unwrap_or_default().min(LONGEST_PAUSE));
-                    sleep(pause).await;
+                Answer::Away(why, asked) => {
+                    let pause = Pause { time: pauses.away(asked), was_ended: &mut was_ended };
+                    shared.wait_after(DestinationState::Away, why, pause).await;
                     continue;
                 }
                 Answer::TooLarge(why) => (why, true),
-                Answer::Refused(why) => (why, false),
+                Answer::Bad(why) => (why, false),
             };
             match Some(&part).filter(|_| is_too_large).and_then(|part| destination.split(part)) {
                 // The first part is sent first.

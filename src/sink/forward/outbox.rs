@@ -55,8 +55,6 @@ pub(crate) struct Outbox {
     given_up: u64,
     /// Reports what the destination refuses.
     refused: LogThrottle,
-    /// Reports that the destination takes nothing until an operator acts.
-    blocked: LogThrottle,
 }
 
 impl Outbox {
@@ -64,7 +62,7 @@ impl Outbox {
     pub(crate) fn new(sink: &str, endpoint: String, spool: Option<SpoolOptions>, pace: Pace) -> Outbox {
         Outbox {
             sink: sink.to_owned(),
-            status: Arc::default(),
+            status: Arc::new(RemoteStatus::new(sink, &endpoint)),
             own: Arc::new(Origin::new(OWN_PROTOCOL, sink.into(), endpoint.as_str().into(), 0)),
             next: Contents::default(),
             endpoint,
@@ -77,7 +75,6 @@ impl Outbox {
             held: 0,
             given_up: 0,
             refused: LogThrottle::new(),
-            blocked: LogThrottle::new(),
         }
     }
 
@@ -207,7 +204,6 @@ impl Outbox {
     /// As for [`Outbox::sync`].
     pub(crate) fn tick(&mut self) -> Result<(), SinkError> {
         self.log_refusals();
-        self.log_block();
         if self.unsynced.is_empty() {
             return self.sync_by(|forwarder| forwarder.sync_waiting(UNSYNCED_TIME));
         }
@@ -270,17 +266,6 @@ impl Outbox {
     /// A fault of the sink that another attempt can end.
     pub(crate) fn fault(&self, action: &str, source: io::Error) -> SinkError {
         SinkError::Retry(SinkFault { action: format!("{action} {}", self.endpoint), source })
-    }
-
-    fn log_block(&self) {
-        let state = self.status.state();
-        if state.is_blocked
-            && let Some(why) = state.fault
-            && let Some(suppressed) = self.blocked.permit()
-        {
-            let (sink, events) = (&self.sink, state.events);
-            warn!(sink, waiting = events, error = why, suppressed, "the destination takes no events; trying again");
-        }
     }
 
     fn log_refusals(&self) {

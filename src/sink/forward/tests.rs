@@ -69,7 +69,8 @@ impl Destination for Peer {
 
 fn pace(max_in_flight: usize) -> Pace {
     let retry = Duration::from_millis(100)..=Duration::from_secs(30);
-    Pace { max_in_flight, request_timeout: Duration::from_secs(5), retry }
+    let max_retry_delay = Duration::from_secs(300);
+    Pace { max_in_flight, request_timeout: Duration::from_secs(5), retry, max_retry_delay }
 }
 
 fn start(store: Store, pace: Pace, peer: Peer) -> Forwarder {
@@ -106,7 +107,7 @@ async fn requests_are_sent_in_order_with_a_limit_of_those_in_flight() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_attempt_is_repeated_with_the_same_id_after_the_pause_that_the_peer_asks_for() {
     let peer = Peer::default();
-    let later = |after| Answer::Later("busy".into(), after);
+    let later = |after| Answer::Away("busy".into(), after);
     peer.state().answers = vec![later(Some(Duration::from_secs(77))), later(None)];
     let forwarder = start(Store::memory(), pace(1), peer.clone());
     append(&forwarder, &[&[1]]);
@@ -119,10 +120,51 @@ async fn a_failed_attempt_is_repeated_with_the_same_id_after_the_pause_that_the_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reload_ends_every_pause_and_none_that_a_destination_asks_for_is_longer_than_the_longest() {
+    let years = Duration::from_secs(315_360_000);
+    for answer in [Answer::Away("busy".into(), Some(years)), Answer::Refusing("who are you".into())] {
+        let peer = Peer::default();
+        peer.state().answers = vec![answer.clone(); 2];
+        let status = Arc::<RemoteStatus>::default();
+        let forwarder = Forwarder::start(Store::memory(), pace(1), peer.clone(), status.clone());
+        append(&forwarder, &[&[1]]);
+        assert!(!forwarder.settled_within(Duration::from_secs(10)).await);
+        let expected = match answer {
+            Answer::Away(..) => DestinationState::Away,
+            _ => DestinationState::Refusing,
+        };
+        assert_eq!(status.state().destination, expected);
+        assert!(status.state().to_string().contains("; the next attempt is in "), "{}", status.state());
+        assert_eq!(peer.state().attempts.values().sum::<u32>(), 1);
+        status.try_again();
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(peer.state().attempts.values().sum::<u32>(), 2);
+        assert!(forwarder.settled_within(Duration::from_secs(301)).await);
+        assert_eq!(status.state().destination, DestinationState::Ready);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_accepted_request_ends_the_pauses_of_the_others_once() {
+    let peer = Peer::default();
+    let away = |seconds| Answer::Away("away".into(), Some(Duration::from_secs(seconds)));
+    // The first request is to wait for five minutes, the second for one second; later the first is away once more.
+    peer.state().answers = vec![away(200), Answer::Accepted, away(1), away(300)];
+    let forwarder = start(Store::memory(), pace(2), peer.clone());
+    append(&forwarder, &[&[1], &[2]]);
+    assert!(!forwarder.settled_within(Duration::from_secs(3)).await);
+    assert_eq!(peer.numbers(), [2]);
+    append(&forwarder, &[&[3]]);
+    assert!(!forwarder.settled_within(Duration::from_secs(100)).await, "it is not sent with each accepted request");
+    assert!(forwarder.settled_within(Duration::from_secs(200)).await);
+    assert_eq!(peer.numbers(), [2, 3, 1]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_that_is_too_large_is_divided_and_a_refused_part_fails_alone() {
     let peer = Peer::default();
     peer.state().largest = Some(2);
-    peer.state().answers = vec![Answer::Accepted, Answer::Refused("no such table".into()), Answer::Accepted];
+    peer.state().answers = vec![Answer::Accepted, Answer::Bad("no such table".into()), Answer::Accepted];
     let forwarder = start(Store::memory(), pace(1), peer.clone());
     append(&forwarder, &[&[1, 2, 3, 4, 5, 6], &[7]]);
     assert!(forwarder.settled_within(LONG).await);
@@ -136,7 +178,7 @@ async fn a_request_that_is_too_large_is_divided_and_a_refused_part_fails_alone()
 async fn a_spool_is_sent_by_the_next_process_and_each_event_is_in_one_of_the_sums() {
     let directory = tempfile::tempdir().unwrap();
     let peer = Peer::default();
-    peer.state().answers = vec![Answer::Later("away".into(), None); 1000];
+    peer.state().answers = vec![Answer::Away("away".into(), None); 1000];
     let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(2), peer.clone());
     append(&forwarder, &[&[1, 2], &[3], &[4, 5, 6]]);
     forwarder.sync().unwrap();
@@ -158,7 +200,7 @@ async fn a_spool_is_sent_by_the_next_process_and_each_event_is_in_one_of_the_sum
 async fn events_that_the_destination_had_before_are_counted_by_whether_they_can_be_of_an_attempt_before() {
     let directory = tempfile::tempdir().unwrap();
     let peer = Peer::default();
-    let away = || Answer::Later("away".into(), None);
+    let away = || Answer::Away("away".into(), None);
     peer.state().answers = vec![Answer::Accepted, Answer::Duplicate, away(), Answer::Duplicate];
     let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(1), peer.clone());
     append(&forwarder, &[&[1], &[2, 3], &[4]]);
@@ -187,7 +229,7 @@ async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
     {
         let directory = tempfile::tempdir().unwrap();
         let peer = Peer::default();
-        peer.state().answers = vec![Answer::Later("away".into(), None)];
+        peer.state().answers = vec![Answer::Away("away".into(), None)];
         let forwarder = start(spool(directory.path(), 1000, when_full), pace(1), peer.clone());
         let mut results = Vec::new();
         for number in 1..=30 {

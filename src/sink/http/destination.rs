@@ -3,8 +3,8 @@
 use std::io;
 
 use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::Uri;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use hyper::{StatusCode, Uri};
 
 use super::options::Options;
 use crate::sink::forward::client::{self, HttpClient, MAX_RESPONSE_BYTES, describe, retry_after, shown};
@@ -44,7 +44,7 @@ impl Server {
 impl Destination for Server {
     async fn send(&self, request: &Request) -> Answer {
         let mut post = hyper::Request::post(self.endpoint.clone()).body(Full::new(request.payload.clone()));
-        let Ok(post) = &mut post else { return Answer::Refused("the endpoint is not valid".into()) };
+        let Ok(post) = &mut post else { return Answer::Bad("the endpoint is not valid".into()) };
         let headers = post.headers_mut();
         headers.insert(CONTENT_TYPE, NDJSON);
         headers.extend(self.headers.clone());
@@ -57,33 +57,21 @@ impl Destination for Server {
         }
         let response = match self.client.request(std::mem::take(post)).await {
             Ok(response) => response,
-            Err(error) => return Answer::Later(describe(&error), None),
+            Err(error) => return Answer::Away(describe(&error), None),
         };
         let (head, body) = response.into_parts();
         // Read to the end, so that the connection can be used again.
         let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
-        judge(head.status, &head.headers, &body)
+        let why = format!("{} {}", head.status.as_u16(), shown(&body).trim()).trim().to_owned();
+        let pause = head.headers.get(RETRY_AFTER).and_then(retry_after);
+        Answer::of_status(head.status.as_u16(), why, pause)
     }
 
     fn split(&self, request: &Request) -> Option<[Request; 2]> {
         let compression = Compression::of(&request.payload);
         let lines = compression.decompress(&request.payload).ok()?;
         divide_lines(request, &lines, |_, part| Some(compression.compress_to(part, Vec::new()).ok()?.into()))
-    }
-}
-
-/// What a response means.
-///
-/// Only what says that this body can never be accepted is a refusal. Redirects, and the statuses of a wrong path or missing
-/// permission, are faults of a configuration, here or there: nothing is lost while an operator corrects it.
-fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
-    let why = format!("{} {}", status.as_u16(), shown(body).trim()).trim().to_owned();
-    match status.as_u16() {
-        200..=299 => Answer::Accepted,
-        413 => Answer::TooLarge(why),
-        400 | 406 | 411 | 415 | 422 => Answer::Refused(why),
-        _ => Answer::Later(why, headers.get(RETRY_AFTER).and_then(retry_after)),
     }
 }
 
@@ -95,21 +83,6 @@ mod tests {
 
     fn server() -> Server {
         Server::new(&Options::to(Uri::from_static("http://127.0.0.1:9/"))).unwrap()
-    }
-
-    #[test]
-    fn statuses_are_final_only_when_no_repeat_can_help() {
-        let answer = |status: u16| judge(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), b"no\x1b such\n");
-        for status in [200, 202, 204] {
-            assert_eq!(answer(status), Answer::Accepted);
-        }
-        for status in [400, 415, 422] {
-            assert_eq!(answer(status), Answer::Refused(format!("{status} no  such")));
-        }
-        assert_eq!(answer(413), Answer::TooLarge("413 no  such".into()));
-        for status in [301, 401, 403, 404, 408, 429, 500, 502, 503, 504] {
-            assert_eq!(answer(status), Answer::Later(format!("{status} no  such"), None));
-        }
     }
 
     #[tokio::test]

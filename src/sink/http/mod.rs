@@ -39,6 +39,7 @@ impl Http {
             max_in_flight: options.max_in_flight,
             request_timeout: options.request_timeout,
             retry: options.retry_min..=options.retry_max,
+            max_retry_delay: options.max_retry_delay,
         };
         Http {
             encoder: JsonEncoder::default(),

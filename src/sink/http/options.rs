@@ -9,7 +9,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use crate::event::MOST_BATCH_BYTES;
 use crate::options::{Bounds, LONGEST, Section};
 use crate::sink::forward::client::{ClientTls, endpoint};
-use crate::sink::forward::{Compression, SpoolOptions};
+use crate::sink::forward::{Compression, MAX_RETRY_DELAY, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 1024 * 1024;
@@ -37,6 +37,8 @@ pub struct Options {
     pub retry_min: Duration,
     /// The longest such pause. Default 30 seconds.
     pub retry_max: Duration,
+    /// The longest pause that the destination can ask for, and the longest one while it refuses everything. Default 5 minutes.
+    pub max_retry_delay: Duration,
     /// The authorities of server certificates, and a client certificate: `ca`, `cert` and `key`.
     pub tls: ClientTls,
     /// The queue on disk. Default none.
@@ -57,6 +59,7 @@ impl Options {
             request_timeout: Duration::from_secs(30),
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(30),
+            max_retry_delay: MAX_RETRY_DELAY,
             tls: ClientTls::default(),
             spool: None,
         }
@@ -79,7 +82,8 @@ impl Options {
             connect_timeout: section.duration("connect_timeout", default.connect_timeout, positive.clone()),
             request_timeout: section.duration("request_timeout", default.request_timeout, positive.clone()),
             retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
-            retry_max: section.duration("retry_max", default.retry_max, positive),
+            retry_max: section.duration("retry_max", default.retry_max, positive.clone()),
+            max_retry_delay: section.duration("max_retry_delay", default.max_retry_delay, positive),
             tls: ClientTls::read(section),
             spool: section.optional_section("spool", SpoolOptions::read),
             endpoint: default.endpoint,

@@ -100,7 +100,7 @@ impl Destination for JetStream {
 
     async fn send(&self, request: &Request) -> Answer {
         let Some(message) = Message::of(&request.payload) else {
-            return Answer::Refused("it is not a message of this sink".into());
+            return Answer::Bad("it is not a message of this sink".into());
         };
         let Opened { connection, stream } = match self.open().await {
             Ok(opened) => opened,
@@ -110,33 +110,33 @@ impl Destination for JetStream {
         if !stream.takes(&message.subject) {
             self.forget(&connection).await;
             let (taken, subject) = (stream.subjects.join(", "), &message.subject);
-            return Answer::Blocked(format!("the stream {name} takes the subjects [{taken}], and not {subject}"));
+            return Answer::Refusing(format!("the stream {name} takes the subjects [{taken}], and not {subject}"));
         }
         let headers = self.headers(message.id.as_deref().unwrap_or(&request.id), &message);
         let publish = NatsRequest::new().headers(headers).payload(message.body).timeout(Some(*request_timeout));
         let published = tokio::select! {
             published = connection.client.send_request(message.subject.clone(), publish) => published,
             () = connection.lost.cancelled() => {
-                return Answer::Later(connection.explained("the connection to the server was lost"), None);
+                return Answer::Away(connection.explained("the connection to the server was lost"), None);
             }
         };
         match published {
             Ok(reply) => judge(&reply.payload, name, &message.subject),
             Err(error) => match error.kind() {
                 RequestErrorKind::MaxPayloadExceeded => Answer::TooLarge(error.to_string()),
-                RequestErrorKind::InvalidSubject => Answer::Refused(error.to_string()),
+                RequestErrorKind::InvalidSubject => Answer::Bad(error.to_string()),
                 RequestErrorKind::NoResponders => {
                     self.forget(&connection).await;
-                    Answer::Later(format!("no stream takes {}", message.subject), None)
+                    Answer::Away(format!("no stream takes {}", message.subject), None)
                 }
                 RequestErrorKind::TimedOut => {
                     self.forget(&connection).await;
                     let fault = format!("no acknowledgement of {name} within {request_timeout:?}");
-                    Answer::Later(connection.explained(&fault), None)
+                    Answer::Away(connection.explained(&fault), None)
                 }
                 RequestErrorKind::Other => {
                     self.forget(&connection).await;
-                    Answer::Later(connection.explained(&error.to_string()), None)
+                    Answer::Away(connection.explained(&error.to_string()), None)
                 }
             },
         }
@@ -150,8 +150,8 @@ impl Destination for JetStream {
 impl From<Fault> for Answer {
     fn from(fault: Fault) -> Answer {
         match fault {
-            Fault::Later(why) => Answer::Later(why, None),
-            Fault::Blocked(why) => Answer::Blocked(why),
+            Fault::Later(why) => Answer::Away(why, None),
+            Fault::Blocked(why) => Answer::Refusing(why),
         }
     }
 }
@@ -162,20 +162,20 @@ fn judge(reply: &[u8], stream: &str, subject: &str) -> Answer {
         Ok(Reply { error: Some(ApiError { err_code, description }), .. }) => match err_code {
             code::MESSAGE_TOO_LARGE => Answer::TooLarge(description),
             code::OTHER_STREAM => {
-                Answer::Blocked(format!("another stream than {stream} takes {subject}: {description}"))
+                Answer::Refusing(format!("another stream than {stream} takes {subject}: {description}"))
             }
-            _ => Answer::Later(
+            _ => Answer::Away(
                 format!("the stream {stream} does not take messages now: {description} ({err_code})"),
                 None,
             ),
         },
         Ok(Reply { content: Some(PubAck { stream: other, .. }), .. }) if other != stream => {
-            Answer::Blocked(format!("the stream {other} has acknowledged a message for {stream}"))
+            Answer::Refusing(format!("the stream {other} has acknowledged a message for {stream}"))
         }
         Ok(Reply { content: Some(PubAck { duplicate: true, .. }), .. }) => Answer::Duplicate,
         Ok(Reply { content: Some(_), .. }) => Answer::Accepted,
         Ok(Reply { .. }) | Err(_) => {
-            Answer::Later(format!("{subject} was answered by something that is not JetStream"), None)
+            Answer::Away(format!("{subject} was answered by something that is not JetStream"), None)
         }
     }
 }
@@ -189,16 +189,16 @@ mod tests {
         let judge = |reply: &str| judge(reply.as_bytes(), "S", "a.b");
         assert_eq!(judge(r#"{"stream":"S","seq":7}"#), Answer::Accepted);
         assert_eq!(judge(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"x"}"#), Answer::Duplicate);
-        assert!(matches!(judge(r#"{"stream":"T","seq":7}"#), Answer::Blocked(_)));
+        assert!(matches!(judge(r#"{"stream":"T","seq":7}"#), Answer::Refusing(_)));
         let error = |code: u32| {
             format!(r#"{{"error":{{"code":400,"err_code":{code},"description":"why"}},"stream":"S","seq":0}}"#)
         };
         assert_eq!(judge(&error(10054)), Answer::TooLarge("why".into()));
-        assert!(matches!(judge(&error(10060)), Answer::Blocked(_)));
+        assert!(matches!(judge(&error(10060)), Answer::Refusing(_)));
         let full = "the stream S does not take messages now: why (10077)";
-        assert_eq!(judge(&error(10077)), Answer::Later(full.into(), None));
+        assert_eq!(judge(&error(10077)), Answer::Away(full.into(), None));
         for other in ["", "{}", "+OK", "[]", r#"{"stream":"S"}"#] {
-            assert!(matches!(judge(other), Answer::Later(..)), "{other}");
+            assert!(matches!(judge(other), Answer::Away(..)), "{other}");
         }
     }
 }

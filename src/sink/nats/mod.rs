@@ -60,6 +60,7 @@ impl Nats {
             // Connecting, two requests about the stream, and the message itself.
             request_timeout: options.servers.connect_timeout + 3 * options.servers.request_timeout,
             retry: options.retry_min..=options.retry_max,
+            max_retry_delay: options.max_retry_delay,
         };
         let endpoint = format!("the stream {} at {}", options.stream, options.servers.shown());
         Nats {

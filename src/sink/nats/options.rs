@@ -8,7 +8,7 @@ use super::subject;
 use crate::event::MOST_BATCH_BYTES;
 use crate::nats::{Servers, check_name};
 use crate::options::{Bounds, LONGEST, Section};
-use crate::sink::forward::SpoolOptions;
+use crate::sink::forward::{MAX_RETRY_DELAY, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
@@ -52,6 +52,8 @@ pub struct Options {
     pub retry_min: Duration,
     /// The longest such pause. Default 5 seconds.
     pub retry_max: Duration,
+    /// The longest pause while something is wrong that an operator must correct. Default 5 minutes.
+    pub max_retry_delay: Duration,
     /// The queue on disk. Default none.
     pub spool: Option<SpoolOptions>,
 }
@@ -76,6 +78,7 @@ impl Options {
             max_in_flight: 16,
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(5),
+            max_retry_delay: MAX_RETRY_DELAY,
             spool: None,
         }
     }
@@ -100,7 +103,8 @@ impl Options {
             compress_above: section.size("compress_above", default.compress_above, 0..=16 << 20),
             max_in_flight: section.count("max_in_flight", default.max_in_flight, 1..=256),
             retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
-            retry_max: section.duration("retry_max", default.retry_max, positive),
+            retry_max: section.duration("retry_max", default.retry_max, positive.clone()),
+            max_retry_delay: section.duration("max_retry_delay", default.max_retry_delay, positive),
             spool: section.optional_section("spool", SpoolOptions::read),
         };
         options.check(section);

@@ -14,12 +14,12 @@ use tracing::{info, warn};
 
 use super::encode::Signal;
 use super::options::{Options, Protocol};
-use super::payload::{Payload, events_of, split};
+use super::payload::{HEAD_BYTES, Payload, events_of, split, store};
 use super::response::{Meaning, of_grpc, of_http};
 use crate::sink::forward::client::{self, HttpClient, MAX_RESPONSE_BYTES, describe};
 use crate::sink::forward::{Answer, Compression, Destination, Request};
 
-/// How often a signal that the receiver does not take is tried again.
+/// How often profiles are tried again that the receiver does not take.
 const TRY_AGAIN: Duration = Duration::from_secs(300);
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("tributary/", env!("CARGO_PKG_VERSION")));
@@ -32,26 +32,26 @@ pub(super) struct Receiver {
     protocol: Protocol,
     headers: HeaderMap,
     client: HttpClient,
-    off: SignalsOff,
+    off: ProfilesOff,
+    /// A receiver of other signals need not take profiles: the configuration does not ask for them.
+    are_profiles_optional: bool,
     /// Requests with heap dumps that were not taken.
     refused_heaps: Arc<AtomicU64>,
 }
 
-/// The signals that a receiver does not take, until when. A clone is the same.
+/// Until when no profiles are sent, because the receiver does not take them. A clone is the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SignalsOff(Arc<[Mutex<Option<Instant>>; 4]>);
+pub(super) struct ProfilesOff(Arc<Mutex<Option<Instant>>>);
 
-impl SignalsOff {
-    fn of(&self, signal: Signal) -> MutexGuard<'_, Option<Instant>> {
-        self.0[signal.index()].lock().unwrap_or_else(PoisonError::into_inner)
+impl ProfilesOff {
+    fn until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Each signal is tried again with its next request.
+    /// Profiles are tried again with their next request.
     pub(super) fn try_again(&self) {
-        for signal in Signal::ALL {
-            if let Some(until) = &mut *self.of(signal) {
-                *until = Instant::now();
-            }
+        if let Some(until) = &mut *self.until() {
+            *until = Instant::now();
         }
     }
 }
@@ -64,7 +64,7 @@ impl Receiver {
     pub(super) fn new(
         sink: &str,
         options: &Options,
-        off: SignalsOff,
+        off: ProfilesOff,
         refused_heaps: Arc<AtomicU64>,
     ) -> io::Result<Receiver> {
         let version = match options.protocol {
@@ -80,6 +80,7 @@ impl Receiver {
             protocol: options.protocol,
             headers,
             off,
+            are_profiles_optional: options.signals.is_empty(),
             refused_heaps,
         })
     }
@@ -89,20 +90,20 @@ impl Receiver {
             Protocol::Grpc => self.grpc_request(payload),
             Protocol::Http => self.http_request(payload),
         };
-        let later = |why: String| Meaning::Answer(Answer::Later(why, None));
+        let away = |why: String| Meaning::Answer(Answer::Away(why, None));
         let Some(post) = post else {
-            return Meaning::Answer(Answer::Refused("the endpoint is not valid".to_owned()));
+            return Meaning::Answer(Answer::Bad("the endpoint is not valid".to_owned()));
         };
         let response: Response<_> = match self.client.request(post).await {
             Ok(response) => response,
-            Err(error) => return later(describe(&error)),
+            Err(error) => return away(describe(&error)),
         };
         let (head, body) = response.into_parts();
         // Read to the end, so that the connection can be used again.
         let collected = match (Limited::new(body, MAX_RESPONSE_BYTES).collect().await, self.protocol) {
             (Ok(collected), _) => collected,
             // The status of gRPC comes last.
-            (Err(error), Protocol::Grpc) => return later(format!("the response ended early: {error}")),
+            (Err(error), Protocol::Grpc) => return away(format!("the response ended early: {error}")),
             (Err(_), Protocol::Http) => return of_http(head.status, &head.headers, b""),
         };
         let trailers = collected.trailers().cloned();
@@ -133,12 +134,7 @@ impl Receiver {
     }
 
     fn http_request(&self, payload: &Payload) -> Option<hyper::Request<Full<Bytes>>> {
-        let path = match payload.signal {
-            Signal::Logs => "/v1/logs",
-            Signal::Traces => "/v1/traces",
-            Signal::Metrics => "/v1/metrics",
-            Signal::Profiles => "/v1development/profiles",
-        };
+        let path = payload.signal.path();
         let uri = self.uri(&format!("{}{path}", self.endpoint.path().trim_end_matches('/')))?;
         let mut post = hyper::Request::post(uri).body(Full::new(payload.message())).ok()?;
         let headers = post.headers_mut();
@@ -157,29 +153,42 @@ impl Receiver {
     }
 
     fn is_off(&self, signal: Signal) -> bool {
-        self.off.of(signal).is_some_and(|until| Instant::now() < until)
+        signal == Signal::Profiles && self.off.until().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Notes whether the receiver takes a signal, and logs when that changes.
-    fn note(&self, signal: Signal, refusal: Option<&str>) {
+    /// Notes whether the receiver takes profiles, and logs when that changes.
+    fn note_profiles(&self, refusal: Option<&str>) {
         let until = refusal.map(|_| Instant::now() + TRY_AGAIN);
-        let before = std::mem::replace(&mut *self.off.of(signal), until);
-        let (sink, endpoint, signal) = (&self.sink, &self.endpoint, signal.as_str());
+        let before = std::mem::replace(&mut *self.off.until(), until);
+        let (sink, endpoint) = (&self.sink, &self.endpoint);
         match (before, refusal) {
             (None, Some(answer)) => warn!(
-                sink, %endpoint, signal, answer,
-                "the receiver does not take this signal; its events count as failed; trying again every 5 minutes"
+                sink, %endpoint, answer,
+                "the receiver takes no profiles, so none are sent, and their events count as failed; trying again every 5 minutes; `signals` without \"profiles\" leaves them out"
             ),
-            (Some(_), None) => info!(sink, %endpoint, signal, "the receiver takes this signal now"),
+            (Some(_), None) => info!(sink, %endpoint, "the receiver takes profiles now"),
             _ => {}
         }
+    }
+
+    /// Whether the receiver takes another signal than profiles: an empty request.
+    async fn takes_other_signals(&self) -> bool {
+        for signal in [Signal::Logs, Signal::Traces, Signal::Metrics] {
+            let empty = store(signal, Compression::None, vec![0; HEAD_BYTES].into()).ok();
+            let Some(payload) = empty.and_then(|empty| Payload::of(&empty)) else { continue };
+            let meaning = self.attempt(&payload).await;
+            if matches!(meaning, Meaning::Answer(Answer::Accepted | Answer::Partial(..))) {
+                return true;
+            }
+        }
+        false
     }
 }
 
 impl Destination for Receiver {
     async fn send(&self, request: &Request) -> Answer {
         let Some(payload) = Payload::of(&request.payload) else {
-            return Answer::Refused("the stored request is not of this version".to_owned());
+            return Answer::Bad("the stored request is not of this version".to_owned());
         };
         let all = u64::from(request.events);
         // A request with heap dumps has no events that count.
@@ -191,15 +200,20 @@ impl Destination for Receiver {
         }
         match self.attempt(&payload).await {
             Meaning::NoSignal(why) => {
-                self.note(payload.signal, Some(&why));
+                let is_optional = self.are_profiles_optional && payload.signal == Signal::Profiles;
+                if !is_optional || !self.takes_other_signals().await {
+                    return Answer::Refusing(why);
+                }
+                self.note_profiles(Some(&why));
                 note_heap(true);
                 Answer::Partial(all, None)
             }
             Meaning::Answer(answer) => {
-                if matches!(answer, Answer::Accepted | Answer::Partial(..)) {
-                    self.note(payload.signal, None);
+                let is_taken = matches!(answer, Answer::Accepted | Answer::Partial(..));
+                if is_taken && payload.signal == Signal::Profiles {
+                    self.note_profiles(None);
                 }
-                note_heap(matches!(answer, Answer::Refused(_) | Answer::Partial(1.., _)));
+                note_heap(matches!(answer, Answer::Bad(_) | Answer::Partial(1.., _)));
                 match answer {
                     Answer::Partial(rejected, why) => {
                         Answer::Partial(events_of(&payload, request.events, rejected), why)

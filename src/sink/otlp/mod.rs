@@ -28,7 +28,7 @@ use crate::log_throttle::LogThrottle;
 
 pub use super::forward::client::ClientTls;
 pub use super::forward::{Compression, SpoolOptions, WhenFull};
-use destination::{Receiver, SignalsOff};
+use destination::{ProfilesOff, Receiver};
 pub use encode::{Body, Encoder, ExportRequest, Signal};
 pub use options::{Options, Protocol};
 use payload::HEAD_BYTES;
@@ -47,7 +47,7 @@ pub struct Otlp {
     /// No batch follows.
     is_finishing: bool,
     outbox: Outbox,
-    signals_off: SignalsOff,
+    profiles_off: ProfilesOff,
     /// Requests with heap dumps that the receiver did not take.
     refused_heaps: Arc<AtomicU64>,
     /// Events that are larger than a request may be, and those that are not reported yet.
@@ -64,9 +64,10 @@ impl Otlp {
             max_in_flight: options.max_in_flight,
             request_timeout: options.timeout,
             retry: options.retry_min..=options.retry_max,
+            max_retry_delay: options.max_retry_delay,
         };
         let mut encoder = Encoder::new(options.max_request_bytes, options.origin, HEAD_BYTES);
-        encoder.set_heap_profiles(options.signals.contains(&Signal::Profiles), options.summed_heaps.clone());
+        encoder.set_heap_profiles(options.sends(Signal::Profiles), options.summed_heaps.clone());
         Otlp {
             name: name.to_owned(),
             encoder,
@@ -75,7 +76,7 @@ impl Otlp {
             is_awaited: false,
             is_finishing: false,
             outbox: Outbox::new(name, options.endpoint.to_string(), options.spool.clone(), pace),
-            signals_off: SignalsOff::default(),
+            profiles_off: ProfilesOff::default(),
             refused_heaps: Arc::default(),
             too_large: 0,
             lost: Vec::new(),
@@ -86,10 +87,10 @@ impl Otlp {
 
     /// Starts to send, on the first call that succeeds.
     fn start(&mut self) -> Result<(), SinkError> {
-        let Otlp { options, name, outbox, signals_off, refused_heaps, .. } = self;
+        let Otlp { options, name, outbox, profiles_off, refused_heaps, .. } = self;
         let fault =
             |source: io::Error| SinkFault { action: format!("prepare requests to {}", options.endpoint), source };
-        outbox.start(|| Receiver::new(name, options, signals_off.clone(), refused_heaps.clone()).map_err(fault))
+        outbox.start(|| Receiver::new(name, options, profiles_off.clone(), refused_heaps.clone()).map_err(fault))
     }
 
     fn is_due(&self, since: Option<Instant>) -> bool {
@@ -193,7 +194,7 @@ impl Sink for Otlp {
     }
 
     fn reopen(&mut self) {
-        self.signals_off.try_again();
+        self.profiles_off.try_again();
     }
 
     fn is_queue_open(&self) -> bool {

@@ -11,7 +11,7 @@ use crate::event::{Kind, MOST_BATCH_BYTES};
 use crate::options::{Bounds, LONGEST, Secret, Section};
 use crate::sink::Kinds;
 use crate::sink::forward::client::{ClientTls, endpoint};
-use crate::sink::forward::{Compression, SpoolOptions};
+use crate::sink::forward::{Compression, MAX_RETRY_DELAY, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
@@ -41,7 +41,7 @@ pub struct Options {
     pub headers: Vec<(String, Secret)>,
     /// The TLS options of `https`.
     pub tls: ClientTls,
-    /// The signals that are sent. Default all.
+    /// The signals that are sent. None, as by default: all, but profiles only to a receiver that takes them.
     pub signals: Vec<Signal>,
     /// The length of a request before compression, at most. Default 3 MiB; most receivers take 4 MiB.
     pub max_request_bytes: usize,
@@ -55,6 +55,8 @@ pub struct Options {
     pub retry_min: Duration,
     /// The longest such pause. Default 30 seconds.
     pub retry_max: Duration,
+    /// The longest pause that the destination can ask for, and the longest one while it refuses everything. Default 5 minutes.
+    pub max_retry_delay: Duration,
     /// Whether events carry where they came from. Default yes.
     pub origin: bool,
     /// The queue on disk. Default none.
@@ -96,13 +98,14 @@ impl Options {
             compression: Compression::Gzip,
             headers: Vec::new(),
             tls: ClientTls::default(),
-            signals: Signal::ALL.to_vec(),
+            signals: Vec::new(),
             max_request_bytes: 3 << 20,
             max_request_delay: Duration::from_secs(1),
             max_in_flight: 4,
             timeout: Duration::from_secs(10),
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(30),
+            max_retry_delay: MAX_RETRY_DELAY,
             origin: true,
             spool: None,
             summed_heaps: Vec::new(),
@@ -125,33 +128,54 @@ impl Options {
                 server_name: section.optional_text("server_name"),
                 ..ClientTls::read(section)
             }),
-            signals: match section.choices("signals", &Signal::ALL.map(|signal| (signal.as_str(), signal))) {
-                signals if signals.is_empty() => default.signals,
-                signals => signals,
-            },
+            signals: section.choices("signals", &Signal::ALL.map(|signal| (signal.as_str(), signal))),
             max_request_bytes: section.size("max_request_bytes", default.max_request_bytes, 4 << 10..=64 << 20),
             max_request_delay: section.duration("max_request_delay", default.max_request_delay, positive.clone()),
             max_in_flight: section.count("max_in_flight", default.max_in_flight, 1..=256),
             timeout: section.duration("timeout", default.timeout, positive.clone()),
             retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
-            retry_max: section.duration("retry_max", default.retry_max, positive),
+            retry_max: section.duration("retry_max", default.retry_max, positive.clone()),
+            max_retry_delay: section.duration("max_retry_delay", default.max_retry_delay, positive),
             origin: section.bool("origin", default.origin),
             spool: section.optional_section("spool", SpoolOptions::read),
             endpoint: default.endpoint,
             summed_heaps: default.summed_heaps,
         };
         section.check_retry(options.retry_min, options.retry_max);
-        if options.protocol == Protocol::Grpc && !matches!(options.endpoint.path(), "" | "/") {
+        options.check_path(section);
+        options
+    }
+
+    /// Reports a path that gRPC does not have, or that the sink appends itself.
+    fn check_path(&self, section: &mut Section<'_>) {
+        let path = self.endpoint.path().trim_end_matches('/');
+        let of_signal = Signal::ALL.into_iter().find_map(|signal| Some((signal, path.strip_suffix(signal.path())?)));
+        if let Some((signal, before)) = of_signal {
+            let (scheme, authority) = (self.endpoint.scheme_str(), self.endpoint.authority());
+            let endpoint = format!("{}://{}{before}", scheme.unwrap_or("http"), authority.map_or("", |of| of.as_str()));
+            let help = match self.protocol {
+                Protocol::Http => format!("write endpoint = \"{endpoint}\""),
+                Protocol::Grpc => format!(
+                    "write endpoint = \"{endpoint}\" and protocol = \"http/protobuf\", or the address of gRPC without a path"
+                ),
+            };
+            let why = format!("ends in {}, which is appended for each signal", signal.path());
+            section.error("endpoint", why, Some(help));
+        } else if self.protocol == Protocol::Grpc && !path.is_empty() {
             let help = "remove the path, or set protocol = \"http/protobuf\"".to_owned();
             section.error("endpoint", "has a path, which gRPC does not have", Some(help));
         }
-        options
     }
 
     /// The kinds of events that the sink sends, of those that it is configured to take.
     pub fn kinds(&self, taken: Kinds) -> Kinds {
-        let is_sent = |kind: &Kind| taken.contains(*kind) && self.signals.contains(&Signal::of(*kind));
+        let is_sent = |kind: &Kind| taken.contains(*kind) && self.sends(Signal::of(*kind));
         Kind::ALL.into_iter().filter(is_sent).collect()
+    }
+
+    /// Whether events of this signal are sent.
+    pub(super) fn sends(&self, signal: Signal) -> bool {
+        self.signals.is_empty() || self.signals.contains(&signal)
     }
 
     /// The headers of each request. Files and the environment are read.

@@ -8,6 +8,7 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use crate::codec::base64;
 use crate::codec::protobuf::{Fields, Value, bytes_of, varint_of};
 use crate::sink::forward::Answer;
+use crate::sink::forward::answer::grpc;
 use crate::sink::forward::client::{retry_after, shown};
 
 /// What a receiver means by its answer.
@@ -17,18 +18,6 @@ pub(super) enum Meaning {
     /// It does not take this signal, in its words.
     NoSignal(String),
 }
-
-// Codes of gRPC: <https://grpc.io/docs/guides/status-codes/>.
-const OK: u64 = 0;
-const CANCELLED: u64 = 1;
-const INVALID_ARGUMENT: u64 = 3;
-const DEADLINE_EXCEEDED: u64 = 4;
-const RESOURCE_EXHAUSTED: u64 = 8;
-const ABORTED: u64 = 10;
-const OUT_OF_RANGE: u64 = 11;
-const UNIMPLEMENTED: u64 = 12;
-const UNAVAILABLE: u64 = 14;
-const DATA_LOSS: u64 = 15;
 
 /// The type of the detail that asks for a pause.
 const RETRY_INFO: &[u8] = b"type.googleapis.com/google.rpc.RetryInfo";
@@ -41,9 +30,9 @@ pub(super) fn of_grpc(status: StatusCode, headers: &HeaderMap, trailers: Option<
     let Some(map) = trailers.filter(has_status).or(Some(headers).filter(has_status)) else {
         return without_grpc_status(status, headers, body);
     };
-    let code = map["grpc-status"].to_str().ok().and_then(|code| code.trim().parse().ok());
+    let code: Option<u64> = map["grpc-status"].to_str().ok().and_then(|code| code.trim().parse().ok());
     let text = map.get("grpc-message").map(|text| percent_decoded(text.as_bytes())).unwrap_or_default();
-    if code == Some(OK) {
+    if code == Some(grpc::OK) {
         // A message of a response has five bytes in front of it.
         return Meaning::Answer(accepted(body.get(5..)));
     }
@@ -53,25 +42,26 @@ pub(super) fn of_grpc(status: StatusCode, headers: &HeaderMap, trailers: Option<
     };
     let pause = map.get("grpc-status-details-bin").and_then(pause_of_details);
     Meaning::Answer(match code {
-        Some(UNIMPLEMENTED) => return Meaning::NoSignal(why),
-        Some(RESOURCE_EXHAUSTED) if pause.is_some() => Answer::Later(why, pause),
-        // Some servers report a message that is too long as OUT_OF_RANGE, which otherwise can succeed later.
-        Some(RESOURCE_EXHAUSTED | INVALID_ARGUMENT | OUT_OF_RANGE) if is_about_size(&text) => Answer::TooLarge(why),
-        Some(CANCELLED | DEADLINE_EXCEEDED | ABORTED | OUT_OF_RANGE | UNAVAILABLE | DATA_LOSS) => {
-            Answer::Later(why, pause)
+        Some(grpc::UNIMPLEMENTED) => return Meaning::NoSignal(why),
+        Some(grpc::RESOURCE_EXHAUSTED) if pause.is_some() => Answer::Away(why, pause),
+        // Some servers report a message that is too long as OUT_OF_RANGE.
+        Some(grpc::RESOURCE_EXHAUSTED | grpc::INVALID_ARGUMENT | grpc::OUT_OF_RANGE) if is_about_size(&text) => {
+            Answer::TooLarge(why)
         }
-        _ => Answer::Refused(why),
+        code => Answer::of_grpc_code(code, why, pause),
     })
 }
 
-/// An answer without a status of gRPC comes from a proxy, or from a server that does not speak gRPC. Where HTTP does not say
-/// more, nothing is lost while an operator corrects the endpoint.
+/// An answer without a status of gRPC comes from a proxy, or from a server that does not speak gRPC: no judgement of a request, so
+/// nothing is lost while an operator corrects the endpoint.
 fn without_grpc_status(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Meaning {
     let why = format!("{} without a gRPC status {}", status.as_u16(), shown(body).trim()).trim().to_owned();
     match status.as_u16() {
         404 => Meaning::NoSignal(why),
-        413 => Meaning::Answer(Answer::TooLarge(why)),
-        _ => Meaning::Answer(Answer::Later(why, headers.get(RETRY_AFTER).and_then(retry_after))),
+        status => Meaning::Answer(match Answer::of_status(status, why.clone(), pause(headers)) {
+            Answer::Accepted | Answer::Bad(_) => Answer::Refusing(why),
+            other => other,
+        }),
     }
 }
 
@@ -84,11 +74,13 @@ pub(super) fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> M
     Meaning::Answer(match status.as_u16() {
         200..=299 => accepted(Some(body)),
         404 => return Meaning::NoSignal(why),
-        413 => Answer::TooLarge(why),
         400 if is_about_size(text) => Answer::TooLarge(why),
-        429 | 502 | 503 | 504 => Answer::Later(why, headers.get(RETRY_AFTER).and_then(retry_after)),
-        _ => Answer::Refused(why),
+        status => Answer::of_status(status, why, pause(headers)),
     })
+}
+
+fn pause(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER).and_then(retry_after)
 }
 
 /// The response to a request that was accepted: field 1 is `partial_success` { 1: rejected, 2: message }. The request was
@@ -173,17 +165,20 @@ mod tests {
     const DETAILS: &str = "CAgaMgoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIGCgQIBRAB";
 
     #[test]
-    fn codes_of_grpc_are_retried_divided_or_refused_as_the_specification_says() {
-        for code in ["1", "4", "10", "11", "14", "15"] {
-            assert!(matches!(grpc(code, "busy", None), Meaning::Answer(Answer::Later(_, None))), "{code}");
+    fn codes_of_grpc_follow_the_rule_and_words_about_a_size_divide_the_request() {
+        for code in ["1", "2", "4", "8", "10", "13", "14", "15", "99", "x"] {
+            assert!(matches!(grpc(code, "busy", None), Meaning::Answer(Answer::Away(_, None))), "{code}");
         }
-        for code in ["2", "3", "5", "6", "7", "8", "9", "13", "16", "99", "x"] {
-            assert!(matches!(grpc(code, "no", None), Meaning::Answer(Answer::Refused(_))), "{code}");
+        for code in ["5", "7", "9", "16"] {
+            assert!(matches!(grpc(code, "no", None), Meaning::Answer(Answer::Refusing(_))), "{code}");
+        }
+        for code in ["3", "6", "11"] {
+            assert!(matches!(grpc(code, "no", None), Meaning::Answer(Answer::Bad(_))), "{code}");
         }
         assert!(matches!(grpc("12", "unknown service", None), Meaning::NoSignal(_)));
         let pause = Some(Duration::new(5, 1));
-        assert!(matches!(grpc("8", "", Some(DETAILS)), Meaning::Answer(Answer::Later(_, of)) if of == pause));
-        assert!(matches!(grpc("14", "", Some(DETAILS)), Meaning::Answer(Answer::Later(_, of)) if of == pause));
+        assert!(matches!(grpc("8", "", Some(DETAILS)), Meaning::Answer(Answer::Away(_, of)) if of == pause));
+        assert!(matches!(grpc("14", "", Some(DETAILS)), Meaning::Answer(Answer::Away(_, of)) if of == pause));
         for (code, text) in [
             ("8", "grpc: received message larger than max (5000000 vs. 4194304)"),
             ("11", "Error, decoded message length too large: found 5 bytes, the limit is: 4 bytes"),
@@ -192,7 +187,19 @@ mod tests {
             assert!(matches!(grpc(code, text, None), Meaning::Answer(Answer::TooLarge(_))), "{text}");
         }
         let meaning = grpc("7", "a%0Ab%zz", None);
-        assert_eq!(meaning, Meaning::Answer(Answer::Refused("gRPC status 7 a b%zz".into())));
+        assert_eq!(meaning, Meaning::Answer(Answer::Refusing("gRPC status 7 a b%zz".into())));
+    }
+
+    #[test]
+    fn an_answer_that_is_no_grpc_makes_no_request_bad() {
+        let of = |status: u16| of_grpc(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), None, b"<html>");
+        for status in [200, 302, 400, 401, 403, 405, 415, 422] {
+            assert!(matches!(of(status), Meaning::Answer(Answer::Refusing(_))), "{status}");
+        }
+        for status in [408, 429, 500, 502, 503] {
+            assert!(matches!(of(status), Meaning::Answer(Answer::Away(..))), "{status}");
+        }
+        assert!(matches!(of(404), Meaning::NoSignal(_)) && matches!(of(413), Meaning::Answer(Answer::TooLarge(_))));
     }
 
     #[test]

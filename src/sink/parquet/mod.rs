@@ -56,6 +56,8 @@ static NO_UPLOADS: LogThrottle = LogThrottle::new();
 /// Writes events into Parquet files. Dropped, it stops the file that it writes; the next sink of the same path writes it again.
 #[derive(Debug)]
 pub struct Parquet {
+    /// The name of the sink.
+    name: String,
     options: Arc<Options>,
     journal: Outputs,
     /// The directories of the journal and of the files.
@@ -82,6 +84,7 @@ impl Parquet {
         let (from, to) = (journal.base().to_owned(), archive.base().to_owned());
         let status = if options.upload.is_some() { FileStatus::with_uploads() } else { FileStatus::default() };
         Ok(Parquet {
+            name: String::new(),
             journal: Outputs::new(options.journal(), journal),
             options: Arc::new(options),
             from,
@@ -94,6 +97,13 @@ impl Parquet {
             reopen: false,
             checked: None,
         })
+    }
+
+    /// The same with the name of the sink, for the log.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Parquet {
+        name.clone_into(&mut self.name);
+        self
     }
 
     fn work(&mut self, work: fn(&mut Outputs, bool) -> Result<(), SinkFault>) -> Result<(), SinkError> {
@@ -150,7 +160,7 @@ impl Parquet {
             return;
         }
         let is_again = self.uploader.take().is_some();
-        let error = match Uploader::start(upload, &self.archive, &self.from, self.status.clone()) {
+        let error = match Uploader::start(&self.name, upload, &self.archive, &self.from, self.status.clone()) {
             Ok(uploader) => {
                 self.uploader = Some(uploader);
                 is_again.then(|| "they have ended by a panic, which is a bug of tributary".to_owned())

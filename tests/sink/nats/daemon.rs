@@ -21,7 +21,7 @@ impl Site {
             "[admin]\nlisten = \"127.0.0.1:0\"\n\
              [listeners.desktops]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n\
              delivery_timeout = \"1s\"\nacknowledge = \"durable\"\n\
-             [sinks.stream]\ntype = \"nats\"\nservers = [\"{url}\"]\nretry_min = \"5ms\"\nretry_max = \"50ms\"\n\
+             [sinks.stream]\ntype = \"nats\"\nservers = [\"{url}\"]\nretry_min = \"5ms\"\nretry_max = \"50ms\"\nmax_retry_delay = \"50ms\"\n\
              {}\n{}\n",
             if sink.contains("request_timeout") { "" } else { "request_timeout = \"2s\"" },
             sink.replace("DIR", &directory.path().display().to_string())
@@ -62,8 +62,14 @@ pub(super) fn until_not_ready(daemon: &Binary, why: &str) {
     until(why, || Some(get(daemon, "/readyz")).filter(|(status, body)| *status == 503 && body.contains(why)));
 }
 
+/// Waits until the daemon, which is ready because its spool has space, says this.
+pub(super) fn until_noted(daemon: &Binary, why: &str) {
+    until(why, || Some(get(daemon, "/readyz")).filter(|(status, body)| *status == 200 && body.contains(why)));
+}
+
+/// Waits until the daemon is ready and has nothing to note.
 pub(super) fn until_ready(daemon: &Binary) {
-    until("the daemon is ready", || Some(get(daemon, "/readyz")).filter(|(status, _)| *status == 200));
+    until("the daemon is ready", || Some(get(daemon, "/readyz")).filter(|of| *of == (200, "ready\n".to_owned())));
 }
 
 /// The events in the stream are so many, and each is there once.
@@ -145,7 +151,7 @@ fn the_spool_shows_the_lines_of_messages() {
     let Some(server) = NatsServer::start() else { return };
     let site = Site::with_spool(&server.url(), "");
     let daemon = site.start();
-    until_not_ready(&daemon, "the stream TRIBUTARY does not exist; create it, or set create = true");
+    until_noted(&daemon, "the stream TRIBUTARY does not exist; create it, or set create = true");
     let events = upload(&daemon, 20, 1);
     let config = site.directory.path().join("t.toml").display().to_string();
     let shown = run(&["spool", "show", "--events", "--config", &config]);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::STREAM;
-use super::daemon::{Site, assert_once, until_not_ready, until_ready, upload};
+use super::daemon::{Site, assert_once, until_noted, until_ready, upload};
 use super::server::NatsServer;
 use crate::live::binary::until;
 use crate::tls_support::World;
@@ -36,8 +36,8 @@ fn a_stream_of_another_shape_is_reported_and_taken_when_it_is_corrected() {
         server.create(STREAM, subjects, shape);
         let site = Site::with_spool(&server.url(), "create = true");
         let daemon = site.start();
-        until_not_ready(&daemon, why);
-        daemon.until_stderr("the destination takes no events");
+        until_noted(&daemon, why);
+        daemon.until_stderr("the destination refuses what is sent");
         let events = upload(&daemon, 20, 1);
         assert_eq!(server.count(STREAM), 0);
         server.update(STREAM, correction);
@@ -54,7 +54,7 @@ fn subjects_that_the_stream_does_not_take_wait_and_the_others_do_not() {
     let daemon = site.start();
     until_ready(&daemon);
     let events = upload(&daemon, 40, 1);
-    until_not_ready(&daemon, "takes the subjects [tributary.endless.log], and not tributary.endless.");
+    until_noted(&daemon, "takes the subjects [tributary.endless.log], and not tributary.endless.");
     server.update(STREAM, json!({ "subjects": ["tributary.endless.>"] }));
     until_ready(&daemon);
     until_once(&server, events);
@@ -65,7 +65,7 @@ fn a_server_without_jetstream_is_reported() {
     let Some(server) = NatsServer::on(None, "") else { return };
     let site = Site::with_spool(&server.url(), "create = true");
     let daemon = site.start();
-    until_not_ready(&daemon, "the server does not run JetStream");
+    until_noted(&daemon, "the server does not run JetStream");
     let events = upload(&daemon, 10, 1);
     let port = server.port;
     drop(server);
@@ -86,7 +86,7 @@ fn a_deleted_stream_is_created_again_or_reported_as_configured() {
         server.delete(STREAM);
         let after = upload(&daemon, 20, 2);
         if !create {
-            until_not_ready(&daemon, "the stream TRIBUTARY does not exist");
+            until_noted(&daemon, "the stream TRIBUTARY does not exist");
             server.create(STREAM, &["tributary.>"], json!({}));
         }
         until_once(&server, after);
@@ -116,9 +116,9 @@ fn a_wrong_token_is_reported_and_a_corrected_one_is_used_without_a_restart() {
     let site = Site::with_spool(&server.url(), "create = true\ntoken_file = \"DIR/token\"");
     let token = site.directory.path().join("token");
     let daemon = site.start();
-    until_not_ready(&daemon, "cannot read");
+    until_noted(&daemon, "cannot read");
     std::fs::write(&token, "wrong\n").unwrap();
-    until_not_ready(&daemon, "does not accept the credentials: authorization violation");
+    until_noted(&daemon, "does not accept the credentials: authorization violation");
     let events = upload(&daemon, 20, 1);
     std::fs::write(&token, "right\n").unwrap();
     until_ready(&daemon);
@@ -133,7 +133,7 @@ fn a_credentials_file_that_has_none_is_reported() {
     let Some(server) = NatsServer::start() else { return };
     let site = Site::with_spool(&server.url(), "credentials_file = \"DIR/user.creds\"");
     std::fs::write(site.directory.path().join("user.creds"), "nothing\n").unwrap();
-    until_not_ready(&site.start(), "user.creds has no credentials of NATS");
+    until_noted(&site.start(), "user.creds has no credentials of NATS");
 }
 
 #[test]

@@ -29,6 +29,7 @@ fn options(server: &NatsServer) -> Options {
         create: true,
         retry_min: Duration::from_millis(5),
         retry_max: Duration::from_millis(50),
+        max_retry_delay: Duration::from_millis(50),
         ..Options::to(vec![server.url().parse().unwrap()])
     }
 }

@@ -267,6 +267,7 @@ impl Receiver {
             protocol: self.protocol,
             retry_min: millisecond,
             retry_max: millisecond * 20,
+            max_retry_delay: millisecond * 20,
             ..Options::to(endpoint)
         }
     }

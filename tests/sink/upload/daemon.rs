@@ -114,7 +114,7 @@ fn a_daemon_whose_store_is_away_ends_and_keeps_its_files_for_the_next_one() {
     store.server.ask("stop");
     let daemon = start(directory.path(), &store);
     send(&daemon, 0..10);
-    let line = daemon.until_stderr("cannot upload a file; it stays here and is tried again");
+    let line = daemon.until_stderr("the destination is away; what waits is sent when it is back");
     assert!(line.contains(&format!("s3://{BUCKET}/archive")) && !line.contains(KEY), "{line}");
     let ready = ask(&daemon, "/readyz");
     assert!(ready.starts_with("HTTP/1.1 200 ") && ready.contains("wait to be uploaded; last error: "), "{ready}");

@@ -52,6 +52,7 @@ impl Store {
             allow_http: true,
             retry_min: Duration::from_millis(10),
             retry_max: Duration::from_millis(50),
+            max_retry_delay: Duration::from_millis(50),
             settings: settings.map(|(key, value)| (key, Secret::Text(value))).to_vec(),
             ..UploadOptions::to(Url::parse(&format!("s3://{BUCKET}/archive")).unwrap())
         };

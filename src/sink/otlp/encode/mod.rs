@@ -53,6 +53,16 @@ impl Signal {
         }
     }
 
+    /// The path of its requests over HTTP, behind that of the endpoint.
+    pub fn path(self) -> &'static str {
+        match self {
+            Signal::Logs => "/v1/logs",
+            Signal::Traces => "/v1/traces",
+            Signal::Metrics => "/v1/metrics",
+            Signal::Profiles => "/v1development/profiles",
+        }
+    }
+
     /// Position in [`Signal::ALL`].
     pub fn index(self) -> usize {
         self as usize

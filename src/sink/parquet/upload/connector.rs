@@ -1,6 +1,8 @@
 //! The connections of object_store, by the HTTP client of the other sinks.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,16 +22,18 @@ use crate::sink::forward::client::{self, HttpClient as Client, MAX_RESPONSE_BYTE
 pub(super) struct Connector {
     client: Client<HttpRequestBody>,
     request_timeout: Duration,
+    /// The status of the last answer; 0: there was none.
+    status: Arc<AtomicU16>,
 }
 
 impl Connector {
     /// # Errors
     /// The file of authorities cannot be used, or the system has none.
-    pub(super) fn new(options: &UploadOptions) -> io::Result<Connector> {
+    pub(super) fn new(options: &UploadOptions, status: Arc<AtomicU16>) -> io::Result<Connector> {
         // Only the scheme counts: for https the authorities of the system are read.
         let endpoint = Uri::from_static(if options.is_plain() { "http://store" } else { "https://store" });
         let client = client::client(&endpoint, client::Version::Http1, options.connect_timeout, &options.tls)?;
-        Ok(Connector { client, request_timeout: options.request_timeout })
+        Ok(Connector { client, request_timeout: options.request_timeout, status })
     }
 }
 
@@ -57,12 +61,14 @@ impl HttpService for Service {
         }
         const AGENT: HeaderValue = HeaderValue::from_static(concat!("tributary/", env!("CARGO_PKG_VERSION")));
         request.headers_mut().entry(USER_AGENT).or_insert(AGENT);
+        self.connector.status.store(0, Relaxed);
         let exchange = async {
             let response = self.connector.client.request(request).await.map_err(|error| {
                 let kind = if error.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Request };
                 fault(kind, &describe(&error))
             })?;
             let (head, body) = response.into_parts();
+            self.connector.status.store(head.status.as_u16(), Relaxed);
             let body = Limited::new(body, MAX_RESPONSE_BYTES + TAIL_BYTES).collect().await;
             let body = body.map_err(|error| HttpError::new_boxed(HttpErrorKind::Request, error))?;
             Ok(HttpResponse::from_parts(head, body.to_bytes().into()))

@@ -22,10 +22,10 @@ use std::time::Duration;
 use object_store::path::{Path as Key, PathPart};
 use tokio::runtime;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::store::{Fault, Store};
+use self::store::{Fault, Outage, Store, refusing};
 use self::uploaded::Uploaded;
 use super::convert::MAX_SAME_NAME;
 use crate::log_throttle::LogThrottle;
@@ -33,15 +33,18 @@ use crate::sink::file::names::{self, Found, State};
 use crate::sink::file::template::Template;
 use crate::sink::file::tidy;
 use crate::sink::file::{FileStatus, UploadStatus};
-use crate::sink::forward::backoff::Backoff;
+use crate::sink::forward::backoff::Pauses;
+use crate::sink::{DestinationState, RemoteStatus};
 
 pub use self::options::{Provider, UploadOptions, Url};
 
 /// How often files are searched for that nothing has announced.
 const SCAN_INTERVAL: Duration = Duration::from_secs(60);
+/// How often it is checked whether an outage is to be logged again.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Reports attempts that failed.
-static TROUBLE: LogThrottle = LogThrottle::new();
+/// Reports files that the store does not take.
+static BAD: LogThrottle = LogThrottle::new();
 /// Reports files that cannot be read here, and directories that cannot be listed.
 static UNREADABLE: LogThrottle = LogThrottle::new();
 /// Reports files that were removed before they were uploaded.
@@ -63,6 +66,8 @@ struct Shared {
     /// The directory of the journal.
     journal: PathBuf,
     status: Arc<FileStatus>,
+    /// Whether the store takes files.
+    remote: Arc<RemoteStatus>,
     /// A file was finished.
     finished: Arc<Notify>,
     /// No further file follows: the thread ends when all are uploaded, or when an attempt fails.
@@ -85,6 +90,7 @@ impl Uploader {
     /// # Errors
     /// The list of uploaded files cannot be read, or there is no thread.
     pub(super) fn start(
+        sink: &str,
         options: &UploadOptions,
         archive: &Template,
         journal: &Path,
@@ -94,7 +100,10 @@ impl Uploader {
             true => None,
             false => Some(Uploaded::open(archive.base(), &options.url.to_string())?),
         };
+        let url = options.url.to_string();
+        let remote = status.uploads().map_or_else(Arc::default, |uploads| uploads.remote(sink, &url));
         let shared = Arc::new(Shared {
+            remote,
             options: options.clone(),
             archive: archive.clone(),
             journal: journal.to_owned(),
@@ -165,7 +174,7 @@ impl Shared {
 
     /// Uploads every file, until the last one.
     async fn upload_all(&self) {
-        let mut backoff = self.backoff();
+        let mut pauses = self.pauses();
         let mut store = None;
         loop {
             let is_last = self.is_last.is_cancelled();
@@ -177,24 +186,47 @@ impl Shared {
                     };
                     let _ = timeout(SCAN_INTERVAL, wait).await;
                 }
-                Ok(_) => backoff = self.backoff(),
+                Ok(_) => pauses = self.pauses(),
                 Err(_) if is_last => return,
-                Err(()) => {
+                Err(fault) => {
                     // Files with secrets are read again: they may have been the fault.
                     store = None;
-                    let pause = backoff.next();
-                    let _ = timeout(pause, self.is_last.cancelled()).await;
+                    self.wait_after(fault, &mut pauses).await;
                 }
             }
         }
     }
 
-    fn backoff(&self) -> Backoff {
-        Backoff::new(self.options.retry_min..=self.options.retry_max)
+    fn pauses(&self) -> Pauses {
+        Pauses::new(self.options.retry_min..=self.options.retry_max, self.options.max_retry_delay)
+    }
+
+    /// Waits until the next attempt. `None`: the fault is here.
+    async fn wait_after(&self, outage: Option<Outage>, pauses: &mut Pauses) {
+        let pause = match &outage {
+            Some(Outage { state: DestinationState::Refusing, .. }) => pauses.refusing(),
+            _ => pauses.away(None),
+        };
+        let again = self.remote.asked_again();
+        if let Some(Outage { state, why }) = outage {
+            self.remote.note_outage(state, why, pause);
+        }
+        let log = async {
+            loop {
+                sleep(LOG_INTERVAL).await;
+                self.remote.log();
+            }
+        };
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = again => {}
+            () = self.is_last.cancelled() => {}
+            () = log => {}
+        }
     }
 
     /// Uploads the files that are there, oldest first. Returns their number.
-    async fn upload_found(&self, store: &mut Option<Store>) -> Result<u64, ()> {
+    async fn upload_found(&self, store: &mut Option<Store>) -> Result<u64, Option<Outage>> {
         let found = match self.waiting() {
             Ok(found) => found,
             Err(error) => {
@@ -202,7 +234,7 @@ impl Shared {
                     let base = self.archive.base().display();
                     tracing::warn!(%base, %error, suppressed, "cannot list the files that are to be uploaded; trying again");
                 }
-                return Err(());
+                return Err(None);
             }
         };
         let mut waiting = (found.len() as u64, found.iter().map(|found| found.bytes).sum::<u64>());
@@ -213,8 +245,11 @@ impl Shared {
             let result = self.upload(store, &path, bytes).await;
             self.files().current = None;
             match result {
-                Ok(()) => uploaded += 1,
-                Err(fault) => self.report(&path, fault)?,
+                Ok(()) => {
+                    self.remote.note_ready();
+                    uploaded += 1;
+                }
+                Err(fault) => self.report(&path, fault).map_err(Some)?,
             }
             waiting = (waiting.0 - 1, waiting.1 - bytes);
             self.count(|uploads| uploads.set_waiting(waiting.0, waiting.1));
@@ -237,7 +272,7 @@ impl Shared {
     async fn upload(&self, store: &mut Option<Store>, path: &Path, bytes: u64) -> Result<(), Fault> {
         let store = match store {
             Some(store) => store,
-            None => store.insert(Store::open(&self.options).map_err(Fault::Store)?),
+            None => store.insert(Store::open(&self.options).map_err(refusing)?),
         };
         let relative = path.strip_prefix(self.archive.base()).unwrap_or(path);
         let names = relative.iter().map(|name| PathPart::from(name.to_string_lossy().into_owned()));
@@ -258,8 +293,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Counts and logs a failed attempt. `Ok`: it is about this file only, the next one is tried.
-    fn report(&self, path: &Path, fault: Fault) -> Result<(), ()> {
+    /// Counts a failed attempt. `Ok`: it is about this file only, which is logged, and the next one is tried.
+    fn report(&self, path: &Path, fault: Fault) -> Result<(), Outage> {
         let (url, file) = (self.options.url.to_string(), path.display());
         match fault {
             // Removed meanwhile, by an operator or by the limits, which have counted it.
@@ -271,12 +306,17 @@ impl Shared {
                 }
                 Ok(())
             }
-            Fault::Store(error) => {
-                self.count(|uploads| uploads.add_failed(error.clone()));
-                if let Some(suppressed) = TROUBLE.permit() {
-                    tracing::warn!(%file, url, error, suppressed, "cannot upload a file; it stays here and is tried again, newer ones wait");
+            Fault::Bad(error) => {
+                self.count(|uploads| uploads.add_failed(format!("{file}: {error}")));
+                self.remote.note_ready();
+                if let Some(suppressed) = BAD.permit() {
+                    tracing::warn!(%file, url, error, suppressed, "the store does not take this file; it stays here and is tried again, newer ones go");
                 }
-                Err(())
+                Ok(())
+            }
+            Fault::Store(outage) => {
+                self.count(|uploads| uploads.add_failed(outage.why.clone()));
+                Err(outage)
             }
         }
     }

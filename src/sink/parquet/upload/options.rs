@@ -7,6 +7,7 @@ use std::time::Duration;
 use object_store::path::Path;
 
 use crate::options::{Bounds, LONGEST, Secret, Section};
+use crate::sink::forward::MAX_RETRY_DELAY;
 use crate::sink::forward::client::{ClientTls, MAX_RESPONSE_BYTES};
 
 /// S3 refuses smaller parts, except the last one.
@@ -34,6 +35,8 @@ pub struct UploadOptions {
     pub retry_min: Duration,
     /// The longest such pause. Default 1 minute.
     pub retry_max: Duration,
+    /// The longest pause while the store refuses everything. Default 5 minutes.
+    pub max_retry_delay: Duration,
     /// Files may be sent without TLS. Default false.
     pub allow_http: bool,
     /// The authorities of server certificates: `ca`. Default those of the system.
@@ -121,6 +124,7 @@ impl UploadOptions {
             request_timeout: Duration::from_secs(120),
             retry_min: Duration::from_secs(1),
             retry_max: Duration::from_secs(60),
+            max_retry_delay: MAX_RETRY_DELAY,
             allow_http: false,
             tls: ClientTls::default(),
             settings: Vec::new(),
@@ -137,7 +141,8 @@ impl UploadOptions {
             connect_timeout: section.duration("connect_timeout", default.connect_timeout, positive.clone()),
             request_timeout: section.duration("request_timeout", default.request_timeout, positive.clone()),
             retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
-            retry_max: section.duration("retry_max", default.retry_max, positive),
+            retry_max: section.duration("retry_max", default.retry_max, positive.clone()),
+            max_retry_delay: section.duration("max_retry_delay", default.max_retry_delay, positive),
             allow_http: section.bool("allow_http", default.allow_http),
             tls: ClientTls { ca: section.optional_path("ca"), ..ClientTls::default() },
             settings: read_settings(section, default.url.provider),

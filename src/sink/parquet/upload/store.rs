@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path as FilePath;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::Duration;
 
 use object_store::aws::AmazonS3Builder;
@@ -16,6 +18,8 @@ use object_store::{
 
 use super::connector::{Connector, TAIL_BYTES};
 use super::options::{Provider, UploadOptions, is_secret};
+use crate::sink::DestinationState;
+use crate::sink::forward::Answer;
 
 /// The media type of Parquet files.
 const MEDIA_TYPE: &str = "application/vnd.apache.parquet";
@@ -33,6 +37,16 @@ const MAX_SAME_NAME: u32 = 1_000;
 const PROBE: &str = "tributary-check";
 /// How stores say that there is no such bucket, beside those that there is no such object.
 const MISSING_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
+/// What stores answer with status 400 although it is not about one object.
+const BAD_SETTINGS: [&str; 7] = [
+    "AuthorizationHeaderMalformed",
+    "AuthorizationQueryParametersError",
+    "ExpiredToken",
+    "InvalidToken",
+    "InvalidBucketName",
+    "IllegalLocationConstraint",
+    "KMS.",
+];
 /// A shorter secret would be found in other words of an error.
 const SHORTEST_SECRET: usize = 6;
 /// Of an error, so much is shown.
@@ -43,6 +57,8 @@ const SHOWN_BYTES: usize = 600;
 pub(super) struct Store {
     store: Box<dyn ObjectStore>,
     part_bytes: u64,
+    /// The status of the last answer; 0: there was none.
+    status: Arc<AtomicU16>,
     /// What no error may show.
     secrets: Vec<String>,
 }
@@ -52,8 +68,24 @@ pub(super) struct Store {
 pub(super) enum Fault {
     /// It cannot be read here.
     File(io::Error),
-    /// The store does not take it, in its own words.
-    Store(String),
+    /// The store does not take this file, in its own words.
+    Bad(String),
+    /// The store takes no file now.
+    Store(Outage),
+}
+
+/// A store takes no file.
+#[derive(Debug)]
+pub(super) struct Outage {
+    /// Away or refusing.
+    pub(super) state: DestinationState,
+    /// In its own words.
+    pub(super) why: String,
+}
+
+/// An operator must correct something.
+pub(super) fn refusing(why: String) -> Fault {
+    Fault::Store(Outage { state: DestinationState::Refusing, why })
 }
 
 impl From<io::Error> for Fault {
@@ -77,9 +109,10 @@ impl Store {
             }
             settings.push((key, value));
         }
-        let connector = Connector::new(options).map_err(|error| error.to_string())?;
+        let status = Arc::<AtomicU16>::default();
+        let connector = Connector::new(options, status.clone()).map_err(|error| error.to_string())?;
         let store = open(options, connector, settings).map_err(|error| shown(&error, &secrets))?;
-        Ok(Store { store, part_bytes: options.part_bytes as u64, secrets })
+        Ok(Store { store, part_bytes: options.part_bytes as u64, status, secrets })
     }
 
     /// Asks for an object that nothing has written: whether the store answers, knows the bucket, and accepts the credentials.
@@ -116,7 +149,7 @@ impl Store {
                 Err(error) => return Err(self.explained(&error, &key).await),
             }
         }
-        Err(Fault::Store(format!("the names {key} to {} are taken", numbered(key, MAX_SAME_NAME - 1))))
+        Err(Fault::Bad(format!("the names {key} to {} are taken", numbered(key, MAX_SAME_NAME - 1))))
     }
 
     /// Whether an object of the same length has the same end: the footer of a Parquet file, with the statistics of its columns
@@ -168,7 +201,10 @@ impl Store {
     async fn confirm(&self, bytes: u64, key: &Path) -> Result<(), Fault> {
         match self.store.head(key).await {
             Ok(found) if found.size == bytes => Ok(()),
-            Ok(found) => Err(Fault::Store(format!("the object has {} bytes and the file {bytes}", found.size))),
+            Ok(found) => {
+                let why = format!("the object has {} bytes and the file {bytes}", found.size);
+                Err(Fault::Store(Outage { state: DestinationState::Away, why }))
+            }
             Err(error) => Err(self.explained(&error, key).await),
         }
     }
@@ -176,13 +212,25 @@ impl Store {
     /// The answer to a request for the length only has a status and no words: asks for a byte, which is refused with words.
     async fn explained(&self, error: &Error, key: &Path) -> Fault {
         match self.store.get_range(key, 0..1).await {
-            Err(explained @ (Error::PermissionDenied { .. } | Error::Unauthenticated { .. })) => self.fault(&explained),
-            _ => self.fault(error),
+            Err(Error::NotFound { .. }) | Ok(_) => self.fault(error),
+            Err(explained) => self.fault(&explained),
         }
     }
 
+    /// What an error means: the rule of all destinations, for the status that the store has answered last.
     fn fault(&self, error: &Error) -> Fault {
-        Fault::Store(shown(error, &self.secrets))
+        let (status, why) = (self.status.load(Relaxed), shown(error, &self.secrets));
+        let away = |why| Fault::Store(Outage { state: DestinationState::Away, why });
+        match Answer::of_status(status, why, None) {
+            Answer::Refusing(why) => refusing(why),
+            // Stores of S3 also answer 400 to wrong credentials, regions and clocks.
+            Answer::Bad(why) if BAD_SETTINGS.iter().any(|code| why.contains(code)) => refusing(why),
+            Answer::Bad(why) if why.contains("RequestTimeout") => away(why),
+            Answer::Bad(why) | Answer::TooLarge(why) => Fault::Bad(why),
+            Answer::Away(why, _) => away(why),
+            // An answer that is no error, and that object_store does not understand.
+            Answer::Accepted | Answer::Duplicate | Answer::Partial(..) => away(shown(error, &self.secrets)),
+        }
     }
 }
 
