@@ -13,6 +13,7 @@
 mod cursor;
 mod directory;
 mod finding;
+mod free;
 mod open;
 mod reader;
 mod record;
@@ -116,7 +117,12 @@ impl Spool {
     /// Nothing was appended, and why.
     pub fn append(&mut self, payload: Bytes, events: u32) -> Result<(), AppendError> {
         let record_bytes = record::HEAD_BYTES as u64 + payload.len() as u64;
-        self.require_room(record_bytes)?;
+        while let Err(error) = self.require_room(record_bytes) {
+            let has_freed = matches!(error, AppendError::Full(_)) && self.free().unwrap_or(false);
+            if !has_freed {
+                return Err(error);
+            }
+        }
         let segment_len = self.writer.as_ref().map_or(0, Writer::len);
         let is_segment_full = segment_len > HEADER_BYTES && segment_len + record_bytes > self.limits.segment_bytes;
         self.forget_settled();
@@ -198,17 +204,19 @@ impl Spool {
     pub fn take(&mut self) -> io::Result<Option<Item>> {
         if let Some(record) = self.unsynced_record(self.walk.next()) {
             self.walk.pass(record.next());
-            self.taken.push(record.position, record.next(), Some(record.time));
+            self.taken.push(record.position, record.next(), Some(record.time), record.bytes());
             return Ok(Some(Item::Record(record)));
         }
         // Until they are written again, unsynced records cannot be read.
         let end = if self.must_rewrite { self.synced } else { self.end };
         let item = self.walk.step(&self.segments, Some(end))?;
         match &item {
-            Some(Item::Record(record)) => self.taken.push(record.position, record.next(), Some(record.time)),
+            Some(Item::Record(record)) => {
+                self.taken.push(record.position, record.next(), Some(record.time), record.bytes());
+            }
             Some(Item::Damaged(damage)) => {
                 directory::copy_damaged(&self.directory, damage);
-                self.taken.push(damage.start, damage.end, None);
+                self.taken.push(damage.start, damage.end, None, 0);
                 self.taken.settle(damage.start.number);
             }
             None => {}
@@ -253,50 +261,6 @@ impl Spool {
     pub fn take_again(&mut self) {
         self.taken.clear();
         self.walk = Walk::from(self.directory.clone(), self.taken.acknowledged(), self.taken.settled());
-    }
-
-    /// Removes the records of the oldest segment that were not taken, if there are any; returns them. `None`: there is no
-    /// segment. The segment is removed too, so what was taken of it cannot be taken again.
-    pub fn drop_oldest(&mut self) -> Option<Dropped> {
-        if self.segments.len() == 1 {
-            self.writer = None;
-            self.forget_unsynced();
-        }
-        let oldest = self.segments.pop_front()?;
-        let end = self.segments.front().map_or(self.end, |next| next.name.start);
-        self.remove(oldest.name);
-        let position = self.walk.next();
-        if end.number > position.number {
-            self.taken.push(position, end, None);
-            self.walk.continue_at(end);
-            self.taken.settle(position.number);
-        }
-        let events = end.events.saturating_sub(position.events);
-        Some(Dropped { numbers: position.number..end.number.max(position.number), events })
-    }
-
-    /// Saves the cursor and removes segments that are acknowledged.
-    ///
-    /// # Errors
-    /// The system's. The next call tries again.
-    pub fn tidy(&mut self) -> io::Result<()> {
-        self.save_cursor()?;
-        let acknowledged = self.taken.acknowledged();
-        while let Some(first) = self.segments.front() {
-            let (name, is_last) = (first.name, self.segments.len() == 1);
-            let end = self.segments.get(1).map_or(self.end, |next| next.name.start);
-            let is_short = first.len < self.limits.segment_bytes / REMOVED_PART;
-            if end.number > acknowledged.number || (is_last && self.writer.is_some() && is_short) {
-                break;
-            }
-            self.segments.pop_front();
-            if is_last {
-                self.writer = None;
-                self.forget_unsynced();
-            }
-            self.remove(name);
-        }
-        Ok(())
     }
 
     /// What is settled stays settled after a loss of power.

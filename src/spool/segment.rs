@@ -12,6 +12,7 @@ use std::io::{self, IoSlice, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use super::reader::{Reader, Step};
 use super::record::{Head, Position};
 
 /// The first bytes of each segment; the last one is the version of the format.
@@ -164,6 +165,33 @@ impl Writer {
     pub(super) fn len(&self) -> u64 {
         self.len
     }
+}
+
+/// Copies the records of a segment with these numbers, in order, to a new file, and forces it to the disk; returns its length.
+///
+/// # Errors
+/// The system's, or a record is damaged. The file may exist nevertheless.
+pub(super) fn copy_records(from: &Path, name: Name, numbers: &[u64], to: &Path) -> io::Result<u64> {
+    let mut reader = Reader::open(from, name)?;
+    let (bytes, mut len) = (reader.rest().1 + HEADER_BYTES, HEADER_BYTES);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    file.write_all_at(HEADER, 0)?;
+    for number in numbers {
+        reader.skip_to(*number)?;
+        let head = loop {
+            match reader.next(None, bytes)? {
+                Step::Record(head) if head.position.number == *number => break head,
+                // Behind a gap.
+                Step::Record(head) if head.position.number < *number => {}
+                Step::Damaged(damage) if damage.end.number <= *number => {}
+                _ => return Err(io::Error::new(io::ErrorKind::InvalidData, format!("record {number} is damaged"))),
+            }
+        };
+        Appending { file: &file, at: len }.write_all_vectored(&head.encode(name.salt), &reader.take_payload())?;
+        len += head.record_bytes();
+    }
+    sync_data(&file)?;
+    Ok(len)
 }
 
 /// Forces the bytes of a file to the disk.

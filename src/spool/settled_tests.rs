@@ -152,3 +152,69 @@ fn an_operator_drops_what_waits_and_not_what_is_settled() {
     append(&mut spool, 31..=31);
     assert_eq!(take_all(&mut spool), (vec![31], vec![]));
 }
+
+/// What the files of a spool take.
+fn bytes(directory: &Path) -> u64 {
+    segments(directory).iter().map(|path| fs::metadata(path).unwrap().len()).sum()
+}
+
+fn take(spool: &mut Spool) -> Record {
+    let Some(Item::Record(record)) = spool.take().unwrap() else { panic!("no record") };
+    record
+}
+
+/// Requests that the destination never takes, among many that it takes.
+#[test]
+fn what_is_settled_frees_its_space_although_older_records_are_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits { max_bytes: 3000, ..LIMITS };
+    let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
+    let never_taken = [1, 40, 41, 170, 290];
+    let mut ids = Vec::new();
+    for number in 1..=300 {
+        append(&mut spool, number..=number);
+        assert!(bytes(directory.path()) <= limits.max_bytes);
+        let record = take(&mut spool);
+        assert_eq!(record.position.number, number);
+        match never_taken.contains(&number) {
+            true => ids.push(record.id),
+            false => spool.acknowledge(number),
+        }
+    }
+    let waiting = (never_taken.len() as u64, sum(never_taken));
+    assert_eq!((spool.waiting().records, spool.waiting().events), waiting);
+    drop(spool);
+    assert_waiting(directory.path(), &never_taken);
+    let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
+    let again: Vec<String> = (0..never_taken.len()).map(|_| take(&mut spool).id).collect();
+    assert_eq!(again, ids, "the destination recognizes what is sent again");
+    never_taken.iter().for_each(|number| spool.acknowledge(*number));
+    spool.tidy().unwrap();
+    assert_eq!((spool.waiting().records, segments(directory.path()).len()), (0, 0));
+}
+
+#[test]
+fn what_is_being_sent_stays_on_the_disk_when_the_oldest_records_are_dropped() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits { max_bytes: 2000, ..LIMITS };
+    let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
+    let (mut dropped, mut last) = (0, 0);
+    append(&mut spool, 1..=3);
+    (1..=2).for_each(|number| assert_eq!(take(&mut spool).position.number, number));
+    spool.acknowledge(2);
+    while dropped < 200 {
+        last = spool.last_number() + 1;
+        if spool.append(payload(last), last as u32).is_err() {
+            dropped += spool.drop_oldest().unwrap().unwrap().events;
+            assert!(bytes(directory.path()) <= limits.max_bytes);
+        }
+    }
+    let left = spool.waiting();
+    assert_eq!(left.events, sum(1..=spool.last_number()) - 2 - dropped);
+    drop(spool);
+    let (mut spool, findings) = Spool::open(directory.path(), limits).unwrap();
+    assert_eq!((findings, spool.waiting()), (vec![], left));
+    let (numbers, damages) = take_all(&mut spool);
+    assert_eq!((sum(numbers.iter().copied()), damages), (left.events, vec![]));
+    assert!(numbers[0] == 1 && numbers[1] > 3 && last >= numbers[numbers.len() - 1]);
+}

@@ -25,6 +25,8 @@ struct Taken {
     end: Position,
     /// When it was appended. `None`: damaged or dropped.
     time: Option<SystemTime>,
+    /// What it takes in its file.
+    bytes: u64,
     is_settled: bool,
 }
 
@@ -46,17 +48,34 @@ impl TakenRecords {
         for Range { start, end } in settled {
             let start = (*start).max(taken.acknowledged);
             if start.number < end.number {
-                taken.push(start, *end, None);
+                taken.push(start, *end, None, 0);
                 taken.settle(start.number);
             }
         }
         taken
     }
 
-    /// The records from `start` to `end` were taken.
-    pub(super) fn push(&mut self, start: Position, end: Position, time: Option<SystemTime>) {
+    /// The records from `start` to `end` were taken, which have so many bytes in their file.
+    pub(super) fn push(&mut self, start: Position, end: Position, time: Option<SystemTime>, bytes: u64) {
         let index = self.entries.partition_point(|taken| taken.start.number < start.number);
-        self.entries.insert(index, Taken { start, end, time, is_settled: false });
+        self.entries.insert(index, Taken { start, end, time, bytes, is_settled: false });
+    }
+
+    /// Settles all records from `start` to `end` that are not taken; returns how many events they have.
+    pub(super) fn settle_rest(&mut self, start: Position, end: Position) -> u64 {
+        let (mut at, mut events) = (start.max(self.acknowledged), 0);
+        while at.number < end.number {
+            let following = self.entries.iter().find(|taken| taken.end.number > at.number);
+            let until = following.map_or(end, |taken| taken.start.min(end));
+            let behind = following.map_or(end, |taken| taken.end);
+            if at.number < until.number {
+                events += until.events - at.events;
+                self.push(at, until, None, 0);
+                self.settle(at.number);
+            }
+            at = behind;
+        }
+        events
     }
 
     /// The records that begin with this number are settled.
@@ -112,6 +131,21 @@ impl TakenRecords {
     /// The same records, in order.
     pub(super) fn settled(&self) -> Vec<Range<Position>> {
         self.entries.iter().filter(|taken| taken.is_settled).map(|taken| taken.start..taken.end).collect()
+    }
+
+    /// Whether all records of this range are settled.
+    pub(super) fn are_settled(&self, range: &Range<Position>) -> bool {
+        let Range { start, end } = range;
+        let has_range =
+            |taken: &Taken| taken.is_settled && taken.start.number <= start.number && end.number <= taken.end.number;
+        end.number <= self.acknowledged.number || self.entries.iter().any(has_range)
+    }
+
+    /// The records of this range that are taken and not settled: where each begins, and its bytes in the file.
+    pub(super) fn unsettled(&self, range: &Range<Position>) -> impl Iterator<Item = (Position, u64)> {
+        let numbers = range.start.number..range.end.number;
+        let is_in_range = move |taken: &&Taken| !taken.is_settled && numbers.contains(&taken.start.number);
+        self.entries.iter().filter(is_in_range).map(|taken| (taken.start, taken.bytes))
     }
 
     /// When the oldest record that is not settled was appended.

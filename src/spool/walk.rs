@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use super::reader::{Damage, Reader, Step};
-use super::record::Position;
+use super::record::{HEAD_BYTES, Position};
 use super::segment::{Name, Segment};
 
 /// A record, or what was lost in its place.
@@ -37,6 +37,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// What it takes in its file.
+    pub(super) fn bytes(&self) -> u64 {
+        (HEAD_BYTES + self.payload.len()) as u64
+    }
+
     /// The position behind it.
     pub(super) fn next(&self) -> Position {
         Position { number: self.position.number + 1, events: self.position.events + u64::from(self.events) }

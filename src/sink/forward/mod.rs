@@ -177,6 +177,11 @@ impl Forwarder {
             progress.shed += dropped.events;
             contents.gone(dropped.numbers, LossCause::QueueFull, dropped.events);
         }
+        if let Some(fault) = appended.fault {
+            progress.waiting = store.waiting();
+            self.shared.publish(&state);
+            return Err(fault);
+        }
         *is_shedding = appended.is_dropped;
         if appended.is_dropped {
             progress.shed += u64::from(events);

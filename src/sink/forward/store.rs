@@ -68,6 +68,8 @@ pub(super) struct Damaged {
 pub(super) struct Appended {
     /// It was dropped.
     pub(super) is_dropped: bool,
+    /// It was not appended, and why.
+    pub(super) fault: Option<io::Error>,
     /// Older requests that were dropped for it.
     pub(super) dropped: Vec<Dropped>,
 }
@@ -147,15 +149,18 @@ impl Store {
                     return Ok(Appended { is_dropped: true, ..appended });
                 }
                 Err(AppendError::Full(why)) if when_full == WhenFull::DropOldest => match spool.drop_oldest() {
-                    Some(dropped) => appended.dropped.push(dropped),
-                    // Not even an empty spool has room for it.
-                    None => {
+                    Ok(Some(dropped)) => appended.dropped.push(dropped),
+                    // Not even a spool with nothing but what is being sent has space for it.
+                    Ok(None) => {
                         tracing::warn!(events, why, "a request was dropped");
                         return Ok(Appended { is_dropped: true, ..appended });
                     }
+                    Err(error) => return Ok(Appended { fault: Some(error), ..appended }),
                 },
                 Err(error @ AppendError::Full(_)) => return Err(io::Error::new(io::ErrorKind::StorageFull, error)),
-                Err(error @ AppendError::Io(..)) => return Err(io::Error::other(error)),
+                Err(error @ AppendError::Io(..)) => {
+                    return Ok(Appended { fault: Some(io::Error::other(error)), ..appended });
+                }
             }
         }
     }
