@@ -1,11 +1,13 @@
 //! `/agents`: the recently seen agents, those that take commands, and the commands.
 
+use std::borrow::Cow;
+
 use hyper::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::commands::{BytefrogAgents, Processes};
-use crate::event::{Name, ResourceValue, UnixNanos, semconv};
+use crate::event::{AgentFacts, AgentName, Name, ResourceValue, UnixNanos, semconv};
 use crate::pipeline::Agent;
 use crate::protocol::{Protocol, bytefrog, rbkit};
 
@@ -32,6 +34,40 @@ pub(super) enum Status {
     Other,
 }
 
+impl Known {
+    /// What is known for naming it: by its events, and by its connection.
+    pub(super) fn facts(&self) -> AgentFacts<'_> {
+        let mut facts = self.entry.as_ref().map(|entry| AgentFacts::of(&entry.resource)).unwrap_or_default();
+        match &self.status {
+            Status::Bytefrog(agent) => {
+                facts.run = Some(u64::from(agent.run));
+                facts.project = facts.project.or(agent.project.map(i64::from));
+            }
+            Status::Rbkit(agent) => {
+                facts.pid = agent.pid.or(facts.pid);
+                facts.program = facts.program.or(agent.process.as_deref().map(Cow::Borrowed));
+            }
+            Status::Other => {}
+        }
+        facts
+    }
+
+    /// The address of its peer.
+    pub(super) fn peer(&self) -> Option<String> {
+        let connected = || match &self.status {
+            Status::Bytefrog(agent) => agent.address.map(|address| address.to_string()),
+            Status::Rbkit(agent) => agent.publish.clone().or(agent.request.clone()),
+            Status::Other => None,
+        };
+        self.entry.as_ref().map(|entry| entry.origin.peer.to_string()).or_else(connected)
+    }
+
+    /// What it is called.
+    pub(super) fn name(&self) -> AgentName {
+        self.facts().name(self.protocol.as_str(), &self.listener, self.peer().as_deref().unwrap_or_default())
+    }
+}
+
 /// Every recently seen agent and every agent that takes commands, by listener.
 pub(super) fn all(subject: &Subject) -> Vec<Known> {
     let mut all = Vec::new();
@@ -47,7 +83,7 @@ pub(super) fn all(subject: &Subject) -> Vec<Known> {
             all.push(known(format!("{name}:{number}"), Status::Rbkit(agent), entry));
         }
         for agent in seen {
-            all.push(known(format!("{name}:{:08x}", fingerprint(&agent)), Status::Other, Some(agent)));
+            all.push(known(format!("{name}:{:08x}", agent.fingerprint), Status::Other, Some(agent)));
         }
     }
     all
@@ -56,13 +92,14 @@ pub(super) fn all(subject: &Subject) -> Vec<Known> {
 /// All of them as JSON.
 pub(super) fn list(subject: &Subject) -> AdminResponse {
     let agents = all(subject).into_iter().map(|known| {
+        let name = known.name().into_text();
         let Known { id, protocol, listener, status, entry } = known;
         let fields = match &status {
             Status::Bytefrog(agent) => program(&listener, agent),
             Status::Rbkit(agent) => process(&listener, &id, agent),
             Status::Other => json!({ "id": id, "protocol": protocol.as_str(), "listener": listener }),
         };
-        merge(fields, entry)
+        merge(fields, &name, entry)
     });
     response::json(StatusCode::OK, &Value::Array(agents.collect()))
 }
@@ -100,14 +137,6 @@ fn process(listener: &str, id: &str, agent: &rbkit::AgentStatus) -> Value {
     })
 }
 
-/// A number by which an agent without a number of its own is known: of its address, without the port, and its resource. The
-/// same after a restart.
-fn fingerprint(agent: &Agent) -> u32 {
-    let peer = &*agent.origin.peer;
-    let address = peer.rsplit_once(':').map_or(peer, |(address, _)| address);
-    crc32c::crc32c(format!("{address} {:?}", agent.resource).as_bytes())
-}
-
 /// Removes the agent that was seen last of those with this attribute.
 fn take(seen: &mut Vec<Agent>, name: Name, number: u64) -> Option<Agent> {
     let has_number = |agent: &Agent| {
@@ -118,8 +147,9 @@ fn take(seen: &mut Vec<Agent>, name: Name, number: u64) -> Option<Agent> {
     Some(seen.remove(index))
 }
 
-/// Adds the registry entry of an agent to its other fields.
-fn merge(mut known: Value, entry: Option<Agent>) -> Value {
+/// Adds the name and the registry entry of an agent to its other fields.
+fn merge(mut known: Value, name: &str, entry: Option<Agent>) -> Value {
+    known["name"] = name.into();
     let (Some(agent), Some(fields)) = (entry, known.as_object_mut()) else { return known };
     let Agent { origin, resource, since, last_seen, events, losses, .. } = agent;
     fields.entry("peer").or_insert_with(|| (*origin.peer).into());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::codec::terminal::push_word;
+use crate::codec::terminal::{push_word, write_json};
 use crate::config::ProtocolOptions;
 use crate::event::UnixNanos;
 use crate::protocol::zico::agents::Counters;
@@ -205,7 +205,7 @@ fn forget(stores: &[Store], agents: &[String]) -> Result<(), Failure> {
 
 /// One object per line.
 fn json_lines(listener: &str, known: &Known, lines: &mut Vec<u8>) {
-    let mut push = |value: Value| lines.extend_from_slice(format!("{value}\n").as_bytes());
+    let mut push = |value: Value| push_json(lines, &value);
     for agent in &known.agents {
         push(json!({
             "listener": listener, "id": agent.id, "uuid": agent.uuid, "name": agent.name, "app": agent.app,
@@ -220,6 +220,13 @@ fn json_lines(listener: &str, known: &Known, lines: &mut Vec<u8>) {
             "first": time(unregistered.first), "seen": time(unregistered.seen), "counters": counters(&unregistered.counters),
         }));
     }
+}
+
+/// Appends a line of JSON in which no text of an agent can control the terminal.
+fn push_json(lines: &mut Vec<u8>, value: &Value) {
+    // Neither writing into memory nor a JSON value fails.
+    let _ = write_json(&mut *lines, value);
+    lines.push(b'\n');
 }
 
 fn counters(counters: &Counters) -> Value {

@@ -5,6 +5,7 @@
 //! so that the layout can change behind both. `docs/event-model.md` is the contract with users;
 //! [`semconv`] is the only place in the code where its names are spelled.
 
+mod agent;
 mod batch;
 mod builder;
 mod content;
@@ -17,6 +18,7 @@ pub mod semconv;
 mod text;
 mod view;
 
+pub use agent::{AgentFacts, AgentIdentity, AgentName};
 pub use batch::{
     Batch, Frame, Header, Key, Link, MessagePart, MetricData, MetricType, Number, Position, SampleClock, SampleData,
     SpanData, Status, Temporality, TraceContext, Value,
@@ -28,7 +30,8 @@ pub use content::ContentId;
 pub use id::{SpanId, TraceId, UnixNanos, hex, write_hex};
 pub use identity::Identity;
 pub use loss::{Loss, Reason};
-pub use origin::{Origin, Resource, ResourceValue};
+pub(crate) use loss::{TOGETHER, cause};
+pub use origin::{Origin, Resource, ResourceValue, peer_address};
 pub use semconv::Name;
 pub use text::{Text, output_len};
 pub use view::{

@@ -61,16 +61,7 @@ impl Origin {
 
     /// The address and port of the peer. A peer without a port, as the name of a file, is an address.
     pub fn peer_address(&self) -> (&str, Option<u16>) {
-        let peer = &*self.peer;
-        let address = peer.strip_prefix("tcp://").unwrap_or(peer);
-        let Some((host, port)) = address.rsplit_once(':') else { return (peer, None) };
-        let Ok(port) = port.parse() else { return (peer, None) };
-        let is_host = !host.is_empty() && !host.contains(['/', ':']);
-        match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(host) if host.parse::<IpAddr>().is_ok() => (host, Some(port)),
-            None if is_host || address.parse::<SocketAddr>().is_ok() => (host, Some(port)),
-            _ => (peer, None),
-        }
+        peer_address(&self.peer)
     }
 
     /// The same connection with another text instead of the peer's address, or none.
@@ -91,6 +82,19 @@ impl Origin {
     /// The rendering of the constant part by an encoder, made by `render` on first use.
     pub fn rendered(&self, render: impl FnOnce(&Origin) -> Vec<u8>) -> &[u8] {
         self.rendered.get_or_init(|| render(self).into_boxed_slice())
+    }
+}
+
+/// The address and port of a peer. A peer without a port, as the name of a file, is an address.
+pub fn peer_address(peer: &str) -> (&str, Option<u16>) {
+    let address = peer.strip_prefix("tcp://").unwrap_or(peer);
+    let Some((host, port)) = address.rsplit_once(':') else { return (peer, None) };
+    let Ok(port) = port.parse() else { return (peer, None) };
+    let is_host = !host.is_empty() && !host.contains(['/', ':']);
+    match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(host) if host.parse::<IpAddr>().is_ok() => (host, Some(port)),
+        None if is_host || address.parse::<SocketAddr>().is_ok() => (host, Some(port)),
+        _ => (peer, None),
     }
 }
 

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::codec::lru::Lru;
-use crate::event::{Batch, Kind, Origin, Resource, ResourceValue, UnixNanos};
+use crate::event::{AgentIdentity, Batch, Kind, Origin, Resource, ResourceValue, UnixNanos};
 
 /// Agents of one listener that are kept. When there are more, the one that was silent for longest is removed.
 const MAX_AGENTS: usize = 1024;
@@ -17,7 +17,7 @@ const AGENT_BYTES: usize = 256;
 /// The maximum size of a listener's registry.
 pub(crate) const AGENT_REGISTRY_BYTES: u64 = (MAX_AGENTS * (MAX_RESOURCE_BYTES + AGENT_BYTES)) as u64;
 
-/// The agents of one listener. An agent is identified by its address (without the port) and its resource.
+/// The agents of one listener, each by its [`AgentIdentity`].
 #[derive(Debug)]
 pub(super) struct AgentRegistry {
     seed: RandomState,
@@ -27,9 +27,11 @@ pub(super) struct AgentRegistry {
 /// One agent.
 #[derive(Clone, Debug)]
 pub struct Agent {
+    /// Its number ([`AgentIdentity::fingerprint`]).
+    pub fingerprint: u32,
     /// Its latest connection.
     pub origin: Arc<Origin>,
-    /// Its resource, as far as it is kept.
+    /// Its latest resource, as far as it is kept.
     pub resource: Vec<(String, ResourceValue)>,
     /// When its first and its latest events were received, by the collector's clock.
     pub since: UnixNanos,
@@ -88,11 +90,15 @@ impl AgentRegistry {
     pub(super) fn record(&self, batch: &Batch) {
         let Some(last) = batch.events().last() else { return };
         let (origin, resource, at) = (last.origin(), last.resource().agent(), last.observed());
-        let key = self.key(origin, resource);
+        let identity = AgentIdentity::of(origin, resource);
+        let key = self.seed.hash_one(identity);
         let (events, losses) = (batch.len() as u64, batch.count(Kind::Loss));
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(agent) = agents.get(&key) {
             agent.origin.clone_from(origin);
+            if !identity.has_whole_resource() && !is_kept(&agent.resource, resource) {
+                agent.resource = kept(resource);
+            }
             // Batches of several connections may arrive in another order than they were read.
             agent.since = agent.since.min(at);
             agent.last_seen = agent.last_seen.max(at);
@@ -104,10 +110,11 @@ impl AgentRegistry {
         if agents.len() >= MAX_AGENTS {
             agents.pop_oldest();
         }
-        let (origin, resource) = (origin.clone(), kept(resource));
+        let (fingerprint, origin, resource) = (identity.fingerprint(), origin.clone(), kept(resource));
         let mut recent = RecentEvents::default();
         recent.add(at, events);
-        agents.insert(key, Agent { origin, resource, since: at, last_seen: at, events, losses, recent });
+        let agent = Agent { fingerprint, origin, resource, since: at, last_seen: at, events, losses, recent };
+        agents.insert(key, agent);
     }
 
     /// All agents, in the order in which they were first seen.
@@ -117,21 +124,11 @@ impl AgentRegistry {
         agents.sort_by_key(|agent| agent.since);
         agents
     }
+}
 
-    fn key(&self, origin: &Origin, resource: &Resource) -> u64 {
-        let address = origin.peer.rsplit_once(':').map_or(&*origin.peer, |(address, _)| address);
-        let hashed = |value: &ResourceValue| match value {
-            ResourceValue::Bool(value) => self.seed.hash_one(value),
-            ResourceValue::I64(value) => self.seed.hash_one(value),
-            ResourceValue::U64(value) => self.seed.hash_one(value),
-            ResourceValue::F64(value) => self.seed.hash_one(value.to_bits()),
-            ResourceValue::Text(text) => self.seed.hash_one(text),
-        };
-        resource
-            .attributes()
-            .iter()
-            .fold(self.seed.hash_one(address), |key, (name, value)| self.seed.hash_one((key, name, hashed(value))))
-    }
+/// Whether these are the attributes that are kept of a resource.
+fn is_kept(known: &[(String, ResourceValue)], resource: &Resource) -> bool {
+    resource.attributes().iter().filter(|attribute| known.contains(attribute)).count() == known.len()
 }
 
 fn kept(resource: &Resource) -> Vec<(String, ResourceValue)> {
@@ -153,7 +150,11 @@ mod tests {
     use crate::event::{BatchBuilder, Header, Loss, Position, Reason, semconv};
 
     fn batch(peer: &str, resource: &[(&str, &str)], events: u64, at: u64) -> Batch {
-        let origin = Origin::new("datadog", "spans".into(), peer.into(), at);
+        batch_of("datadog", peer, resource, events, at)
+    }
+
+    fn batch_of(protocol: &'static str, peer: &str, resource: &[(&str, &str)], events: u64, at: u64) -> Batch {
+        let origin = Origin::new(protocol, "spans".into(), peer.into(), at);
         let mut builder = BatchBuilder::new(origin.into());
         let resource = resource.iter().map(|(key, value)| ((*key).to_owned(), ResourceValue::from(*value)));
         builder.set_resource(Resource::new(resource).into());
@@ -182,6 +183,22 @@ mod tests {
             seen,
             expected.map(|(peer, since, last, events, losses)| (peer.to_owned(), since, last, events, losses))
         );
+    }
+
+    #[test]
+    fn a_machine_with_an_id_is_one_agent_with_its_latest_address_and_resource() {
+        let agent_registry = AgentRegistry::default();
+        for upload in 1..=3000_u64 {
+            let (machine, number) = ((upload % 10).to_string(), upload.to_string());
+            let resource = [("endless.machine.id", &*machine), ("endless.send_number", &*number)];
+            let peer = format!("10.0.{}.1:9", upload % 7);
+            agent_registry.record(&batch_of("endless", &peer, &resource, 1, upload));
+        }
+        let agents = agent_registry.agents();
+        assert_eq!(agents.len(), 10);
+        let last = agents.iter().max_by_key(|agent| agent.last_seen).unwrap();
+        assert_eq!((last.events, &*last.origin.peer), (300, "10.0.4.1:9"));
+        assert!(last.resource.contains(&("endless.send_number".to_owned(), ResourceValue::from("3000"))));
     }
 
     #[test]

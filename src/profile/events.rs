@@ -3,8 +3,7 @@
 mod file;
 
 use std::borrow::Cow;
-use std::fmt::{self, Write as _};
-use std::net::SocketAddr;
+use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
@@ -12,8 +11,7 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use super::coverage::{Lines as SourceLines, Method, Told};
 use super::{Call, Clock, Counted, Dump, Frame, Item, Object, Sample, Site, Span, Step};
 use crate::event::{
-    Batch, DataView, EventView, Number, Resource, ResourceValue, SampleClock, SampleView, UnixNanos, ValueView,
-    semconv as names,
+    AgentFacts, Batch, DataView, EventView, Number, SampleClock, SampleView, UnixNanos, ValueView, semconv as names,
 };
 pub use file::{EventFile, Lines, item};
 
@@ -46,12 +44,12 @@ pub fn items(batch: &Batch) -> impl Iterator<Item = Item<'_>> {
             _ => Data::Log,
         };
         let origin = event.origin();
-        let resource = resource(event.resource());
+        let facts = AgentFacts::of(event.resource().attributes());
         let time = event.time().map(|UnixNanos(time)| time);
-        let agent = resource.agent(origin.protocol, &origin.peer);
+        let agent = facts.in_words(origin.protocol, &origin.listener, &origin.peer);
         let attributes = attributes(event);
         let (peer, connection, sequence) = (Cow::Borrowed(&*origin.peer), origin.connection, event.position().sequence);
-        let pid = resource.pid;
+        let pid = facts.pid;
         Parts { name: name.into(), time, data, attributes, agent, peer, connection, pid, sequence }
             .item()
             .ok()
@@ -62,7 +60,7 @@ pub fn items(batch: &Batch) -> impl Iterator<Item = Item<'_>> {
 /// The process of an event in words, different for different processes, as in the items.
 pub fn agent(event: EventView<'_>) -> String {
     let origin = event.origin();
-    resource(event.resource()).agent(origin.protocol, &origin.peer)
+    AgentFacts::of(event.resource().attributes()).in_words(origin.protocol, &origin.listener, &origin.peer)
 }
 
 /// Whether events of this kind and name are items.
@@ -313,62 +311,4 @@ fn attributes(event: EventView<'_>) -> Attributes<'_> {
         }
     }
     known
-}
-
-/// The attributes of a resource that tell processes apart.
-#[derive(Clone, Deserialize, Default)]
-struct Process<'a> {
-    #[serde(rename = "process.pid")]
-    pid: Option<u64>,
-    #[serde(rename = "process.executable.name")]
-    executable: Option<Cow<'a, str>>,
-    #[serde(rename = "service.name")]
-    service: Option<Cow<'a, str>>,
-    #[serde(rename = "host.name")]
-    host: Option<Cow<'a, str>>,
-    #[serde(rename = "bytefrog.run.id")]
-    run: Option<u64>,
-}
-
-fn resource(resource: &Resource) -> Process<'_> {
-    let mut known = Process::default();
-    for (key, value) in resource.attributes() {
-        let text = || if let ResourceValue::Text(text) = value { Some(Cow::Borrowed(text.as_str())) } else { None };
-        let number = || match value {
-            ResourceValue::U64(number) => Some(*number),
-            ResourceValue::I64(number) => u64::try_from(*number).ok(),
-            _ => None,
-        };
-        match key.as_str() {
-            "process.pid" => known.pid = number(),
-            "process.executable.name" => known.executable = text(),
-            "service.name" => known.service = text(),
-            "host.name" => known.host = text(),
-            "bytefrog.run.id" => known.run = number(),
-            _ => {}
-        }
-    }
-    known
-}
-
-impl Process<'_> {
-    /// The process in words, different for different processes.
-    fn agent(&self, protocol: &str, peer: &str) -> String {
-        let name = self.service.as_deref().or(self.executable.as_deref()).filter(|name| !name.is_empty());
-        let mut words = name.unwrap_or(protocol).to_owned();
-        let address = peer.parse::<SocketAddr>().ok();
-        let place = match (&self.host, address) {
-            (Some(host), _) if !host.is_empty() => Some(host.to_string()),
-            // The address that we dial is that of one process. Other peers connect from any port.
-            (_, Some(address)) if protocol == "rbkit" => Some(address.to_string()),
-            (_, address) => address.map(|address| address.ip().to_string()),
-        };
-        let run = self.run.map(|run| format!("run {run}"));
-        let pid = self.pid.map(|pid| format!("pid {pid}"));
-        let details: Vec<String> = [run, pid, place].into_iter().flatten().collect();
-        if !details.is_empty() {
-            let _ = write!(words, " ({})", details.join(", "));
-        }
-        words
-    }
 }

@@ -194,7 +194,7 @@ fn pprof_of_go_reads_the_same_sums() {
         let output = Command::new("go").args(["tool", "pprof", "-top", &index]).arg(&path).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains(total) && text.contains("demo.Tracee.main"), "{text}");
-        assert!(text.contains("bytefrog (run 0): 572 spans, 28.000 ms"), "{text}");
+        assert!(text.contains("decode:0: 572 spans, 28.000 ms"), "{text}");
     }
     let output = Command::new("go").args(["tool", "pprof", "-tags"]).arg(&path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

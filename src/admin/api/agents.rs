@@ -12,7 +12,7 @@ use super::answer::{ApiError, Made};
 use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::{ShownEvent, newest};
-use crate::event::{EventView, Kind, Origin, Resource, ResourceValue, semconv};
+use crate::event::{AgentIdentity, EventView, Kind, Origin, Resource, ResourceValue, semconv};
 use crate::protocol::{Protocol, bytefrog, rbkit};
 use crate::sink::view::Class;
 use crate::wall_clock;
@@ -89,46 +89,13 @@ fn shown(agent: &Known) -> ShownAgent {
         Status::Other if is_silent => ("silent", "no event for a minute".to_owned(), true),
         Status::Other => ("heard", "sends events".to_owned(), true),
     };
-    let attribute = |name: &str| {
-        let resource = entry.map(|entry| &entry.resource[..]).unwrap_or_default();
-        resource.iter().find(|(key, _)| key == name).map(|(_, value)| match value {
-            ResourceValue::Text(text) => text.clone(),
-            ResourceValue::U64(number) => number.to_string(),
-            ResourceValue::I64(number) => number.to_string(),
-            ResourceValue::F64(number) => number.to_string(),
-            ResourceValue::Bool(value) => value.to_string(),
-        })
-    };
-    let peer = match &agent.status {
-        Status::Bytefrog(status) => status.address.map(|address| address.to_string()),
-        Status::Rbkit(status) => status.publish.clone().or(status.request.clone()),
-        Status::Other => None,
-    };
-    let peer = entry.map(|entry| entry.origin.peer.to_string()).or(peer);
-    let own_name = match &agent.status {
-        Status::Rbkit(status) => status.process.clone(),
-        Status::Bytefrog(status) => status.project.map(|project| format!("project {project}")),
-        Status::Other => None,
-    };
-    let names = [semconv::SERVICE_NAME, semconv::PROCESS_EXECUTABLE_NAME, semconv::ENDLESS_IMAGE];
-    let name = names.iter().find_map(|name| attribute(name.as_str()).filter(|text| !text.is_empty())).or(own_name);
-    let pid = match &agent.status {
-        Status::Rbkit(status) => status.pid.map(|pid| pid.to_string()),
-        _ => attribute(semconv::PROCESS_PID.as_str()),
-    };
-    let process = match (&agent.status, pid) {
-        (Status::Bytefrog(status), None) => format!("run {}", status.run),
-        (Status::Bytefrog(status), Some(pid)) => format!("run {}, pid {pid}", status.run),
-        (_, Some(pid)) => format!("pid {pid}"),
-        (_, None) => String::new(),
-    };
     ShownAgent {
         id: agent.id.clone(),
         protocol: agent.protocol.as_str(),
         listener: agent.listener.clone(),
-        name: name.or_else(|| peer.clone()).unwrap_or_else(|| agent.id.clone()),
-        process,
-        peer,
+        name: agent.name().into_text(),
+        process: agent.facts().process(),
+        peer: agent.peer(),
         since_ms: entry.map(|entry| entry.since.0 / 1_000_000),
         last_seen_ms,
         events: entry.map_or(0, |entry| entry.events),
@@ -294,10 +261,10 @@ impl<'a> Matcher<'a> {
                 addresses.into_iter().flatten().any(|address| origin.peer.contains(address.as_str()))
                     || (status.pid.is_some() && number(semconv::PROCESS_PID.as_str()) == status.pid)
             }
-            Status::Other => self.agent.entry.as_ref().is_some_and(|entry| {
-                entry.origin.peer_address().0 == origin.peer_address().0
-                    && entry.resource.iter().all(|attribute| resource.attributes().contains(attribute))
-            }),
+            Status::Other => {
+                let fingerprint = self.agent.entry.as_ref().map(|entry| entry.fingerprint);
+                fingerprint == Some(AgentIdentity::of(origin, resource).fingerprint())
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use super::answer::{ApiError, Made};
 use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::query::{Query, bad};
-use crate::event::{EventView, Kind};
+use crate::event::{AgentFacts, EventView, Kind};
 use crate::protocol::Protocol;
 use crate::sink::encode::{Encoder, Format};
 use crate::sink::view::store::Kept;
@@ -83,6 +83,8 @@ impl Filter {
 #[derive(Debug, Serialize)]
 pub(super) struct ShownEvent {
     id: String,
+    /// The name of its agent.
+    agent: String,
     event: Box<RawValue>,
 }
 
@@ -107,9 +109,15 @@ impl Lines {
 
     /// The event with its id.
     pub(super) fn shown(&mut self, kept: &Kept, index: usize, event: EventView<'_>) -> Option<ShownEvent> {
-        let event = RawValue::from_string(self.line(event).to_owned()).ok()?;
-        Some(ShownEvent { id: id(kept, index), event })
+        let line = RawValue::from_string(self.line(event).to_owned()).ok()?;
+        Some(ShownEvent { id: id(kept, index), agent: agent_name(event), event: line })
     }
+}
+
+/// What the agent of an event is called.
+pub(super) fn agent_name(event: EventView<'_>) -> String {
+    let origin = event.origin();
+    AgentFacts::of(event.resource().attributes()).name(origin.protocol, &origin.listener, &origin.peer).into_text()
 }
 
 /// The id of an event: of its batch, and its place in it.

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::answer::ApiError;
 use super::context::Context;
-use super::events::{FILTERS, Filter, Lines};
+use super::events::{FILTERS, Filter, Lines, agent_name};
 use super::history::now_ms;
 use super::query::bad;
 use super::sse;
@@ -75,6 +75,8 @@ struct Stream {
     lines: Lines,
     /// The collected events, with commas between them.
     collected: String,
+    /// The names of their agents.
+    agents: Vec<String>,
     /// Since the last second: events that were sent, that were compared with the filters, and that passed.
     shown: u64,
     examined: u64,
@@ -85,8 +87,8 @@ struct Stream {
 
 impl Stream {
     fn new(filter: Filter, rate: u64) -> Stream {
-        let (lines, collected) = (Lines::new(), String::new());
-        Stream { filter, rate, lines, collected, shown: 0, examined: 0, passed: 0, dropped: 0 }
+        let (lines, collected, agents) = (Lines::new(), String::new(), Vec::new());
+        Stream { filter, rate, lines, collected, agents, shown: 0, examined: 0, passed: 0, dropped: 0 }
     }
 
     fn add(&mut self, batch: &Batch) {
@@ -117,6 +119,7 @@ impl Stream {
                     self.collected.push(',');
                 }
                 self.collected.push_str(line);
+                self.agents.push(agent_name(event));
                 self.shown += 1;
             }
         }
@@ -125,7 +128,8 @@ impl Stream {
     /// Writes the collected events, and how many were left out.
     fn send(&mut self, out: &mut Vec<u8>) {
         if !self.collected.is_empty() {
-            sse::push(out, "events", &format!("{{\"events\":[{}]}}", self.collected));
+            let agents = Value::from(std::mem::take(&mut self.agents));
+            sse::push(out, "events", &format!("{{\"agents\":{agents},\"events\":[{}]}}", self.collected));
             self.collected.clear();
         }
         if self.dropped > 0 {

@@ -11,7 +11,7 @@ use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::newest;
 use crate::admin::agents::attributes;
-use crate::event::{EventView, Kind, Origin, Resource, ResourceValue, ValueView, semconv};
+use crate::event::{AgentFacts, EventView, Kind, Origin, Resource, ResourceValue, ValueView, semconv};
 use crate::protocol::Protocol;
 use crate::sink::view::{Class, Snapshot};
 
@@ -26,6 +26,7 @@ const OTHERS: &str = "(others)";
 #[derive(Serialize, Clone)]
 struct Machine {
     id: String,
+    name: String,
     peer: String,
     image: String,
     site: String,
@@ -152,7 +153,7 @@ impl Fleet {
 impl Filter<'_> {
     fn accepts(&self, machine: &Machine) -> bool {
         let has = |wanted: Option<&str>, own: &str| wanted.is_none_or(|wanted| wanted == own);
-        let texts = [&machine.id, &machine.peer, &machine.image, &machine.site];
+        let texts = [&machine.id, &machine.name, &machine.peer, &machine.image, &machine.site];
         has(self.image, &machine.image)
             && has(self.site, &machine.site)
             && has(self.machine, &machine.id)
@@ -193,7 +194,7 @@ fn name_of(event: EventView<'_>) -> Option<&str> {
 }
 
 fn describe(origin: &Origin, resource: &Arc<Resource>) -> Machine {
-    let (mut image, mut id, mut site) = (String::new(), None, Vec::new());
+    let (mut image, mut id) = (String::new(), None);
     let (mut is_live, mut is_dualboot) = (false, false);
     for (key, value) in resource.attributes() {
         match (key.as_str(), value) {
@@ -203,19 +204,16 @@ fn describe(origin: &Origin, resource: &Arc<Resource>) -> Machine {
             }
             (name, ResourceValue::Bool(value)) if name == semconv::ENDLESS_LIVE.as_str() => is_live = *value,
             (name, ResourceValue::Bool(value)) if name == semconv::ENDLESS_DUALBOOT.as_str() => is_dualboot = *value,
-            (name, ResourceValue::Text(text)) => {
-                if let Some(name) = name.strip_prefix(semconv::ENDLESS_SITE.as_str()) {
-                    site.push(format!("{name}={text}"));
-                }
-            }
             _ => {}
         }
     }
     let peer = origin.peer_address().0.to_owned();
-    let site = site.join(", ");
+    let facts = AgentFacts::of(resource.attributes());
+    let name = facts.name(origin.protocol, &origin.listener, &origin.peer).into_text();
+    let site = facts.site;
     let fingerprint = || format!("{:08x}", crc32c::crc32c(format!("{peer} {image} {site}").as_bytes()));
     let id = id.unwrap_or_else(fingerprint);
-    Machine { id, peer, image, site, events: 0, last_ms: 0, is_live, is_dualboot, resource: resource.clone() }
+    Machine { id, name, peer, image, site, events: 0, last_ms: 0, is_live, is_dualboot, resource: resource.clone() }
 }
 
 fn taken(context: &Context, window: Window) -> Result<(Snapshot, Coverage), ApiError> {

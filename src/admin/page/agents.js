@@ -17,6 +17,11 @@ export function show(main, route) {
   return route.id === null ? showList(main, route.query) : showAgent(main, route.id);
 }
 
+/** The peer of an agent, unless the agent is called by its address. */
+export function peerBeside(name, peer) {
+  return peer === undefined || peer === null || peer.replace(/^\[?(.*?)\]?:\d+$/, "$1") === name ? "" : peer;
+}
+
 function statePill(agent) {
   const kind = !agent.is_healthy ? "bad" : GOOD.has(agent.state) ? "good" : "warn";
   return pill(agent.state.replaceAll("_", " "), agent.state === "silent" ? "" : kind);
@@ -44,7 +49,7 @@ function showList(main, query) {
       { title: "State", width: "100px", cell: statePill, sort: (agent) => agent.state },
       { title: "Protocol", width: "68px", cell: (agent) => agent.protocol, sort: (agent) => agent.protocol },
       { title: "Process", width: "minmax(66px, 1fr)", cell: (agent) => said(agent.process ?? "", "soft"), sort: (agent) => agent.process ?? "" },
-      { title: "Peer", width: "minmax(116px, 1fr)", cell: (agent) => said(agent.peer ?? "", "soft"), sort: (agent) => agent.peer ?? "" },
+      { title: "Peer", width: "minmax(116px, 1fr)", cell: (agent) => said(peerBeside(agent.name, agent.peer), "soft"), sort: (agent) => agent.peer ?? "" },
       { title: "Rate", width: "66px", num: true, cell: (agent) => units.rate(agent.events_per_second), sort: (agent) => agent.events_per_second ?? 0 },
       { title: "Events", width: "84px", num: true, cell: (agent) => units.count(agent.events ?? 0), sort: (agent) => agent.events ?? 0 },
       { title: "Losses", width: "56px", num: true, cell: (agent) => h("span", { class: agent.losses ? "bad-text" : "soft" }, units.count(agent.losses ?? 0)), sort: (agent) => agent.losses ?? 0 },
@@ -63,8 +68,8 @@ function showList(main, query) {
       set(body, filter.text || filter.protocol
         ? empty("No agent matches this filter", "Choose another protocol, or clear the text.")
         : empty("No agent has been heard yet",
-          "Point an agent at one of the listeners of the overview, or start simulated agents:",
-          h("code", {}, "tributary demo --for 10m"),
+          "Point an agent at one of the listeners of the overview, or a simulated one:",
+          h("code", {}, "tributary simulate datadog --to ADDRESS --rate 5 --for 1m"),
           "Ruby processes (rbkit) are dialled: name them in the configuration of a listener."));
     }
   }, (error) => set(body, failure(error)));
@@ -105,7 +110,7 @@ function showAgent(main, id) {
       ["protocol", agent.protocol],
       ["listener", agent.listener],
       ["process", agent.process],
-      ["peer", agent.peer],
+      ["peer", peerBeside(agent.name, agent.peer)],
       ["since", `${units.moment(agent.since_ms)}, ${units.ago(agent.since_ms)}`],
       ["last heard", units.ago(agent.last_seen_ms)],
       ["rate", units.rate(agent.events_per_second)],

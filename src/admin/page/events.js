@@ -35,7 +35,7 @@ function kindPill(event) {
   return pill(event.severity ? event.severity.toLowerCase() : event.kind, isBad ? "bad" : event.severity === "WARN" ? "warn" : event.kind === "span" ? "accent" : "");
 }
 
-/** A list of events; one opens below it. Rows are `{ id, event }`. */
+/** A list of events; one opens below it. Rows are `{ id, agent, event }`. */
 export function eventList(label, { height = "44vh" } = {}) {
   const detail = h("div", { class: "detail-pane", hidden: true });
   const element = h("div", {});
@@ -49,7 +49,7 @@ export function eventList(label, { height = "44vh" } = {}) {
       { title: "Time", width: "96px", cell: ({ event }) => h("span", { class: "num", title: clean(event.time ?? event.observed_time) }, units.clock(event.time ?? event.observed_time)) },
       { title: "Kind", width: "70px", cell: ({ event }) => kindPill(event) },
       { title: "Name", width: "minmax(130px, 1.1fr)", cell: ({ event }) => said(event.name) },
-      { title: "From", width: "minmax(90px, .7fr)", cell: ({ event }) => said(event.resource?.["service.name"] ?? event.origin?.peer ?? event.origin?.listener ?? "", "soft") },
+      { title: "Agent", width: "minmax(90px, .7fr)", cell: ({ agent }) => said(agent ?? "", "soft") },
       { title: "What", width: "minmax(200px, 3fr)", cell: ({ event }) => said(gist(event), "soft") },
     ],
   });

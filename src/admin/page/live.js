@@ -99,7 +99,7 @@ function showEvents(main, query, mode) {
     end = stream("api/v1/events/live", filter, (type, data) => {
       if (type === "events") {
         if (pause.isPaused) totals.missed += data.events.length;
-        else rows = [...data.events.map((event) => ({ id: number++, event })).reverse(), ...rows].slice(0, MOST_EVENTS);
+        else rows = [...data.events.map((event, index) => ({ id: number++, agent: data.agents[index], event })).reverse(), ...rows].slice(0, MOST_EVENTS);
       } else if (type === "dropped") {
         totals.dropped += data.events;
       } else if (type === "alive") {

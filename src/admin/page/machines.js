@@ -1,5 +1,6 @@
 // Machines with Endless OS: events by name over time, by image and by site, and the events of one machine.
 
+import { peerBeside } from "./agents.js";
 import { get, getEvents, poll } from "./api.js";
 import { clean, h, said, set } from "./dom.js";
 import { eventList } from "./events.js";
@@ -48,8 +49,8 @@ function showAll(main, query) {
     order: ["Events", "down"],
     foot: (rows) => total > rows.length ? `${units.count(rows.length)} of ${units.count(total)} machines: filters narrow them` : "",
     columns: [
-      { title: "Machine", width: "minmax(110px, 1fr)", cell: (machine) => h("a", { href: to("machines", machine.id), class: "mono" }, said(machine.id)), sort: (machine) => machine.id },
-      { title: "Peer", width: "minmax(100px, .8fr)", cell: (machine) => said(machine.peer ?? "", "soft"), sort: (machine) => machine.peer ?? "" },
+      { title: "Machine", width: "minmax(110px, 1fr)", cell: (machine) => h("a", { href: to("machines", machine.id), class: "mono" }, said(machine.name)), sort: (machine) => machine.name },
+      { title: "Peer", width: "minmax(100px, .8fr)", cell: (machine) => said(peerBeside(machine.name, machine.peer), "soft"), sort: (machine) => machine.peer ?? "" },
       { title: "Image", width: "minmax(160px, 2fr)", cell: (machine) => said(machine.image ?? "–"), sort: (machine) => machine.image ?? "" },
       { title: "Site", width: "minmax(110px, 1.2fr)", cell: (machine) => said(machine.site || "–", "soft"), sort: (machine) => machine.site ?? "" },
       { title: "System", width: "92px", cell: (machine) => [machine.is_live && pill("live"), machine.is_dualboot && pill("dual boot")] },
@@ -107,9 +108,9 @@ function showMachine(main, id) {
   const end = poll((signal) => getEvents(`api/v1/machines/${encodeURIComponent(id)}`, { limit: 500 }, signal), 3000, (answer) => {
     const { machine } = answer;
     head.scope(answer);
-    set(title, said(machine.id));
+    set(title, said(machine.name));
     if (body.firstChild !== built[0]) set(body, built);
-    set(about, facts([["image", machine.image], ["site", machine.site], ["peer", machine.peer], ["events", units.count(machine.events)], ["last heard", units.ago(machine.last_ms)],
+    set(about, facts([["image", machine.image], ["site", machine.site], ["peer", peerBeside(machine.name, machine.peer)], ["events", units.count(machine.events)], ["last heard", units.ago(machine.last_ms)],
       ["live system", machine.is_live ? "yes" : null], ["dual boot", machine.is_dualboot ? "yes" : null], ...Object.entries(machine.resource ?? {})]));
     set(names, nameTable(answer.names, answer.history));
     events.update(answer.events);

@@ -3,15 +3,14 @@
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 
-use super::{shown, table};
+use super::{push_json, shown, table};
 use crate::cli::endpoint::EndpointArguments;
 use crate::cli::{Failure, OutputFormat, block_on, print, say};
+use crate::event::peer_address;
 
 const HEADINGS: [&str; 8] = ["ID", "PROTOCOL", "NAME", "PEER", "STATE", "LAST SEEN", "EVENTS", "LOSSES"];
 /// The first column with a number.
 const FIRST_NUMBER: usize = 6;
-/// Attributes of a resource that name an agent, the best first.
-const NAMES: [&str; 4] = ["service.name", "host.name", "process.executable.name", "endless.image.id"];
 
 /// Prints the agents that the daemon has seen.
 pub(super) fn list(endpoint: &EndpointArguments, format: OutputFormat) -> Result<(), Failure> {
@@ -25,7 +24,7 @@ pub(super) fn list(endpoint: &EndpointArguments, format: OutputFormat) -> Result
     let mut lines = Vec::new();
     match format {
         OutputFormat::Json => {
-            agents.iter().for_each(|agent| lines.extend_from_slice(format!("{agent}\n").as_bytes()));
+            agents.iter().for_each(|agent| push_json(&mut lines, agent));
         }
         OutputFormat::Text if agents.is_empty() => say("the daemon has seen no agents since it was started"),
         OutputFormat::Text => {
@@ -59,13 +58,10 @@ fn row(agent: &Value) -> Vec<String> {
     };
     let seen = agent["last_seen"].as_str().and_then(|time| time.get(.."2026-11-20T12:15:00".len()));
     let seen = seen.map_or_else(|| "-".to_owned(), |time| format!("{time}Z"));
-    vec![text("id"), text("protocol"), name(agent), text("peer"), state(agent), seen, text("events"), text("losses")]
-}
-
-/// What an operator calls the agent.
-fn name(agent: &Value) -> String {
-    let named = NAMES.iter().map(|key| &agent["resource"][*key]).chain([&agent["project"], &agent["process"]]);
-    named.filter_map(Value::as_str).find(|name| !name.is_empty()).map_or_else(|| "-".to_owned(), shown)
+    // An agent that is called by its address has it once.
+    let is_named_by_peer = agent["peer"].as_str().is_some_and(|peer| agent["name"] == peer_address(peer).0);
+    let peer = if is_named_by_peer { "-".to_owned() } else { text("peer") };
+    vec![text("id"), text("protocol"), text("name"), peer, state(agent), seen, text("events"), text("losses")]
 }
 
 /// What it does, as far as its protocol says.
@@ -89,7 +85,7 @@ mod tests {
     #[test]
     fn a_row_says_what_the_protocol_knows() {
         let ruby = json!({
-            "id": "ruby:0", "protocol": "rbkit", "peer": "127.0.0.1:5555", "process": "puma\u{1b}", "cpu_profile": true,
+            "id": "ruby:0", "protocol": "rbkit", "peer": "127.0.0.1:5555", "name": "puma\u{1b}", "cpu_profile": true,
             "healthy": false, "reachable": true, "last_seen": "2026-11-20T12:15:00.123456Z", "events": 3, "losses": 0,
         });
         let expected = [
@@ -103,10 +99,9 @@ mod tests {
             "0",
         ];
         assert_eq!(row(&ruby), expected);
-        let java = json!({ "id": "java:1", "protocol": "bytefrog", "mode": "tracing", "project": "", "peer": null });
-        assert_eq!(row(&java), ["java:1", "bytefrog", "-", "-", "tracing", "-", "-", "-"]);
-        let span =
-            json!({ "id": "a:1", "protocol": "datadog", "process": "x", "resource": { "service.name": "shop" } });
-        assert_eq!(row(&span)[2], "shop");
+        let java = json!({ "id": "java:1", "protocol": "bytefrog", "mode": "tracing", "name": "java:1", "peer": null });
+        assert_eq!(row(&java), ["java:1", "bytefrog", "java:1", "-", "tracing", "-", "-", "-"]);
+        let span = json!({ "id": "a:1", "protocol": "datadog", "name": "192.0.2.7", "peer": "192.0.2.7:4711" });
+        assert_eq!(row(&span)[2..4], ["192.0.2.7", "-"]);
     }
 }

@@ -69,9 +69,7 @@ impl Agent {
 
     /// Its id, and what operators call it.
     pub(super) fn name(&self) -> String {
-        let resource = &self.known["resource"];
-        let names = [&resource["service.name"], &self.known["process"], &self.known["project"], &resource["host.name"]];
-        let name = names.iter().find_map(|name| name.as_str()).filter(|name| !name.is_empty());
+        let name = self.known["name"].as_str().filter(|name| *name != self.id);
         let pid = self.known["pid"].as_u64().map(|pid| format!("pid {pid}"));
         let words: Vec<String> = name.map(str::to_owned).into_iter().chain(pid).collect();
         if words.is_empty() { self.id.clone() } else { format!("{} ({})", self.id, words.join(", ")) }

@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use lz4_flex::frame::FrameDecoder;
 use serde::Deserialize;
 
-use super::{Attributes, Clock, Data, Frame, Item, Parts, Process, SampleParts, Site, SpanParts, is_wanted};
+use super::{Attributes, Clock, Data, Frame, Item, Parts, SampleParts, Site, SpanParts, is_wanted};
+use crate::event::AgentFacts;
 
 /// Longer lines of an event file are skipped. An object with a million references has a third of this length.
 const MAX_LINE_BYTES: usize = 64 << 20;
@@ -131,7 +132,7 @@ struct Line {
     #[serde(default)]
     attributes: Attributes<'static>,
     #[serde(default)]
-    resource: Process<'static>,
+    resource: AgentFacts<'static>,
     #[serde(default)]
     origin: JsonOrigin,
     /// Of a compact line, in the place of a resource and an origin, with its sequence, offset and length.
@@ -144,13 +145,13 @@ struct Line {
 struct Definition {
     source: String,
     #[serde(default)]
-    resource: Process<'static>,
+    resource: AgentFacts<'static>,
     origin: JsonOrigin,
 }
 
 /// The sources that compact lines name, by their ids.
 #[derive(Default)]
-struct Sources(HashMap<String, (Process<'static>, JsonOrigin)>);
+struct Sources(HashMap<String, (AgentFacts<'static>, JsonOrigin)>);
 
 #[derive(Deserialize)]
 struct JsonSample {
@@ -181,6 +182,8 @@ struct JsonSpan {
 struct JsonOrigin {
     #[serde(default)]
     protocol: String,
+    #[serde(default)]
+    listener: String,
     #[serde(default)]
     peer: String,
     #[serde(default)]
@@ -222,8 +225,9 @@ impl Sources {
         };
         let time = time.and_then(|time| time.parse::<Timestamp>().ok());
         let time = time.and_then(|time| u64::try_from(time.as_nanosecond()).ok());
-        let JsonOrigin { protocol, peer, connection, sequence } = origin;
-        let (agent, pid, name) = (resource.agent(&protocol, &peer), resource.pid, name.into_owned().into());
+        let JsonOrigin { protocol, listener, peer, connection, sequence } = origin;
+        let agent = resource.in_words(&protocol, &listener, &peer);
+        let (pid, name) = (resource.pid, name.into_owned().into());
         Parts { name, time, data, attributes, agent, peer: peer.into(), connection, pid, sequence }.item()
     }
 }

@@ -4,7 +4,8 @@
 //! 2026-11-20T12:15:00.123456Z span   web.request  1.5ms  service.name=shop  [datadog 127.0.0.1:40112 #9]
 //! ```
 //!
-//! Not a format for programs: those read JSON. Of the resource only `service.name` is shown; the rest is the same on every line.
+//! Not a format for programs: those read JSON. Of the resource only `service.name` is shown, or behind the protocol the name of
+//! an agent that has another one; the rest is the same on every line.
 
 use std::io::Write;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push
 use super::time::TimeFormat;
 use crate::codec::terminal::{push_quoted, push_word};
 use crate::event::{
-    DataView, EventView, FrameView, LossView, MetricData, MetricType, SampleView, Severity, SpanData, Status,
-    Temporality, TextView, UnixNanos, ValueView, semconv,
+    AgentFacts, AgentName, DataView, EventView, FrameView, LossView, MetricData, MetricType, SampleView, Severity,
+    SpanData, Status, Temporality, TextView, UnixNanos, ValueView, semconv,
 };
 
 /// Appends one event as a human-readable line, line feed included. Characters of a peer that a terminal interprets
@@ -225,6 +226,13 @@ fn push_origin(out: &mut Vec<u8>, event: EventView<'_>) {
     let origin = event.origin();
     push(out, "  [");
     push(out, origin.protocol);
+    if event.resource().text(semconv::SERVICE_NAME).is_none()
+        && let facts = AgentFacts::of(event.resource().attributes())
+        && let AgentName::Own(name) = facts.name(origin.protocol, &origin.listener, &origin.peer)
+    {
+        push(out, " ");
+        push_word(out, &name);
+    }
     if !origin.peer.is_empty() {
         push(out, " ");
         push_word(out, &origin.peer);

@@ -1,5 +1,8 @@
 //! The overview, agents, kept events, machines and losses.
 
+use std::collections::BTreeSet;
+use std::future::pending;
+
 use tributary::simulate::{datadog, endless};
 
 use super::*;
@@ -143,6 +146,31 @@ async fn losses_are_grouped_by_cause_and_their_first_bytes_explained() {
 }
 
 #[tokio::test]
+async fn losses_of_one_cause_are_one_group_with_a_real_example_and_a_single_one_keeps_its_numbers() {
+    let daemon = of_spans().await;
+    let send = async |before: usize, object: [u8; 2]| {
+        let spans: Vec<u8> = (0..before).flat_map(|_| wire::trace()).collect();
+        send_all(connect(&daemon.server).await, &[wire::process(), spans, object.to_vec()].concat()).await;
+    };
+    send(0, [0xdd, 0x77]).await;
+    settle(&daemon).await;
+    let losses = until(&daemon, "losses", |losses| losses["groups"][0]["losses"] == 1).await;
+    let detail = daemon.events().iter().find(|event| event["kind"] == "loss").unwrap()["loss"]["detail"].clone();
+    assert!(text(&detail).contains("0xdd77"), "{detail}");
+    assert_eq!((&losses["groups"][0]["cause"], &losses["groups"][0]["example"]), (&detail, &detail));
+    // Others of its cause, at other places and with other types.
+    for (before, low) in [(1, 0x78), (2, 0x79), (3, 0x7a)] {
+        send(before, [0xdd, low]).await;
+    }
+    settle(&daemon).await;
+    let losses = until(&daemon, "losses", |losses| losses["groups"][0]["losses"] == 4).await;
+    let [group] = &array(&losses, "groups")[..] else { panic!("{losses}") };
+    assert_eq!(group["example"], detail);
+    assert!(text(&group["cause"]).starts_with("at #: object_type: # is not supported"), "{group}");
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn the_first_bytes_of_a_loss_are_explained_where_a_message_begins() {
     let toml = format!(
         "[admin]\nlisten = \"127.0.0.1:0\"\n{}[listeners.java]\nprotocol = \"bytefrog\"\nlisten = \"127.0.0.1:0\"\n",
@@ -165,4 +193,42 @@ async fn the_first_bytes_of_a_loss_are_explained_where_a_message_begins() {
         assert!(words.iter().all(|word| explained.contains(word)), "{listener}: {explained}");
     }
     daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_is_one_agent_with_one_name_whatever_it_uploads() {
+    let daemon = daemon("[listeners.desktops]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\n").await;
+    let bound = daemon.server.addresses().iter().find(|bound| bound.name == "desktops").unwrap();
+    let plan = Plan { to: bound.address, amount: Amount::Events(12_000), rate: None, connections: 10, seed: 5 };
+    let agent = Agent::Endless(endless::Version::V2);
+    within("the machines end", tributary::simulate::run(agent, plan, pending())).await.unwrap();
+    settle(&daemon).await;
+    let uploads: BTreeSet<String> = daemon
+        .events()
+        .iter()
+        .map(|event| format!("{} {}", event["origin"]["connection"], event["resource"]["endless.send_number"]))
+        .collect();
+    assert!(uploads.len() > 20, "{uploads:?}");
+    let ids: BTreeSet<String> =
+        daemon.events().iter().map(|event| text(&event["resource"]["endless.machine.id"])).collect();
+    assert_eq!(ids.len(), 10);
+    // The machine id is the name in every list.
+    let names = |rows: &[Value], key: &str| rows.iter().map(|row| text(&row[key])).collect::<BTreeSet<String>>();
+    let shown = json(&daemon, "agents").await;
+    assert_eq!(array(&shown, "agents").len(), 10);
+    assert_eq!(names(array(&shown, "agents"), "name"), ids);
+    let plain = request(address(&daemon), "GET", "/agents", "").await.json();
+    assert_eq!(names(plain.as_array().unwrap(), "name"), ids);
+    let fleet = until(&daemon, "machines", |fleet| array(fleet, "machines").len() == 10).await;
+    assert_eq!(names(array(&fleet, "machines"), "name"), ids);
+    assert!(names(array(&json(&daemon, "events?limit=1000").await, "events"), "agent").is_subset(&ids));
+    // All events of a machine are those of its agent, however many uploads they came in.
+    let agent = &shown["agents"][0];
+    let one = json(&daemon, &format!("agents/{}", text(&agent["id"]))).await;
+    assert_eq!(array(&one, "events").len() as u64, number(&agent["events"]).min(50));
+    daemon.stop().await;
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
 }
