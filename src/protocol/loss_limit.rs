@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::event::{BatchBuilder, Header, Loss, Position, Reason, semconv};
+use crate::event::{BatchBuilder, Header, Loss, Position, Reason, TOGETHER, semconv};
 
 /// The time within which losses are counted.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ impl LossLimit {
         for Combined { reason, first, count, bytes, events, detail, excerpt } in self.combined.drain(..) {
             let detail = match count {
                 1 => detail,
-                count => format!("{count} losses, reported together (max_losses_per_second); the first: {detail}"),
+                count => format!("{count}{TOGETHER}{detail}"),
             };
             let header = Header { position: Position { length: bytes, ..first.position }, ..first };
             let loss = Loss { reason, bytes, events, detail: &detail, excerpt: &excerpt };

@@ -10,7 +10,7 @@ use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::id;
 use super::history::{STEP_MS, increments};
-use crate::event::{DataView, EventView, Kind, LossView, Reason, hex};
+use crate::event::{DataView, EventView, Kind, LossView, Reason, cause, hex};
 use crate::explain::{Explain, Sheet};
 use crate::protocol::{bytefrog, datadog, rbkit};
 use crate::sink::view::Class;
@@ -49,7 +49,10 @@ struct Group {
     reason: &'static str,
     listener: String,
     protocol: &'static str,
+    /// The detail of its losses; of losses with different numbers, with `#` for the numbers.
     cause: String,
+    /// The detail of the first.
+    example: String,
     name: String,
     losses: u64,
     bytes: u64,
@@ -104,7 +107,7 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
                 continue;
             }
             let cause = key.2.clone();
-            groups.entry(key).or_insert_with(|| group(cause, kept, index, event, loss)).add(event, loss);
+            groups.entry(key).or_insert_with(|| group(kept, index, event, loss)).add(event, loss, &cause);
         }
     }
     let coverage = Coverage::of(context, window, &[Kind::Loss], |name, _| is_listener(name), kept(&snapshot));
@@ -124,14 +127,15 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
     context.json(&Losses { window, coverage, totals: total, groups, history, is_cut })
 }
 
-fn group(cause: String, kept: &Kept, index: usize, event: EventView<'_>, loss: LossView<'_>) -> Group {
+fn group(kept: &Kept, index: usize, event: EventView<'_>, loss: LossView<'_>) -> Group {
     let origin = event.origin();
     Group {
         reason: loss.reason.as_str(),
         listener: origin.listener.to_string(),
         protocol: origin.protocol,
         option: option(&origin.listener, loss.detail.text()),
-        cause,
+        cause: loss.detail.text().to_owned(),
+        example: loss.detail.text().to_owned(),
         name: event.name().text().to_owned(),
         losses: 0,
         bytes: 0,
@@ -146,7 +150,10 @@ fn group(cause: String, kept: &Kept, index: usize, event: EventView<'_>, loss: L
 }
 
 impl Group {
-    fn add(&mut self, event: EventView<'_>, loss: LossView<'_>) {
+    fn add(&mut self, event: EventView<'_>, loss: LossView<'_>, cause: &str) {
+        if self.cause == self.example && self.example != loss.detail.text() {
+            cause.clone_into(&mut self.cause);
+        }
         self.losses += reported_together(event);
         self.bytes = self.bytes.saturating_add(loss.bytes);
         if let Some(events) = loss.events {
@@ -168,21 +175,6 @@ fn reported_together(event: EventView<'_>) -> u64 {
         Some((_, crate::event::ValueView::I64(count))) => u64::try_from(count).unwrap_or(1),
         _ => 1,
     }
-}
-
-/// A detail with a `#` for each number, so that losses of one cause have the same text.
-fn cause(detail: &str) -> String {
-    let mut cause = String::with_capacity(detail.len());
-    let mut is_number = false;
-    for c in detail.chars().take(500) {
-        if !c.is_ascii_digit() {
-            cause.push(c);
-        } else if !is_number {
-            cause.push('#');
-        }
-        is_number = c.is_ascii_digit();
-    }
-    cause
 }
 
 /// The configuration key that a detail names: when a limit was exceeded, it does.
@@ -232,11 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_of_one_cause_have_one_text_and_the_key_that_their_detail_names() {
-        assert_eq!(
-            cause("object type 9 at offset 1234; valid are 1 to 6"),
-            "object type # at offset #; valid are # to #"
-        );
+    fn a_detail_names_the_key_that_governs_it() {
         let key = |detail| option("spans", detail);
         assert_eq!(
             key("a string of 70000 bytes; at most 65536 (max_string_bytes)").as_deref(),

@@ -35,7 +35,7 @@ export function show(main, route) {
   const totals = h("div", {});
   const curve = h("div", {});
   const detail = h("div", { class: "detail-pane", hidden: true });
-  const key = (group) => [group.reason, group.listener, group.cause, group.name].join("\u0000");
+  const key = (group) => [group.reason, group.listener, group.example, group.name].join("\u0000");
   const list = table({
     label: "Groups of losses",
     key,
@@ -65,6 +65,7 @@ export function show(main, route) {
       h("div", { class: "row" }, h("h2", {}, said(`${group.reason}: ${group.listener}`)), h("span", { class: "soft" }, REASONS[group.reason] ?? ""),
         h("button", { type: "button", on: { click: () => { chosen = null; detail.hidden = true; list.select(null); } } }, "Close")),
       h("p", { class: "wrap" }, clean(group.cause, 1000)),
+      group.example !== group.cause && h("p", { class: "wrap soft" }, "The first: ", clean(group.example, 1000)),
       group.option && h("p", {}, "The key ", h("code", {}, clean(group.option, 120)), ` of the configuration governs it${group.option_text ? `: ${clean(group.option_text, 200)}` : ""}. `, h("code", {}, "tributary check --print"), " shows its value."),
       h("p", { class: "soft small" }, `${units.plural(group.losses, "loss", "losses")} from ${units.moment(group.first_ms)} to ${units.clock(group.last_ms, 0)}; peers: ${(group.peers ?? []).map((peer) => clean(peer, 60)).join(", ") || "unknown"}`),
       group.explained?.length
