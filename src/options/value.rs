@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use toml::de::DeValue;
 
 use super::diagnostic::nearest;
+use super::endpoint::without_secrets;
 use super::section::{Section, article, toml_text};
 use super::units::{ByteSize, format_duration, parse_duration};
 
@@ -64,6 +65,12 @@ impl Section<'_> {
     pub fn required_text(&mut self, key: &str, help: &str) -> Option<String> {
         self.require(key, || help.to_owned());
         self.optional_text(key)
+    }
+
+    /// An address, which is shown without its secrets. The key is required; `help` says what to write.
+    pub fn required_address(&mut self, key: &str, help: &str) -> Option<String> {
+        self.require(key, || help.to_owned());
+        self.optional(key, read_text, |text| toml_text(&without_secrets(text)))
     }
 
     /// A number of bytes without a default.
@@ -132,6 +139,12 @@ impl Section<'_> {
     /// A list of strings; empty by default.
     pub fn list_of_text(&mut self, key: &str) -> Vec<String> {
         self.list_of_text_or(key, &[])
+    }
+
+    /// A list of headers, `Name: value`, whose values are not shown; empty by default.
+    pub fn list_of_headers(&mut self, key: &str) -> Vec<String> {
+        let shown = |line: &String| line.split_once(':').map_or("***".to_owned(), |(name, _)| format!("{name}: ***"));
+        self.list(key, read_text, |line| toml_text(&shown(line)))
     }
 
     /// A list of strings with a default.
@@ -404,8 +417,17 @@ fn read_cidr(value: &DeValue<'_>) -> Result<IpNet, Fault> {
     let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
     // Host bits have no effect, so they are not printed either.
     network
-        .map(|network| network.trunc())
+        .map(|network| unmapped(network).trunc())
         .ok_or_else(|| Fault::with_help("is not a network", "for example \"10.0.0.0/8\" or \"192.0.2.7\""))
+}
+
+/// Peers have canonical addresses: a network of mapped addresses is the network of the IPv4 addresses.
+fn unmapped(network: IpNet) -> IpNet {
+    let mapped = match network {
+        IpNet::V6(network) => network.addr().to_ipv4_mapped().zip(network.prefix_len().checked_sub(96)),
+        IpNet::V4(_) => None,
+    };
+    mapped.and_then(|(address, prefix)| IpNet::new(address.into(), prefix).ok()).unwrap_or(network)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! TCP listeners: accept loops that survive errors, and admit a limited number of connections.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -255,6 +255,7 @@ impl Listener {
                 }
             };
             wait = ACCEPT_RETRY.0;
+            let peer = canonical(peer);
             let mut context = context.clone();
             // The address of a peer behind a proxy is not known yet.
             let is_direct = !admission.is_proxy(peer.ip());
@@ -314,6 +315,14 @@ impl Listener {
                 abort.run_until_cancelled_owned(connection).await
             });
         }
+    }
+}
+
+/// The address of a peer as everything shows and compares it: one that IPv6 only maps is the IPv4 address.
+fn canonical(peer: SocketAddr) -> SocketAddr {
+    match peer.ip().to_canonical() {
+        IpAddr::V4(address) => SocketAddr::new(address.into(), peer.port()),
+        IpAddr::V6(_) => peer,
     }
 }
 
@@ -400,7 +409,7 @@ async fn introduce(
     lease: MemoryLease,
     opened: Duration,
 ) -> Option<(SocketAddr, Option<ConnectionSlot>)> {
-    let Some(peer) = proxy::read_header(stream, origin, context, opened).await? else {
+    let Some(peer) = proxy::read_header(stream, origin, context, opened).await?.map(canonical) else {
         context.admitted_with = Some(Arc::new(lease));
         return Some((proxy, None));
     };

@@ -299,3 +299,27 @@ async fn a_capture_contains_the_bytes_behind_the_header() {
     }
     assert_eq!(recorded, hello("recorded"));
 }
+
+#[tokio::test]
+async fn an_ipv4_peer_of_a_listener_on_ipv6_is_an_ipv4_address() {
+    // A host may have no IPv6 at all.
+    if std::net::TcpListener::bind("[::]:0").is_err() {
+        return;
+    }
+    let options = "protocol = \"datadog\"\nlisten = \"[::]:0\"\nallow = [\"::ffff:127.0.0.0/104\", \"192.0.2.0/24\"]\n\
+                   proxy_protocol = [\"::ffff:127.0.0.2\"]";
+    let daemon = Daemon::start(&format!("[listeners.test]\n{options}\n")).await;
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, daemon.server.address().unwrap().port()));
+    let mut own = Vec::new();
+    for (last, first, name) in [(1, Vec::new(), "direct"), (2, header(1, "[::ffff:192.0.2.7]:9"), "proxied")] {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();
+        let mut stream = socket.connect(to).await.unwrap();
+        own.push(stream.local_addr().unwrap().to_string());
+        stream.write_all(&[&first[..], &hello(name), &wire::trace()].concat()).await.unwrap();
+        daemon.until_named(name).await;
+    }
+    let Stopped { events, totals } = daemon.stop().await;
+    assert_eq!((peer_of(&events, "direct"), peer_of(&events, "proxied")), (&*own[0], "192.0.2.7:9"));
+    assert_eq!(totals.listeners[0].refused, 0);
+}
