@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use super::endpoint::starred;
+
 /// One error.
 ///
 /// ```text
@@ -33,7 +35,7 @@ pub struct Place {
     pub column: usize,
     /// The number of characters on this line; at least 1.
     pub width: usize,
-    /// The whole line, without its line end and with control characters replaced.
+    /// The whole line, without its line end, and with control characters and secrets replaced.
     pub text: String,
 }
 
@@ -51,7 +53,7 @@ impl Place {
             line: text[..line_start].matches('\n').count() + 1,
             column: text[line_start..start].trim_start_matches(BYTE_ORDER_MARK).chars().count() + 1,
             width: text[start..end.min(line_end)].trim_end_matches('\r').chars().count().max(1),
-            text: printable(line),
+            text: starred(&printable(line)),
         }
     }
 }

@@ -566,3 +566,18 @@ fn files_with_secrets_that_every_user_can_access_are_found() {
     ];
     assert_eq!(found, expected);
 }
+
+#[test]
+fn keys_in_addresses_and_values_of_headers_are_not_shown() {
+    let text = "[limits]\nmemory_bytes = \"1GiB\"\n[sinks.a]\ntype = \"http\"\nendpoint = \"http://h/x?api_key=secret1&db=secret2\"\n\
+                headers = [\"Authorization: Bearer secret3\"]\n\
+                [sinks.b]\ntype = \"otlp\"\nprotocol = \"http/protobuf\"\nendpoint = \"http://h/base?token=secret4\"\n";
+    let Loaded { config, effective, .. } = read(text);
+    for expected in ["\"http://h/x?api_key=***&db=***\"", "[\"Authorization: ***\"]", "\"http://h/base?token=***\""] {
+        assert!(effective.contains(expected), "{expected}: {effective}");
+    }
+    assert!(!effective.contains("secret"), "{effective}");
+    // As the log and the page name the sinks.
+    let texts: Vec<String> = config.sinks.iter().map(|sink| sink.kind.to_string()).collect();
+    assert!(texts[0].contains("http://h/x?api_key=***") && !texts.concat().contains("secret"), "{texts:?}");
+}

@@ -209,8 +209,8 @@ fn an_http_sink_needs_an_endpoint_headers_that_can_be_sent_and_a_directory_for_i
     for expected in [
         "1:8: [sinks.a] needs the key `endpoint`; write endpoint = \"http://host:port/path\"",
         "5:12: is not an address of HTTP",
-        "`Host: a`: host is set by tributary",
-        "`x`: there is no colon",
+        "`Host`: host is set by tributary",
+        "an element: there is no colon",
         "needs `key`",
         "needs the key `dir`",
         "12:13: is more than retry_max",
@@ -528,4 +528,16 @@ fn compact_fields_are_for_json_lines_of_files_and_of_standard_output() {
     let text = "[sinks.a]\ntype = \"tcp\"\naddress = \"localhost:1\"\nfields = \"compact\"\n";
     let [error] = &summary(text)[..] else { panic!("one error") };
     assert!(error.starts_with("4:1: unknown key `fields` in [sinks.a]"), "{error}");
+}
+
+#[test]
+fn an_error_is_shown_with_its_line_but_without_the_secrets_of_that_line() {
+    let text = "[sinks.a]\ntype = \"http\"\nendpoint = \"http://user:secret1@h/\"\nheaders = [\"Authorization: Bearer secret2\", \"x\"]\n\
+                [sinks.b]\ntype = \"otlp\"\nendpoint = \"http://h/path?api_key=secret3\"\n\
+                [sinks.c]\ntype = \"nats\"\nstream = \"s\"\nservers = [\"nats://user:secret4@h/no path\"]\n";
+    let errors = Config::parse("t", text).unwrap_err().to_string();
+    for expected in ["http://***********@h/", "Authorization: **************", "api_key=*******"] {
+        assert!(errors.contains(expected), "{expected}: {errors}");
+    }
+    assert!(!errors.contains("secret"), "{errors}");
 }

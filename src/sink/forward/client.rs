@@ -76,7 +76,7 @@ pub(crate) fn client<B: Body<Data: Send> + Send>(
 /// An endpoint of HTTP. An invalid one is reported.
 pub(crate) fn endpoint(section: &mut Section<'_>, example: &str) -> Uri {
     let help = format!("write endpoint = \"{example}\"");
-    let Some(text) = section.required_text("endpoint", &help) else { return Uri::default() };
+    let Some(text) = section.required_address("endpoint", &help) else { return Uri::default() };
     let is_complete = |uri: &Uri| uri.host().is_some() && matches!(uri.scheme_str(), Some("http" | "https"));
     let has_credentials = |uri: &Uri| uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
     match text.parse::<Uri>().ok().filter(is_complete) {

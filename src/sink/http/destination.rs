@@ -37,7 +37,7 @@ impl Server {
     pub(super) fn new(options: &Options) -> io::Result<Server> {
         let version = client::Version::Http1;
         let client = client::client(&options.endpoint, version, options.connect_timeout, &options.tls)?;
-        Ok(Server { endpoint: options.endpoint.clone(), headers: options.header_map()?, client })
+        Ok(Server { endpoint: Uri::clone(&options.endpoint), headers: options.header_map()?, client })
     }
 }
 

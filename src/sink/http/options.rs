@@ -7,7 +7,7 @@ use hyper::Uri;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::event::MOST_BATCH_BYTES;
-use crate::options::{Bounds, LONGEST, Section};
+use crate::options::{Bounds, Endpoint, LONGEST, Section};
 use crate::sink::forward::client::{ClientTls, endpoint};
 use crate::sink::forward::{Compression, MAX_RETRY_DELAY, SpoolOptions};
 
@@ -18,7 +18,7 @@ const CLIENT_BYTES: u64 = 1024 * 1024;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// Where requests are sent: `http://host:port/path` or `https://…`. Required.
-    pub endpoint: Uri,
+    pub endpoint: Endpoint,
     /// Headers of each request, as `Name: value`. Default none.
     pub headers: Vec<String>,
     /// Headers whose values are in files, as `Name: /path/of/file`: for tokens. Default none.
@@ -49,7 +49,7 @@ impl Options {
     /// The default options of a sink that sends to `endpoint`.
     pub fn to(endpoint: Uri) -> Options {
         Options {
-            endpoint,
+            endpoint: endpoint.into(),
             headers: Vec::new(),
             header_files: Vec::new(),
             compression: Compression::default(),
@@ -70,8 +70,8 @@ impl Options {
         let default = Options::to(endpoint(section, "http://host:port/path"));
         let positive = Duration::from_millis(1)..=LONGEST;
         let options = Options {
-            headers: headers(section, "headers"),
-            header_files: headers(section, "header_files"),
+            headers: checked(section, "headers", |section, key| section.list_of_headers(key)),
+            header_files: checked(section, "header_files", |section, key| section.list_of_text(key)),
             compression: section.choice(
                 "compression",
                 default.compression,
@@ -129,11 +129,12 @@ impl Options {
     }
 }
 
-fn headers(section: &mut Section<'_>, key: &str) -> Vec<String> {
-    let lines = section.list_of_text(key);
+fn checked(section: &mut Section<'_>, key: &str, read: fn(&mut Section<'_>, &str) -> Vec<String>) -> Vec<String> {
+    let lines = read(section, key);
     for line in &lines {
         if let Err(why) = header(line) {
-            section.error(key, format!("`{line}`: {why}"), Some("write \"Name: value\"".into()));
+            let what = line.split_once(':').map_or("an element".to_owned(), |(name, _)| format!("`{name}`"));
+            section.error(key, format!("{what}: {why}"), Some("write \"Name: value\"".into()));
         }
     }
     lines

@@ -16,6 +16,7 @@ use super::encode::Signal;
 use super::options::{Options, Protocol};
 use super::payload::{HEAD_BYTES, Payload, events_of, split, store};
 use super::response::{Meaning, of_grpc, of_http};
+use crate::options::Endpoint;
 use crate::sink::forward::client::{self, HttpClient, MAX_RESPONSE_BYTES, describe};
 use crate::sink::forward::{Answer, Compression, Destination, Request};
 
@@ -28,7 +29,7 @@ const AGENT: HeaderValue = HeaderValue::from_static(concat!("tributary/", env!("
 #[derive(Debug)]
 pub(super) struct Receiver {
     sink: String,
-    endpoint: Uri,
+    endpoint: Endpoint,
     protocol: Protocol,
     headers: HeaderMap,
     client: HttpClient,
@@ -147,7 +148,7 @@ impl Receiver {
     }
 
     fn uri(&self, path: &str) -> Option<Uri> {
-        let mut parts = self.endpoint.clone().into_parts();
+        let mut parts = Uri::clone(&self.endpoint).into_parts();
         parts.path_and_query = Some(path.parse().ok()?);
         Uri::from_parts(parts).ok()
     }

@@ -8,7 +8,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::encode::Signal;
 use crate::event::{Kind, MOST_BATCH_BYTES};
-use crate::options::{Bounds, LONGEST, Secret, Section};
+use crate::options::{Bounds, Endpoint, LONGEST, Secret, Section};
 use crate::sink::Kinds;
 use crate::sink::forward::client::{ClientTls, endpoint};
 use crate::sink::forward::{Compression, MAX_RETRY_DELAY, SpoolOptions};
@@ -32,7 +32,7 @@ const OWN_HEADERS: [&str; 8] = [
 pub struct Options {
     /// The receiver: `http://host:port` or `https://…`. Required. With `http/protobuf` a path can follow, to which
     /// `/v1/logs` and so on are appended.
-    pub endpoint: Uri,
+    pub endpoint: Endpoint,
     /// The transport. Default [`Protocol::Grpc`].
     pub protocol: Protocol,
     /// How requests are compressed. Default gzip, which every receiver takes.
@@ -93,7 +93,7 @@ impl Options {
     /// The default options of a sink that sends to `endpoint`.
     pub fn to(endpoint: Uri) -> Options {
         Options {
-            endpoint,
+            endpoint: endpoint.into(),
             protocol: Protocol::default(),
             compression: Compression::Gzip,
             headers: Vec::new(),
