@@ -285,13 +285,18 @@ pub(crate) fn is_secret_header(name: &str) -> bool {
         .any(|part| name.contains(part))
 }
 
+/// Whether a parameter of this name, as it stands in a query or a form, can be a credential.
+pub(crate) fn is_secret_parameter(name: &str) -> bool {
+    is_secret_header(&percent_decoded(name).to_ascii_lowercase())
+}
+
 /// A request target in which the values of secret query parameters are replaced by `hidden`.
 pub(crate) fn without_secrets(target: &str) -> Cow<'_, str> {
     let Some((path, query)) = target.split_once('?') else { return Cow::Borrowed(target) };
     let mut shown = format!("{path}?");
     for parameter in query.split_inclusive(['&', ';']) {
         match parameter.split_once('=') {
-            Some((name, value)) if is_secret_header(&percent_decoded(name).to_ascii_lowercase()) => {
+            Some((name, value)) if is_secret_parameter(name) => {
                 shown.extend([name, "=hidden", &value[value.trim_end_matches(['&', ';']).len()..]]);
             }
             _ => shown.push_str(parameter),

@@ -26,6 +26,11 @@ pub trait Exchange: Send + Sync + 'static {
         false
     }
 
+    /// Whether what explains the complete body of such a request hides its keys, so that the rest can be shown.
+    fn is_explained_without_keys(&self, _head: &Head) -> bool {
+        false
+    }
+
     /// Recognises the first bytes of a connection that are no HTTP as another protocol that senders of this one may speak.
     /// `None`: they are unknown. The detail of the loss then says so, and what to set.
     fn recognise(&self, _first: &[u8]) -> Option<Foreign> {

@@ -106,6 +106,7 @@ impl<E: Exchange> HttpConnection<E> {
         let lease = self.context.memory.passing(SMALL_BODY_BYTES);
         match read_body(incoming, limit, lease, undecided, show_part).await {
             Ok(received) => {
+                let is_secret = is_secret && !self.http.exchange.is_explained_without_keys(&head);
                 self.show(&head, number, || received.body.clone(), is_secret, false);
                 self.deliver(head, number, received).await
             }

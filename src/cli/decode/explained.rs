@@ -203,7 +203,9 @@ impl Explainers {
                 let exchange = ZicoExchange::recorded(own, false, &memory);
                 Explainers::Requests {
                     bodies: zico::explain::body,
-                    is_secret: Arc::new(move |head| exchange.is_secret(head)),
+                    is_secret: Arc::new(move |head| {
+                        exchange.is_secret(head) && !exchange.is_explained_without_keys(head)
+                    }),
                     wrap: Box::new(submitted),
                 }
             }

@@ -95,9 +95,13 @@ impl ZicoExchange {
 impl Exchange for ZicoExchange {
     type Work = ZicoWork;
 
-    /// Registrations and session requests contain keys (rule 27), also if they are sent to a wrong path.
+    /// Registrations and session requests contain keys (rule 27), also if they are sent to a wrong path, and forms can.
     fn is_secret(&self, head: &Head) -> bool {
-        !matches!(Route::read(head.path()), Some(Route::Submit(_) | Route::Form))
+        !matches!(Route::read(head.path()), Some(Route::Submit(_)))
+    }
+
+    fn is_explained_without_keys(&self, head: &Head) -> bool {
+        matches!(Route::read(head.path()), Some(Route::Form))
     }
 
     /// Agents of 1.90 send the older protocol by default, and to the same port. Its packets contain a password behind the

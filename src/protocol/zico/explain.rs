@@ -4,7 +4,7 @@ mod items;
 
 use crate::codec::base64;
 use crate::explain::words::counted;
-use crate::explain::{Fault, Sheet, value};
+use crate::explain::{Fault, Sheet, http, value};
 use crate::protocol::Head;
 
 use super::forms::{self, Packing, Submission};
@@ -56,16 +56,22 @@ fn submitted(head: &Head, carries: Carries, body: &[u8], faults: Vec<Fault>, she
 fn form(body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
     let submission = match forms::submission(body) {
         Ok(submission) => submission,
-        Err(fault) => return sheet.inner(faults, |sheet| sheet.raw(body, &fault.to_string())),
+        Err(fault) => {
+            let has_key = body.split(|byte| *byte == b'&').any(|field| is_secret(field_name(field)));
+            return sheet.inner(faults, |sheet| match has_key {
+                true => sheet.secret(body, &fault.to_string(), "hidden"),
+                false => sheet.raw(body, &fault.to_string()),
+            });
+        }
     };
     for field in body.split_inclusive(|byte| *byte == b'&') {
-        let name = field.split(|byte| b"=&".contains(byte)).next().unwrap_or_default();
-        match name {
+        match field_name(field) {
             b"host" => sheet.field(field, "host", value::text(submission.host.as_bytes())),
             b"data" | b"zdata" | b"ldata" => {
                 let bytes = counted(submission.packed.len() as u64, "byte");
                 sheet.field(field, "data", format_args!("{bytes} in base64"));
             }
+            name if is_secret(name) => sheet.secret(field, "ignored", "hidden"),
             _ => sheet.raw(field, "ignored"),
         }
     }
@@ -73,6 +79,16 @@ fn form(body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
         Packing::Plain => sheet.inner(faults, |sheet| of_form(&submission.packed, sheet)),
         _ => sheet.inner([], |sheet| packed(submission, faults, sheet)),
     }
+}
+
+/// The name of a field of a form, as sent.
+fn field_name(field: &[u8]) -> &[u8] {
+    field.split(|byte| b"=&".contains(byte)).next().unwrap_or_default()
+}
+
+/// Whether a field of this name can be a key.
+fn is_secret(name: &[u8]) -> bool {
+    http::is_secret_parameter(&String::from_utf8_lossy(name))
 }
 
 /// Compressed data, after base64 decoding.

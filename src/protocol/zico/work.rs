@@ -535,7 +535,7 @@ impl ZicoWork {
 
     /// Reports the whole body as lost. A body with keys is not shown (rule 27).
     fn lose_whole(&mut self, reason: Reason, detail: &str, out: &mut Output) {
-        let is_secret = matches!(self.route, Route::Register | Route::Session);
+        let is_secret = !matches!(self.route, Route::Submit(_));
         let bytes = self.request.body.len() as u64;
         let excerpt = if is_secret { &[][..] } else { &self.request.body };
         let position = Position { sequence: Some(self.request.number), offset: 0, length: bytes };
