@@ -30,7 +30,7 @@ impl Open {
             Stage::Idle(since) => Some((0, since)),
             Stage::Head(since) => Some((1, since + MIN_HEAD_TIME)),
             Stage::Response(since) => Some((2, since + MIN_RESPONSE_TIME)),
-            Stage::Tap => None,
+            Stage::Tap(_) => None,
         }
     }
 }

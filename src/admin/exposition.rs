@@ -12,13 +12,22 @@ pub(super) enum Exposition {
 }
 
 impl Exposition {
-    /// The format for a request: OpenMetrics if `Accept` names it.
+    /// The format for a request: OpenMetrics if `Accept` names it and prefers no other text to it. Versions are not
+    /// compared: whoever names a later one reads 1.0.0.
     pub(super) fn wanted(headers: &HeaderMap) -> Exposition {
-        let mut accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        match accepted.any(|value| value.contains("application/openmetrics-text")) {
-            true => Exposition::OpenMetrics,
-            false => Exposition::Plain,
+        let ranges = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let (mut open_metrics, mut plain) = (0.0_f64, 0.0_f64);
+        for range in ranges.flat_map(|value| value.split(',')) {
+            let mut parts = range.split(';').map(str::trim);
+            let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
+            match &*media_type {
+                "application/openmetrics-text" => open_metrics = open_metrics.max(quality(parts)),
+                "text/plain" => plain = plain.max(quality(parts)),
+                _ => {}
+            }
         }
+        // `*/*` and types that are not known here mean the format that every scraper reads.
+        if open_metrics > 0.0 && open_metrics >= plain { Exposition::OpenMetrics } else { Exposition::Plain }
     }
 
     /// Its media type.
@@ -36,6 +45,16 @@ impl Exposition {
             Exposition::OpenMetrics => open_metrics,
         }
     }
+}
+
+/// The weight of a media range among its parameters: 0 (not acceptable) to 1 (RFC 9110, section 12.4.2). One that cannot be
+/// read counts as absent.
+fn quality<'a>(mut parameters: impl Iterator<Item = &'a str>) -> f64 {
+    let weight = parameters.find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("q").then(|| value.trim().parse::<f64>().ok())?
+    });
+    weight.filter(|weight| (0.0..=1.0).contains(weight)).unwrap_or(1.0)
 }
 
 /// The same metrics in the text format of Prometheus: the description of a counter has the name of its series, with `_total`,
@@ -85,5 +104,22 @@ mod tests {
         assert_eq!(wanted(&["text/plain;version=0.0.4"]), Exposition::Plain);
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert_eq!(wanted(&[prometheus]), Exposition::OpenMetrics);
+        for plain in [
+            "application/openmetrics-text;q=0,text/plain",
+            "application/openmetrics-text; q=0.0",
+            "application/openmetrics-text;version=1.0.0;q=0.2,text/plain;version=0.0.4;q=0.9",
+            "application/openmetrics-textile",
+        ] {
+            assert_eq!(wanted(&[plain]), Exposition::Plain, "{plain}");
+        }
+        for open_metrics in [
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;q=0.5",
+            "Application/OpenMetrics-Text;Q=0.5,text/plain;q=0.5",
+            "application/openmetrics-text;version=2.0.0",
+            "application/openmetrics-text;q=high",
+        ] {
+            assert_eq!(wanted(&[open_metrics]), Exposition::OpenMetrics, "{open_metrics}");
+        }
+        assert_eq!(wanted(&["text/plain;q=0.5", "application/openmetrics-text"]), Exposition::OpenMetrics);
     }
 }

@@ -4,7 +4,8 @@
 //!
 //! - **Host.** A page of `evil.example` whose name resolves to a loopback address (DNS rebinding) sends `Host: evil.example`.
 //!   Only known hosts are accepted, or any host with the token, which such a page does not have.
-//! - **Origin, Sec-Fetch-Site.** Browsers name the site that a request comes from. Only the endpoint's own is accepted.
+//! - **Origin, Sec-Fetch-Site.** Browsers name the site that a request comes from. Only the endpoint's own is accepted, but for
+//!   a link of another site to the page, which opens it in a tab: it has no data, and the other site cannot read it.
 //! - **A command header.** HTML forms cannot send `X-Tributary`, a token or a JSON content type, so commands require one of
 //!   them.
 
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
 use hyper::http::uri::Authority;
-use hyper::{Request, StatusCode, Version};
+use hyper::{Method, Request, StatusCode, Version};
 use subtle::ConstantTimeEq;
 
 use super::response::{AdminResponse, error};
@@ -59,7 +60,8 @@ impl Guard {
         Guard { token: token.map(Into::into), hosts }
     }
 
-    /// Checks a request that was received on the address `local`. `is_public`: it needs no token.
+    /// Checks a request that was received on the address `local`. `is_public`: it needs no token. `is_page`: it is for a file
+    /// of the page, which holds no data.
     ///
     /// # Errors
     /// Why the request is refused.
@@ -68,10 +70,13 @@ impl Guard {
         request: &Request<B>,
         local: SocketAddr,
         is_public: bool,
+        is_page: bool,
     ) -> Result<(), Box<Refusal>> {
         let has_token = self.has_token(request.headers());
         self.check_host(request, local.ip(), has_token && self.token.is_some())?;
-        check_site(request.headers())?;
+        if !(is_page && is_navigation(request)) {
+            check_site(request.headers())?;
+        }
         if is_public || has_token {
             return Ok(());
         }
@@ -125,6 +130,12 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     const SCHEME: &[u8] = b"bearer ";
     let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(SCHEME.len())?;
     scheme.eq_ignore_ascii_case(SCHEME).then_some(token.trim_ascii())
+}
+
+/// Whether a browser opens the response as a document of its own, in a tab: not in a frame, and for no script.
+fn is_navigation<B>(request: &Request<B>) -> bool {
+    let is = |name: &str, value: &[u8]| request.headers().get(name).is_some_and(|known| known.as_bytes() == value);
+    request.method() == Method::GET && is("sec-fetch-mode", b"navigate") && is("sec-fetch-dest", b"document")
 }
 
 /// Refuses requests of web pages of other sites.

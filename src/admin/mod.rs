@@ -57,6 +57,7 @@ use guard::Guard;
 use options::AdminOptions;
 use response::{AdminResponse, error, method_not_allowed, text};
 use stage::{Progress, Stage, WatchedStream};
+pub(crate) use tap::KEEP_ALIVE;
 
 /// The longest head of a request.
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -67,6 +68,8 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 const CLOSE_TIME: Duration = Duration::from_millis(500);
 /// The pause after an error of `accept`.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// A peer has at least so much time to acknowledge what was sent to it.
+const MIN_ACKNOWLEDGE_TIME: Duration = Duration::from_secs(20);
 
 /// An admin endpoint that is bound and does not serve yet.
 pub(crate) struct Endpoint {
@@ -93,6 +96,8 @@ struct Limits {
     head_time: Duration,
     response_time: Duration,
     idle_time: Duration,
+    /// How long the reader of a live view may take nothing.
+    tap_time: Duration,
     /// Requests of one connection.
     requests: u32,
 }
@@ -104,7 +109,7 @@ impl Limits {
             Stage::Head(since) => Some((since + self.head_time, "head_timeout")),
             Stage::Response(since) => Some((since + self.response_time, "response_timeout")),
             Stage::Idle(since) => Some((since + self.idle_time, "idle_timeout")),
-            Stage::Tap => None,
+            Stage::Tap(since) => since.map(|since| (since + self.tap_time, "tap_timeout")),
         }
     }
 }
@@ -189,6 +194,7 @@ impl Endpoint {
             head_time: options.head_timeout,
             response_time: options.response_timeout,
             idle_time: options.idle_timeout,
+            tap_time: options.tap_timeout,
             requests: options.max_requests_per_connection,
         };
         let guard = Guard::new(token, &options.hosts);
@@ -240,7 +246,10 @@ impl Endpoint {
                 }
             };
             // Without it the connection works as well.
-            let _ = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER_BYTES);
+            let socket = SockRef::from(&stream);
+            let _ = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
+            // A peer that has vanished acknowledges nothing.
+            let _ = socket.set_tcp_user_timeout(Some(limits.tap_time.max(MIN_ACKNOWLEDGE_TIME)));
             let tls = tls.as_ref().map(Tls::acceptor);
             let closed = connections.add(|progress| {
                 let (subject, api, guard) = (subject.clone(), shared.clone(), guard.clone());
@@ -292,7 +301,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Serves the connection within its time limits, until `closing`. A live view has none.
+    /// Serves the connection within its time limits, until `closing`. A live view may last, but must be read.
     async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>, closing: CancellationToken) {
         let (progress, limits) = (self.progress.clone(), self.limits);
         let mut serving = pin!(self.serve_stream(stream, tls, closing));
@@ -334,8 +343,10 @@ impl Connection {
             let connection = self.clone();
             async move { Ok::<_, Infallible>(connection.serve_request(request, local).await) }
         });
-        let connection =
-            http1::Builder::new().max_buf_size(MAX_HEAD_BYTES).serve_connection(TokioIo::new(stream), service);
+        let connection = http1::Builder::new()
+            .half_close(true)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
         let result = tokio::select! {
             result = connection.as_mut() => result,
@@ -354,7 +365,7 @@ impl Connection {
     async fn serve_request(&self, request: Request<Incoming>, local: SocketAddr) -> AdminResponse {
         let is_last = self.progress.begin_response() >= self.limits.requests;
         let mut response = self.progress.watch(self.respond(request, local).await);
-        if is_last || self.progress.stage() == Stage::Tap {
+        if is_last || matches!(self.progress.stage(), Stage::Tap(_)) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
@@ -366,8 +377,9 @@ impl Connection {
     /// Why it is refused.
     fn check(&self, request: &Request<Incoming>, local: SocketAddr) -> Result<(), Box<guard::Refusal>> {
         let path = request.uri().path();
-        let is_public = matches!(path, "/livez" | "/readyz") || page::has(path);
-        self.guard.check(request, local, is_public)?;
+        let is_page = page::has(path);
+        let is_public = is_page || matches!(path, "/livez" | "/readyz");
+        self.guard.check(request, local, is_public, is_page)?;
         match *request.method() {
             Method::GET | Method::HEAD => Ok(()),
             _ => guard::check_command(request),
@@ -401,7 +413,8 @@ impl Connection {
             }
             (&Method::GET | &Method::HEAD, ["agents"]) => agents::list(&self.subject),
             (&Method::GET, ["tap"]) => {
-                let response = tap::open(&self.subject, request.uri().query().unwrap_or_default());
+                let keep_alive = self.limits.tap_time / 4;
+                let response = tap::open(&self.subject, request.uri().query().unwrap_or_default(), keep_alive);
                 if response.status() == StatusCode::OK {
                     self.progress.begin_tap();
                 }

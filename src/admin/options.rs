@@ -34,8 +34,11 @@ pub struct AdminOptions {
     pub max_connections: usize,
     /// How long a connection may take for its request, the TLS handshake included. Default: 5 s. At least 10 ms.
     pub head_timeout: Duration,
-    /// How long a response may take, except that of `/tap`. Default: 2 min. At least 1 s.
+    /// How long a response may take, except that of a live view. Default: 2 min. At least 1 s.
     pub response_timeout: Duration,
+    /// How long the reader of a live view (`/tap`, `/api/v1/events/live`, `/api/v1/wire`) may take nothing of what waits for
+    /// it. Default: 20 s. At least 100 ms.
+    pub tap_timeout: Duration,
     /// How long a connection is kept open for a further request. Default: 30 s. At least 10 ms.
     pub idle_timeout: Duration,
     /// Requests of one connection; after the last one it is closed. Default: 1,000. At least 1.
@@ -63,6 +66,11 @@ impl AdminOptions {
             max_connections: section.count("max_connections", default.max_connections, 8..=1024),
             head_timeout: section.duration("head_timeout", default.head_timeout, short.clone()),
             response_timeout: section.duration("response_timeout", default.response_timeout, second..=LONGEST),
+            tap_timeout: section.duration(
+                "tap_timeout",
+                default.tap_timeout,
+                Duration::from_millis(100)..=Duration::from_secs(3600),
+            ),
             idle_timeout: section.duration("idle_timeout", default.idle_timeout, short),
             max_requests_per_connection: section.count(
                 "max_requests_per_connection",
@@ -121,6 +129,7 @@ impl Default for AdminOptions {
             max_connections: 16,
             head_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(120),
+            tap_timeout: Duration::from_secs(20),
             idle_timeout: Duration::from_secs(30),
             max_requests_per_connection: 1_000,
             tls: None,

@@ -8,6 +8,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 
+use crate::codec::terminal::write_json;
+
 /// A response with its body.
 pub(super) type AdminResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -16,14 +18,18 @@ pub(super) fn text(status: StatusCode, line: &str) -> AdminResponse {
     response(status, "text/plain; charset=utf-8", format!("{line}\n"))
 }
 
-/// A response with a JSON value.
+/// A response with a JSON value. Texts of agents cannot control the terminal of a reader.
 pub(super) fn json(status: StatusCode, value: &serde_json::Value) -> AdminResponse {
-    response(status, "application/json", format!("{value}\n"))
+    let mut body = Vec::new();
+    // Neither writing into memory nor a JSON value fails.
+    let _ = write_json(&mut body, value);
+    body.push(b'\n');
+    response(status, "application/json", body)
 }
 
 /// A response with this body.
-pub(super) fn response(status: StatusCode, content_type: &'static str, body: String) -> AdminResponse {
-    let mut response = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
+pub(super) fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> AdminResponse {
+    let mut response = Response::new(Full::new(body.into()).boxed_unsync());
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     no_sniffing(response.headers_mut());

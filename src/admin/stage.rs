@@ -24,8 +24,9 @@ pub(super) enum Stage {
     Response(Instant),
     /// Nothing, since this moment: it is kept open for a further request.
     Idle(Instant),
-    /// A live view, which ends when its reader or the daemon ends it.
-    Tap,
+    /// A live view, which ends when its reader or the daemon ends it; since when the reader has taken nothing of what
+    /// waits for it. None: nothing waits.
+    Tap(Option<Instant>),
 }
 
 /// The stage of a connection, shared by what sees it.
@@ -63,7 +64,7 @@ impl Progress {
 
     /// The response is a live view.
     pub(super) fn begin_tap(&self) {
-        self.state().stage = Stage::Tap;
+        self.state().stage = Stage::Tap(None);
     }
 
     /// The response, whose end is noted.
@@ -82,10 +83,21 @@ impl Progress {
         }
     }
 
+    /// Something was written, and nothing of it waits any more.
     fn flushed(&self) {
         let mut state = self.state();
-        if let State { stage: Stage::Response(_), is_made: true, .. } = *state {
-            state.stage = Stage::Idle(Instant::now());
+        match *state {
+            State { stage: Stage::Response(_), is_made: true, .. } => state.stage = Stage::Idle(Instant::now()),
+            State { stage: Stage::Tap(Some(_)), .. } => state.stage = Stage::Tap(None),
+            _ => {}
+        }
+    }
+
+    /// The system takes no more now, or has taken a part.
+    fn written<T>(&self, result: &Poll<io::Result<T>>) {
+        let mut state = self.state();
+        if let Stage::Tap(since) = &mut state.stage {
+            *since = if result.is_pending() { since.or_else(|| Some(Instant::now())) } else { None };
         }
     }
 }
@@ -151,14 +163,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, data)
+        let written = Pin::new(&mut self.stream).poll_write(context, data);
+        self.progress.written(&written);
+        written
     }
 
     /// Called when everything that was made so far is written.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        if let Poll::Ready(Ok(())) = flushed {
-            self.progress.flushed();
+        match flushed {
+            Poll::Ready(Ok(())) => self.progress.flushed(),
+            _ => self.progress.written(&flushed),
         }
         flushed
     }
@@ -172,7 +187,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
         context: &mut Context<'_>,
         data: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, data)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, data);
+        self.progress.written(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

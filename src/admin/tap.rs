@@ -1,12 +1,14 @@
 //! `/tap`: a live view of events, or of the received bytes with annotations.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
+use tokio::time::timeout;
 
 use crate::codec::lru::Lru;
 use crate::event::{Batch, DataView, Kind, Origin};
@@ -21,6 +23,8 @@ use crate::transport::clock::Clock;
 use super::Subject;
 use super::response::{AdminResponse, text};
 
+/// What is sent when there is nothing to send: an empty line, which programs that read lines of JSON skip.
+pub(crate) const KEEP_ALIVE: &[u8] = b"\n";
 /// Connections whose explainers are kept. When there are more, the one idle for longest is dropped, and its bytes are
 /// explained without the names that it defined before.
 const MAX_FOLLOWED: usize = 4;
@@ -31,8 +35,9 @@ pub(super) const WIRE_BYTES: u64 = (MAX_WAITING_BYTES + MAX_FOLLOWED * (MAX_REST
 /// The memory of an explainer.
 const EXPLAINER_BYTES: usize = 2 << 20;
 
-/// Opens a tap with the filter in the query. The response ends when its reader or the daemon ends it.
-pub(super) fn open(subject: &Subject, query: &str) -> AdminResponse {
+/// Opens a tap with the filter in the query. The response ends when its reader or the daemon ends it. A reader that has left
+/// is noticed because an empty line is sent after each `keep_alive` without an item.
+pub(super) fn open(subject: &Subject, query: &str, keep_alive: Duration) -> AdminResponse {
     let query = match Query::read(query) {
         Ok(query) => query,
         Err(why) => return text(StatusCode::BAD_REQUEST, &why),
@@ -50,7 +55,7 @@ pub(super) fn open(subject: &Subject, query: &str) -> AdminResponse {
     let (body, channel) = Channel::new(1);
     let view = View::new(is_wire, query.format);
     tokio::spawn(async move {
-        stream(reader, view, body).await;
+        stream(reader, view, body, keep_alive).await;
         drop(memory);
     });
     let mut response = AdminResponse::new(channel.boxed_unsync());
@@ -111,14 +116,20 @@ impl Query {
 }
 
 /// Sends the items of a tap until it is closed or its reader has disconnected.
-async fn stream(mut reader: Reader, mut view: View, mut body: Sender<Bytes>) {
+async fn stream(mut reader: Reader, mut view: View, mut body: Sender<Bytes>, keep_alive: Duration) {
     let kinds = reader.filter.kinds;
-    while let Some(item) = reader.next().await {
+    loop {
         let mut out = Vec::new();
-        if let Some(dropped) = reader.take_dropped() {
-            view.dropped(&dropped, &mut out);
+        match timeout(keep_alive, reader.next()).await {
+            Ok(Some(item)) => {
+                if let Some(dropped) = reader.take_dropped() {
+                    view.dropped(&dropped, &mut out);
+                }
+                view.item(item, kinds, &mut out);
+            }
+            Ok(None) => return,
+            Err(_) => out.extend_from_slice(KEEP_ALIVE),
         }
-        view.item(item, kinds, &mut out);
         if !out.is_empty() && body.send_data(out.into()).await.is_err() {
             return;
         }

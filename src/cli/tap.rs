@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use http_body_util::{BodyExt, Limited};
 use hyper::{Method, StatusCode};
 
+use crate::admin::KEEP_ALIVE;
 use crate::event::Kind;
 
 use super::endpoint::{Endpoint, EndpointArguments};
@@ -62,6 +63,9 @@ async fn follow(endpoint: &Endpoint, arguments: &Arguments) -> Result<(), Failur
     // The stream of a daemon that is killed ends with an error.
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(data) = frame.into_data() else { continue };
+        if *data == *KEEP_ALIVE {
+            continue;
+        }
         if let Err(error) = stdout.write_all(&data).and_then(|()| stdout.flush()) {
             return Ok(quiet(Err(error))?);
         }

@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 use std::env;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
 
 /// Whether a stream is a terminal that shows colours, and the user wants them (<https://no-color.org>).
 pub(crate) fn shows_colours(stream: &impl IsTerminal) -> bool {
@@ -48,6 +51,28 @@ pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// Writes a value as JSON, with control characters escaped, also those that JSON allows.
+///
+/// # Errors
+/// Writing fails.
+pub(crate) fn write_json(out: impl Write, value: &impl Serialize) -> serde_json::Result<()> {
+    value.serialize(&mut Serializer::with_formatter(out, Escaping))
+}
+
+struct Escaping;
+
+impl Formatter for Escaping {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        let mut copied = 0;
+        for (at, c) in fragment.char_indices().filter(|(_, c)| is_obeyed(*c)) {
+            // All of them have four digits at most.
+            write!(writer, "{}\\u{:04x}", &fragment[copied..at], u32::from(c))?;
+            copied = at + c.len_utf8();
+        }
+        writer.write_all(&fragment.as_bytes()[copied..])
+    }
+}
+
 fn needs_escape(c: char) -> bool {
     matches!(c, '"' | '\\') || is_obeyed(c)
 }
@@ -89,18 +114,27 @@ mod tests {
         assert_eq!(word("say \"hi\"\\"), r#""say \"hi\"\\""#);
     }
 
-    #[test]
-    fn no_control_character_is_left() {
+    fn hostile_text() -> String {
         let hostile = (0..0x20)
             .chain(0x7F..0xA0)
             .chain([0x061C, 0x200E, 0x200F, 0x2028, 0x2029])
             .chain(0x202A..=0x202E)
             .chain(0x2066..=0x2069);
-        for c in hostile.map(|c| char::from_u32(c).unwrap()) {
+        hostile.map(|c| char::from_u32(c).unwrap()).collect()
+    }
+
+    #[test]
+    fn no_control_character_is_left() {
+        for c in hostile_text().chars() {
             let shown = word(&format!("a{c}b"));
             assert!(shown.starts_with("\"a\\") && shown.ends_with("b\""), "{shown}");
             assert!(shown.bytes().all(|b| (0x20..0x7F).contains(&b)), "{shown:?}");
         }
+        let text = hostile_text();
+        let mut json = Vec::new();
+        write_json(&mut json, &text).unwrap();
+        assert!(json.is_ascii() && !json.iter().any(u8::is_ascii_control));
+        assert_eq!(serde_json::from_slice::<String>(&json).unwrap(), text);
         assert_eq!(word("\x1b[2J\n\u{9B}m\u{202E}x"), r#""\u{1b}[2J\n\u{9b}m\u{202e}x""#);
     }
 }

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::net::SocketAddr;
 
 use crate::live::binary::{Binary, run, tributary};
-use crate::live::{Daemon, connect, until, within};
+use crate::live::{Daemon, connect, listener, until, wire, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tributary::config::Config;
@@ -52,7 +52,7 @@ async fn the_metrics_address_answers_probes_and_metrics_to_everyone_and_nothing_
     let token = directory.path().join("token");
     std::fs::write(&token, "secret").unwrap();
     let admin = format!("{ADMIN}metrics_listen = \"127.0.0.1:0\"\ntoken_file = {token:?}\n");
-    let daemon = Daemon::start(&format!("{admin}{}", crate::live::listener(""))).await;
+    let daemon = Daemon::start(&format!("{admin}{}", listener(""))).await;
     let address = daemon.server.metrics_address().unwrap();
     // As a Prometheus server asks that knows the machine by a name, and a page of another site.
     let foreign = "GET {path} HTTP/1.1\r\nhost: collector.example\r\norigin: http://evil.example\r\n\r\n";
@@ -79,7 +79,7 @@ fn series(metrics: &str) -> usize {
 
 #[tokio::test]
 async fn a_healthy_daemon_is_alive_and_ready_and_shows_its_counters() {
-    let daemon = Daemon::start(&format!("{ADMIN}{}", crate::live::listener(""))).await;
+    let daemon = Daemon::start(&format!("{ADMIN}{}", listener(""))).await;
     let server = &daemon.server;
     for (path, words) in [("/livez", "alive\n"), ("/readyz", "ready\n")] {
         let answer = get(server, path).await;
@@ -127,7 +127,7 @@ async fn a_healthy_daemon_is_alive_and_ready_and_shows_its_counters() {
 
 #[tokio::test]
 async fn unknown_paths_methods_and_agents_have_clear_errors() {
-    let daemon = Daemon::start(&format!("{ADMIN}{}", crate::live::listener(""))).await;
+    let daemon = Daemon::start(&format!("{ADMIN}{}", listener(""))).await;
     let address = daemon.server.admin_address().unwrap();
     for (method, path, status, words) in [
         ("GET", "/nowhere", 404, "no such path"),
@@ -154,7 +154,7 @@ async fn every_request_but_the_probes_needs_the_token() {
     let file = directory.path().join("token");
     std::fs::write(&file, "s3cret\n").unwrap();
     let admin = format!("{ADMIN}token_file = {:?}\n", file.display().to_string());
-    let daemon = Daemon::start(&format!("{admin}{}", crate::live::listener(""))).await;
+    let daemon = Daemon::start(&format!("{admin}{}", listener(""))).await;
     let address = daemon.server.admin_address().unwrap();
     let with = |token: &str| format!("authorization: Bearer {token}\r\n");
     assert_eq!(ask(address, "GET", "/livez", "").await.status, 200);
@@ -195,7 +195,7 @@ fn beyond_loopback_it_needs_a_token_and_tls() {
 async fn an_address_in_use_is_an_error_only_if_the_address_is_configured() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let admin = format!("[admin]\nlisten = \"{}\"\n", taken.local_addr().unwrap());
-    let mut config = crate::live::config(&format!("{admin}{}", crate::live::listener("")));
+    let mut config = crate::live::config(&format!("{admin}{}", listener("")));
     let error = Server::start(&config).await.unwrap_err().to_string();
     assert!(error.contains("cannot start the admin endpoint on 127.0.0.1:"), "{error}");
     config.admin.is_default = true;
@@ -358,7 +358,7 @@ async fn every_recently_seen_agent_is_listed_with_its_resource_and_counters() {
 
 /// A daemon with one listener and more lines in its `[admin]`.
 async fn daemon(admin: &str) -> (Daemon, SocketAddr) {
-    let daemon = Daemon::start(&format!("{ADMIN}{admin}\n{}", crate::live::listener(""))).await;
+    let daemon = Daemon::start(&format!("{ADMIN}{admin}\n{}", listener(""))).await;
     let address = daemon.server.admin_address().unwrap();
     (daemon, address)
 }
@@ -423,6 +423,75 @@ async fn a_request_of_another_site_is_refused() {
     {
         assert_eq!(ask(address, "GET", "/metrics", &format!("{header}\r\n")).await.status, 200, "{header}");
     }
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_link_of_another_site_opens_the_page_and_nothing_else() {
+    let (daemon, address) = daemon("").await;
+    let link = |site: &str, mode: &str, dest: &str| {
+        format!("sec-fetch-site: {site}\r\nsec-fetch-mode: {mode}\r\nsec-fetch-dest: {dest}\r\n")
+    };
+    let navigation = link("cross-site", "navigate", "document");
+    for (path, status) in [
+        ("/", 200),
+        ("/index.html", 200),
+        ("/livez", 403),
+        ("/metrics", 403),
+        ("/agents", 403),
+        ("/tap", 403),
+        ("/api/v1/overview", 403),
+        ("/api/v1/openapi.json", 403),
+    ] {
+        assert_eq!(ask(address, "GET", path, &navigation).await.status, status, "{path}");
+    }
+    // A frame, a script and a form of the other site are no link.
+    for headers in [
+        link("cross-site", "navigate", "iframe"),
+        link("cross-site", "no-cors", "script"),
+        link("same-site", "cors", "empty"),
+        "sec-fetch-site: cross-site\r\n".to_owned(),
+    ] {
+        assert_eq!(ask(address, "GET", "/", &headers).await.status, 403, "{headers}");
+    }
+    assert_eq!(ask(address, "POST", "/", &format!("x-tributary: 1\r\n{navigation}")).await.status, 403);
+    // The other checks hold for a link, too.
+    let rebound = format!("GET / HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n{navigation}\r\n");
+    assert_eq!(send(address, &rebound).await.status, 403);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_whose_sender_ends_its_half_of_the_connection_is_answered() {
+    let toml = "[admin]\nlisten = \"127.0.0.1:0\"\nmetrics_listen = \"127.0.0.1:0\"\n";
+    let daemon = Daemon::start(&format!("{toml}{}", listener(""))).await;
+    for address in [daemon.server.admin_address().unwrap(), daemon.server.metrics_address().unwrap()] {
+        for _ in 0..200 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut answer = String::new();
+            within("an answer", stream.read_to_string(&mut answer)).await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        }
+    }
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn no_text_of_an_agent_controls_the_terminal_of_a_reader() {
+    let named = r#"resource = { "service.name" = "evil\u001b[2J\u202e\u009b\u2066x" }"#;
+    let daemon = Daemon::start(&format!("{ADMIN}{}", listener(named))).await;
+    let address = daemon.server.admin_address().unwrap();
+    let mut stream = connect(&daemon.server).await;
+    stream.write_all(&[wire::process(), wire::named_span(1, "seen"), wire::trace()].concat()).await.unwrap();
+    daemon.until_named("seen").await;
+    for path in ["/agents", "/api/v1/agents"] {
+        let answer = ask(address, "GET", path, "").await;
+        assert!(answer.body.contains("evil\\u001b[2J\\u202e\\u009b\\u2066x"), "{}", answer.body);
+        assert!(answer.body.chars().all(|c| c == '\n' || !c.is_control()) && !answer.body.contains('\u{202e}'));
+    }
+    drop(stream);
     daemon.stop().await;
 }
 
@@ -532,7 +601,7 @@ fn a_token_that_every_user_can_read_is_a_warning_at_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let (token, path) = (directory.path().join("token"), directory.path().join("t.toml"));
     std::fs::write(&token, "s3cret").unwrap();
-    std::fs::write(&path, format!("{ADMIN}token_file = {token:?}\n{}", crate::live::listener(""))).unwrap();
+    std::fs::write(&path, format!("{ADMIN}token_file = {token:?}\n{}", listener(""))).unwrap();
     for (mode, is_exposed) in [(0o644, true), (0o640, false)] {
         std::fs::set_permissions(&token, PermissionsExt::from_mode(mode)).unwrap();
         let daemon = Binary::start(tributary(&["run", "--config", path.to_str().unwrap()]));

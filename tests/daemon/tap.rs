@@ -8,7 +8,7 @@ use crate::live::binary::{Binary, run, tributary};
 use crate::live::{Daemon, connect, until, wire, within};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::spawn_blocking;
 use tributary::simulate::{Agent, Amount, Plan, datadog, endless};
 
@@ -154,7 +154,21 @@ async fn requests_are_shown_with_explained_bodies_and_without_keys() {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     within("a response", stream.read_to_end(&mut answer)).await.unwrap();
-    daemon.stop().await;
+    // Forms whose keys come first: one that can be decoded, one that cannot, and one that is not received completely.
+    for (body, length) in [
+        ("%6bey=hush-form&host=a&data=woQBAAAA", 36),
+        ("key=hush-form&host=a&data=%zz", 29),
+        ("key=hush-form&host=a", 1000),
+    ] {
+        let head = format!("POST /submit/agent HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
+        let mut stream = TcpStream::connect(zorka).await.unwrap();
+        stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        within("a response", stream.read_to_end(&mut answer)).await.unwrap();
+    }
+    let losses: Vec<Value> = daemon.stop().await.events.into_iter().filter(|event| event["kind"] == "loss").collect();
+    assert!(losses.len() >= 2, "{losses:?}");
+    assert!(losses.iter().all(|loss| !loss.to_string().contains("68757368")), "{losses:?}");
     let sheet = end(tap).await.stdout;
     assert!(sheet.contains("request 1: PUT /3/"), "{sheet}");
     assert!(sheet.contains("request 1: POST /agent/register?name=shop&rkey=hidden"), "{sheet}");
@@ -243,6 +257,55 @@ async fn the_number_of_taps_is_limited_and_a_closed_tap_makes_room() {
         }
     })
     .await;
+    daemon.stop().await;
+}
+
+/// A daemon whose live views must be read.
+async fn impatient() -> Daemon {
+    Daemon::start(&format!("{ADMIN}tap_timeout = \"400ms\"\n{}", crate::live::listener(""))).await
+}
+
+/// Live views of every kind, which together take every place, and read little at a time.
+async fn every_view(daemon: &Daemon) -> Vec<TcpStream> {
+    let address = daemon.server.admin_address().unwrap();
+    let mut open = Vec::new();
+    for path in ["/tap", "/tap?wire", "/api/v1/events/live?rate=1000", "/api/v1/wire"] {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(2048).unwrap();
+        let mut stream = socket.connect(address).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+        open.push(stream);
+        within("the view is open", async { while taps(daemon).await < open.len() as u64 {} }).await;
+    }
+    assert!(ask(address, "/tap").await.starts_with("HTTP/1.1 503 "));
+    open
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_that_have_left_are_noticed_without_an_event() {
+    let daemon = impatient().await;
+    drop(every_view(&daemon).await);
+    within("no view is open", async { while taps(&daemon).await > 0 {} }).await;
+    assert_eq!(daemon.counters().events(), 0);
+    // `tributary tap` does not print what keeps a connection open.
+    let tap = tap(&daemon, &["--format", "text"]).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    daemon.stop().await;
+    assert_eq!(end(tap).await.stdout, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_that_read_nothing_do_not_keep_their_places() {
+    let daemon = impatient().await;
+    let stalled = every_view(&daemon).await;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let to = daemon.server.address().unwrap();
+    let plan = Plan { to, amount: Amount::For(Duration::from_secs(600)), rate: None, connections: 2, seed: 3 };
+    let agent = Agent::Datadog(datadog::Dialect::default());
+    let sending = tokio::spawn(tributary::simulate::run(agent, plan, async move { drop(stopped.await) }));
+    within("no view is open", async { while taps(&daemon).await > 0 {} }).await;
+    drop((stop, stalled));
+    within("the agent ends", sending).await.unwrap().unwrap();
     daemon.stop().await;
 }
 

@@ -10,6 +10,7 @@ use hyper::{Response, StatusCode};
 use serde::Serialize;
 
 use super::super::response::{AdminResponse, error, no_sniffing};
+use crate::codec::terminal::write_json;
 use crate::memory::{MemoryBudget, MemoryLease};
 
 /// Why there is no answer.
@@ -59,10 +60,10 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// A JSON document.
+    /// A JSON document. Texts of agents in it cannot control the terminal of a reader.
     pub(super) fn json(limit: usize, document: &impl Serialize) -> Result<Made, ApiError> {
         let mut out = Bounded::new(limit);
-        match serde_json::to_writer(&mut out, document) {
+        match write_json(&mut out, document) {
             Ok(()) => Ok(Made { bytes: out.bytes, content_type: "application/json", file: None }),
             Err(_) if out.is_full => Err(ApiError::too_large(out.limit)),
             Err(_) => Err(ApiError::failed()),

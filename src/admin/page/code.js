@@ -176,7 +176,7 @@ export function show(main, route) {
     head.scope(found);
     content.hidden = runs.length === 0;
     nothing.hidden = runs.length > 0;
-    if (!runs.length) set(nothing, empty("No Java program yet", "Bytefrog and Code Pulse agents report the methods of a Java program. Start one with its agent, or a simulated one:", h("code", {}, "tributary demo --protocol bytefrog --for 10m")));
+    if (!runs.length) set(nothing, empty("No Java program yet", "Bytefrog and Code Pulse agents report the methods of a Java program. Start one with its agent, or a simulated one:", h("code", {}, "tributary simulate bytefrog --to ADDRESS --rate 100 --for 1m")));
     load();
   }, (error) => { nothing.hidden = false; set(nothing, failure(error)); });
   return { end: () => { end(); map.end(); } };

@@ -161,6 +161,10 @@ impl Feed {
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, next) = (&rest[..end], &rest[end + 1..]);
             rest = next;
+            // Empty lines keep the connection alive.
+            if line.is_empty() && self.rest.is_empty() {
+                continue;
+            }
             let ended = if self.rest.is_empty() {
                 self.line(line, take)
             } else {
