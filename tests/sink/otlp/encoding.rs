@@ -289,7 +289,7 @@ fn write_event(builder: &mut BatchBuilder, spec: &EventSpec, run: &mut InternedR
                 span_id,
                 parent,
                 end: spec.end.map(UnixNanos),
-                duration_nanos: None,
+                duration_nanos: [None, Some(number), Some(number % 1000)][usize::from(choice / 3) % 3],
                 status: [Status::Unset, Status::Ok, Status::Error][usize::from(choice) % 3],
             };
             let link = Link { trace_id: TraceId([7; 16]), span_id };

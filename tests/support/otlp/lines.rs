@@ -171,14 +171,17 @@ impl Line<'_> {
         let (begin, observed) = self.times();
         let data = &self.0["span"];
         let end = data.get("end_time").and_then(time);
-        let start = begin.or(end).unwrap_or(observed);
+        let last = end.unwrap_or(observed);
+        let duration = data.get("duration_ns").and_then(Value::as_u64).unwrap_or(0);
+        let start = begin.unwrap_or(last.checked_sub(duration).unwrap_or(last));
+        let end = if begin.is_some() { end.or(start.checked_add(duration)).unwrap_or(start) } else { last };
         let id = |of: &Value, key: &str| of.get(key).map_or(Vec::new(), |id| bytes(id.as_str().unwrap()));
         let sent = |key: &str| self.attribute(key).and_then(Value::as_str);
         let kinds = [("internal", 1), ("server", 2), ("client", 3), ("producer", 4), ("consumer", 5)];
         let kind = kinds.iter().find(|(name, _)| sent("span.kind") == Some(name));
         let mut taken: Vec<&str> = kind.map(|_| "span.kind").into_iter().collect();
         let mut attributes = Vec::new();
-        let missing = [("start", begin.is_none()), ("end", end.is_none())];
+        let missing = [("start", begin.is_none()), ("end", data.get("end_time").is_none())];
         if missing.iter().any(|(_, is_missing)| *is_missing) {
             // What the event itself calls missing, and its times.
             let mut all = match self.attribute("tributary.incomplete") {
@@ -206,7 +209,7 @@ impl Line<'_> {
             name: self.text("name").to_owned(),
             kind: kind.map_or(if sent("datadog.type") == Some("web") { 2 } else { 1 }, |(_, kind)| *kind),
             start_time_unix_nano: start,
-            end_time_unix_nano: end.unwrap_or(start),
+            end_time_unix_nano: end,
             attributes,
             links: links.iter().map(link).collect(),
             status: match data["status"].as_str().unwrap() {

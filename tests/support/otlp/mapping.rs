@@ -14,7 +14,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status, span};
 use prost::Message;
 use tributary::event::{
-    DataView, EventView, MetricType, ResourceValue, Severity, Status as SpanStatus, Temporality, ValueView,
+    DataView, EventView, MetricType, ResourceValue, Severity, Status as SpanStatus, Temporality, UnixNanos, ValueView,
 };
 use tributary::sink::encode::{Encoder as JsonEncoder, Format};
 
@@ -281,7 +281,15 @@ fn log_record(event: EventView<'_>, with_origin: bool) -> LogRecord {
 
 fn span(event: EventView<'_>, with_origin: bool) -> Span {
     let DataView::Span(data) = event.data() else { unreachable!() };
-    let start = event.time().or(data.end).unwrap_or(event.observed()).0;
+    let duration = data.duration_nanos.unwrap_or(0);
+    let (start, end) = match (event.time(), data.end) {
+        (Some(start), Some(end)) => (start.0, end.0),
+        (Some(UnixNanos(start)), None) => (start, start.checked_add(duration).unwrap_or(start)),
+        (None, end) => {
+            let end = end.unwrap_or(event.observed()).0;
+            (end.checked_sub(duration).unwrap_or(end), end)
+        }
+    };
     let find = |name: &str| event.attributes().find(|(key, _)| key.text() == name).map(|(_, value)| value);
     let text_of = |name: &str| match find(name) {
         Some(ValueView::Text(text)) => Some(text.text()),
@@ -335,7 +343,7 @@ fn span(event: EventView<'_>, with_origin: bool) -> Span {
         name: event.name().text().to_owned(),
         kind: kind.unwrap_or(if text_of("datadog.type") == Some("web") { 2 } else { 1 }),
         start_time_unix_nano: start,
-        end_time_unix_nano: data.end.map_or(start, |end| end.0),
+        end_time_unix_nano: end,
         attributes,
         links: event
             .links()

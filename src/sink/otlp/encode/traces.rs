@@ -4,7 +4,7 @@ use super::attributes::{AttributeWriter, Caches};
 use super::logs::is;
 use super::value::{push_attribute, push_text_list_attribute};
 use crate::codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
-use crate::event::{EventView, KeyView, SpanData, Status, ValueView, semconv};
+use crate::event::{EventView, KeyView, SpanData, Status, UnixNanos, ValueView, semconv};
 
 // Fields of Span.
 const TRACE_ID: u8 = 1;
@@ -42,9 +42,9 @@ pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span
             push_bytes_field(out, PARENT_SPAN_ID, &parent.0);
         }
         push_bytes_field(out, NAME, event.name().text().as_bytes());
-        let start = event.time().or(span.end).unwrap_or(event.observed());
+        let (start, end) = times(event, span);
         push_fixed64_field(out, START, start.0);
-        push_fixed64_field(out, END, span.end.unwrap_or(start).0);
+        push_fixed64_field(out, END, end.0);
 
         let (mut kind, mut is_web, mut known_missing) = (None, false, None);
         let is_incomplete = event.time().is_none() || span.end.is_none();
@@ -82,6 +82,19 @@ pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span
             Status::Error => push_message(out, STATUS, 1, |out| push_varint_field(out, STATUS_CODE, 2)),
         }
     });
+}
+
+/// The start and the end. One that is unknown follows from the duration, if that is known and no clock overflows; without both,
+/// the span has ended when it was read.
+fn times(event: EventView<'_>, span: &SpanData) -> (UnixNanos, UnixNanos) {
+    let duration = span.duration_nanos.unwrap_or(0);
+    let start_before = |end: UnixNanos| UnixNanos(end.0.checked_sub(duration).unwrap_or(end.0));
+    match (event.time(), span.end) {
+        (Some(start), Some(end)) => (start, end),
+        (Some(start), None) => (start, UnixNanos(start.0.checked_add(duration).unwrap_or(start.0))),
+        (None, Some(end)) => (start_before(end), end),
+        (None, None) => (start_before(event.observed()), event.observed()),
+    }
 }
 
 fn kind_of(text: &str) -> Option<u64> {
