@@ -5,6 +5,9 @@ use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkKind};
 use crate::endless_store::SeenOptions;
 use crate::event::Kind;
@@ -136,23 +139,38 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
     }
     let started = Instant::now();
     let mut agents = tokio::task::JoinSet::new();
+    // The Ruby process stays until the daemon has stopped, which would otherwise look for it.
+    let (stopped, mut ruby_process) = (CancellationToken::new(), None);
     let (amount, rate) = (Amount::For(arguments.time), Some(arguments.rate));
     if let Some(ruby) = ruby {
         let simulate::rbkit::Options { publish, request, .. } = ruby.options();
         say(format_args!("rbkit: the daemon connects to a simulated agent on {publish} and {request}"));
         let plan = simulate::rbkit::Plan { amount, rate, seed: 1 };
-        agents.spawn(async move { ruby.run(plan, pending()).await.map(|report| report.sent) });
+        let (published, is_published) = oneshot::channel();
+        let stop = stopped.clone().cancelled_owned();
+        let end = stopped.clone().cancelled_owned();
+        let end = async move {
+            let _ = published.send(());
+            end.await;
+        };
+        ruby_process = Some(tokio::spawn(ruby.run_until(plan, stop, end)));
+        // An error ends it, too.
+        agents.spawn(async move {
+            let _ = is_published.await;
+            Ok(None)
+        });
     }
     for bound in server.addresses() {
         say(format_args!("{} on {}: a simulated agent connects", bound.protocol, bound.address));
         let plan = Plan { to: bound.address, amount, rate, connections: 1, seed: 1 };
-        agents.spawn(simulate::run(demo_agent(bound.protocol, arguments.time)?, plan, pending()));
+        let agent = demo_agent(bound.protocol, arguments.time)?;
+        agents.spawn(async move { simulate::run(agent, plan, pending()).await.map(Some) });
     }
     let mut sent = Vec::new();
     loop {
         tokio::select! {
             agent = agents.join_next() => match agent {
-                Some(result) => sent.push(result.map_err(|error| Failure::Failed(error.to_string()))??),
+                Some(result) => sent.extend(result.map_err(|error| Failure::Failed(error.to_string()))??),
                 None => break,
             },
             // Ctrl-C, or a reader that closes stdout, ends the demo early.
@@ -160,13 +178,19 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
             () = server.wants_to_stop() => break,
         }
     }
+    // The table shows the rate while the agents sent, not how long everything took to end.
+    let seconds = started.elapsed().min(arguments.time).as_secs_f64();
     agents.shutdown().await;
     let accounting = server.accounting().clone();
     let totals = tokio::select! {
         totals = server.stop() => totals,
         _ = tokio::signal::ctrl_c() => accounting.totals(),
     };
-    Ok((totals, sent, started.elapsed().as_secs_f64()))
+    stopped.cancel();
+    if let Some(process) = ruby_process {
+        sent.push(process.await.map_err(|error| Failure::Failed(error.to_string()))??.sent);
+    }
+    Ok((totals, sent, seconds))
 }
 
 /// In a demo that people watch the Java agent loses a buffer now and then, as real agents do when a connection breaks, so that

@@ -335,3 +335,25 @@ fn the_result_is_one_line_of_json() {
     );
     assert_eq!(line, r#"{"protocol":"datadog","messages":3,"events":1,"bytes":99,"seconds":1.500000}"#);
 }
+
+/// Retries with growing pauses would take longer than the limit here.
+#[tokio::test]
+async fn every_agent_fails_immediately_where_nothing_listens() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = listener.local_addr().unwrap();
+    drop(listener);
+    let agents = [
+        Agent::Datadog(Dialect::Exact),
+        Agent::Bytefrog(tributary::simulate::bytefrog::Options::default()),
+        Agent::Endless(tributary::simulate::endless::Version::default()),
+        Agent::Zico(tributary::simulate::zico::Dialect::Gen2),
+        Agent::Zico(tributary::simulate::zico::Dialect::Gen1),
+        Agent::Zico(tributary::simulate::zico::Dialect::Doc),
+    ];
+    for agent in agents {
+        let ended =
+            tokio::time::timeout(Duration::from_secs(30), run(agent, plan(closed, Amount::Events(9), 1), pending()));
+        let error = ended.await.unwrap_or_else(|_| panic!("{agent:?} tries again")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{agent:?}: {error}");
+    }
+}

@@ -136,6 +136,19 @@ impl Process {
     /// [`io::ErrorKind::InvalidInput`] for a rate of 0. Otherwise a subscriber did not read for five seconds after the
     /// process was to end.
     pub async fn run(self, plan: Plan, stop: impl Future<Output = ()>) -> io::Result<Report> {
+        self.run_until(plan, stop, std::future::ready(())).await
+    }
+
+    /// The same, but the process stays and answers requests until `end`, which is polled first when everything is published.
+    ///
+    /// # Errors
+    /// As [`Process::run`].
+    pub async fn run_until(
+        self,
+        plan: Plan,
+        stop: impl Future<Output = ()>,
+        end: impl Future<Output = ()>,
+    ) -> io::Result<Report> {
         if plan.rate == Some(0) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a simulation takes a rate above 0"));
         }
@@ -143,14 +156,14 @@ impl Process {
         let Process { publish, request, options } = self;
         let shared = Arc::new(Shared::new(options.dialect));
         shared.request(|requested| requested.memory = options.is_profiling);
-        let halt = CancellationToken::new();
+        let (halt, close) = (CancellationToken::new(), CancellationToken::new());
         let (send, new) = mpsc::unbounded_channel();
         let pid = options.pid.unwrap_or_else(|| 1_000 + mix(plan.seed) % MAX_PID);
         let mut sockets = JoinSet::new();
-        sockets.spawn(subscriptions(publish, shared.clone(), send, halt.clone()));
+        sockets.spawn(subscriptions(publish, shared.clone(), send, close.clone()));
         let (received, received_requests) = mpsc::unbounded_channel();
-        sockets.spawn(requests(request, received, shared.clone(), halt.clone()));
-        sockets.spawn(replies::answer(received_requests, pid, options.lock_wait, shared.clone(), halt.clone()));
+        sockets.spawn(requests(request, received, shared.clone(), close.clone()));
+        sockets.spawn(replies::answer(received_requests, pid, options.lock_wait, shared.clone(), close.clone()));
 
         let main = Main { plan, options, shared: shared.clone(), new, halt: halt.clone() };
         let mut main = pin!(main.run());
@@ -167,8 +180,11 @@ impl Process {
                 error = out_of_patience(&halt, Duration::ZERO) => break Err(error),
             }
         };
-        halt.cancel();
-        let end = publisher.as_ref().map(|_| Instant::now()).unwrap_or(start);
+        let finished = publisher.as_ref().map(|_| Instant::now()).unwrap_or(start);
+        if publisher.is_ok() {
+            end.await;
+        }
+        close.cancel();
         publisher?.close().await;
         while sockets.join_next().await.is_some() {}
         let (counts, bytes) = shared.total();
@@ -177,7 +193,7 @@ impl Process {
             messages: counts.messages,
             events: counts.events,
             bytes,
-            seconds: (end - start).as_secs_f64(),
+            seconds: (finished - start).as_secs_f64(),
         };
         Ok(Report { sent, received: shared.received() })
     }

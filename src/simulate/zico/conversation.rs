@@ -1,6 +1,7 @@
 //! The HTTP requests of a Zorka agent, and its retries (sections 1.1 to 1.3).
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -32,6 +33,12 @@ pub(in super::super) async fn run(connection: Connection, seed: u64, dialect: Di
     agent.outcome
 }
 
+async fn connect(to: SocketAddr) -> io::Result<BufReader<TcpStream>> {
+    let stream = TcpStream::connect(to).await?;
+    stream.set_nodelay(true)?;
+    Ok(BufReader::new(stream))
+}
+
 struct Agent {
     connection: Connection,
     jvm: Jvm,
@@ -47,6 +54,11 @@ struct Agent {
 
 impl Agent {
     async fn converse(&mut self) -> io::Result<()> {
+        // A collector that is not there is a mistake of the caller. One that goes away is waited for, as real agents do.
+        tokio::select! {
+            stream = connect(self.connection.to) => self.stream = Some(stream?),
+            () = self.connection.halt.cancelled() => return Ok(()),
+        }
         if !self.introduce().await? {
             return Ok(());
         }
@@ -238,11 +250,7 @@ impl Agent {
         let request = [head.as_bytes(), body].concat();
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
-            None => {
-                let stream = TcpStream::connect(host).await?;
-                stream.set_nodelay(true)?;
-                BufReader::new(stream)
-            }
+            None => connect(host).await?,
         };
         stream.write_all(&request).await?;
         self.outcome.bytes += request.len() as u64;
