@@ -21,9 +21,9 @@ pub fn write(stacks: &Stacks, counted: Counted, title: &str, out: &mut impl Writ
     }
     let mut folded = Vec::new();
     stacks.write_folded(counted.column(), counted.folded_divisor(), Some(MIN_SHARE), &mut folded)?;
-    let folded = String::from_utf8_lossy(&folded);
+    let folded = xml_text(&String::from_utf8_lossy(&folded));
     let mut options = Options::default();
-    options.title = title.to_owned();
+    options.title = xml_text(title);
     options.count_name = counted.things().to_owned();
     // A name that does not fit keeps its beginning, which is what distinguishes it.
     options.text_truncate_direction = TextTruncateDirection::Right;
@@ -32,9 +32,39 @@ pub fn write(stacks: &Stacks, counted: Counted, title: &str, out: &mut impl Writ
     from_lines(&mut options, folded.lines(), out)
 }
 
+/// The text without the characters that XML does not have: control characters and two others (XML 1.0, section 2.2).
+fn xml_text(text: &str) -> String {
+    text.replace(
+        |c: char| matches!(c, '\0'..' ' if !matches!(c, '\t' | '\n' | '\r')) || matches!(c, '\u{FFFE}' | '\u{FFFF}'),
+        "\u{FFFD}",
+    )
+}
+
 impl Counted {
     /// What folded values are divided by: times are shown in microseconds.
     pub fn folded_divisor(self) -> u64 {
         if self == Counted::Wall { 1000 } else { 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Frame, Sample};
+    use super::*;
+
+    #[test]
+    fn a_flame_graph_is_xml_whatever_the_names_are() {
+        let every: String = (0..=0xFFFF).filter_map(char::from_u32).collect();
+        let mut stacks = Stacks::default();
+        let frames = vec![Frame { function: Some(every.as_str().into()), ..Frame::default() }];
+        stacks.add(&Sample { value: 1, frames, agent: "p".into(), ..Sample::default() });
+        let mut svg = Vec::new();
+        write(&stacks, Counted::Cpu, &format!("title {every}"), &mut svg).unwrap();
+        let svg = String::from_utf8(svg).unwrap();
+        // The characters of XML 1.0, section 2.2.
+        let is_xml =
+            |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{D7FF}' | '\u{E000}'..='\u{FFFD}' | '\u{10000}'..);
+        assert_eq!(svg.chars().find(|c| !is_xml(*c)), None);
+        assert!(svg.contains('\u{FFFD}'));
     }
 }
