@@ -135,7 +135,7 @@ async fn no_control_character_of_a_peer_reaches_the_terminal() {
 async fn requests_are_shown_with_explained_bodies_and_without_keys() {
     let listen = "listen = \"127.0.0.1:0\"";
     let toml = format!(
-        "{ADMIN}[listeners.desktops]\nprotocol = \"endless\"\n{listen}\n[listeners.zorka]\nprotocol = \"zico\"\n{listen}\n"
+        "{ADMIN}[listeners.desktops]\nprotocol = \"endless\"\n{listen}\n[listeners.zorka]\nprotocol = \"zico\"\n{listen}\nquarantine.dir = \"\"\n"
     );
     let daemon = Daemon::start(&toml).await;
     let tap = tap(&daemon, &["--wire"]).await;
