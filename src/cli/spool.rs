@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use crate::options::units::format_duration;
 use crate::spool::{self, Finding, Item, Snapshot, UsedBy, Waiting};
 
-use super::{Failure, OutputFormat, counted, print, say, table};
+use super::{Failure, OutputFormat, counted, duration, print, say, table};
 use content::Lines;
 use place::{Place, Source, in_place};
 
-/// Show, check, export or remove what waits in the spools of sinks
+/// Show, check, export or remove what waits in the spools of sinks, and send again what was refused
 ///
-/// Reads the directories without a lock, also beside a running daemon, and changes nothing. Only `drop` removes something; it
-/// needs the daemon to be stopped.
+/// Reads the directories without a lock, also beside a running daemon, and changes nothing. Only `retry` moves refused requests, and
+/// `drop` removes something; it needs the daemon to be stopped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,6 +27,7 @@ Examples:
   tributary spool verify --dir /var/lib/tributary/spool backend
   tributary spool show --events backend | jq .name
   tributary spool export backend > backlog.ndjson
+  tributary spool retry backend
   tributary spool drop backend --yes")]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -88,6 +89,25 @@ Examples:
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
     },
+    /// Send requests again that the destination has refused
+    ///
+    /// Beside a running daemon or without one: the daemon takes them within a second, otherwise the next start does. Their events
+    /// count as resumed then; one that is refused again is kept again.
+    #[command(after_help = "\
+Examples:
+  tributary spool retry backend
+  tributary spool retry backend --request 17   as `show --refused` names it
+  tributary spool retry backend --older-than 1h")]
+    Retry {
+        #[command(flatten)]
+        source: Source,
+        /// Only this request: its id, or the number at its end
+        #[arg(long = "request", value_name = "N")]
+        requests: Vec<String>,
+        /// Only requests that were refused longer ago than this
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        older_than: Option<Duration>,
+    },
     /// Remove the requests that wait: their events are lost
     ///
     /// Refused while a daemon uses the spool. The next start of the daemon counts the events as shed. Refused and damaged
@@ -110,6 +130,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Show { source, refused: true, limit, format, .. } => refused(&source.places()?, *limit, *format),
         Command::Show { source, limit, format, .. } => show(&source.places()?, *limit, *format),
         Command::Export { source, to } => content::export(&source.places()?, to.as_deref()),
+        Command::Retry { source, requests, older_than } => retry(source, requests, *older_than),
         Command::Drop { source, yes } => drop_waiting(&source.places()?, *yes),
     }
 }
@@ -283,6 +304,38 @@ fn refused(places: &[Place], limit: u64, format: OutputFormat) -> Result<(), Fai
         }
     }
     lines.flush()
+}
+
+fn retry(source: &Source, requests: &[String], older_than: Option<Duration>) -> Result<(), Failure> {
+    if !source.names_a_sink() {
+        return Err(Failure::Misused("name the sink whose refused requests are to be sent again".to_owned()));
+    }
+    for place in source.places()? {
+        let is_wanted = |request: &spool::Refused, refused_at: SystemTime| {
+            let is_named = requests.is_empty() || requests.iter().any(|name| is_named(&request.id(), name));
+            is_named && older_than.is_none_or(|time| age(refused_at) >= time)
+        };
+        let moved =
+            spool::retry_refused(&place.directory, is_wanted).map_err(|(path, error)| in_place(&path, &error))?;
+        let events = moved.iter().map(|request| u64::from(request.events())).sum();
+        let what = format!("{} with {}", counted(moved.len() as u64, "request"), counted(events, "event"));
+        let by = match spool::used_by(&place.directory) {
+            UsedBy::Process(_) => "the daemon sends them again",
+            UsedBy::Unused => "the next start sends them again",
+            UsedBy::Unknown => "the daemon, or its next start, sends them again",
+        };
+        match moved.is_empty() {
+            true => say(format_args!("sink {}: no such request is in refused/", place.sink)),
+            false => say(format_args!("sink {}: {what}: {by}", place.sink)),
+        }
+    }
+    Ok(())
+}
+
+/// Whether an operator means the request with this id, `SALT-NUMBER`, of a part also `SALT-NUMBER.PART`.
+fn is_named(id: &str, name: &str) -> bool {
+    let number = id.rsplit_once('-').map_or(id, |(_, number)| number);
+    [id, number, number.split('.').next().unwrap_or(number)].contains(&name)
 }
 
 fn drop_waiting(places: &[Place], is_confirmed: bool) -> Result<(), Failure> {

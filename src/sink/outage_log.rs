@@ -31,6 +31,10 @@ impl OutageLog {
         OutageLog { sink: sink.to_owned(), endpoint: endpoint.to_owned(), lines: Mutex::default() }
     }
 
+    pub(super) fn sink(&self) -> &str {
+        &self.sink
+    }
+
     /// Logs the present state if it is time to.
     pub(super) fn note(&self, state: &RemoteState) {
         let is_due =

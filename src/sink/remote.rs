@@ -95,6 +95,11 @@ impl RemoteStatus {
         RemoteStatus { log: OutageLog::new(sink, endpoint), ..RemoteStatus::default() }
     }
 
+    /// The name of the sink.
+    pub(super) fn sink(&self) -> &str {
+        self.log.sink()
+    }
+
     /// The present state.
     pub fn state(&self) -> RemoteState {
         self.locked().clone()

@@ -11,10 +11,11 @@ use super::cursor::{self, Cursor, Peeked, Saved};
 use super::finding::Finding;
 use super::reader::{Damage, Reader};
 use super::record::Position;
+use super::retry;
 use super::segment::{Format, Name, Segment, format_of, sync_data};
 
 /// Names beside the segments.
-const OWN: [&str; 6] = ["lock", "cursor", DROPPED, "damaged", "aside", "refused"];
+const OWN: [&str; 7] = ["lock", "cursor", DROPPED, "damaged", "aside", "refused", retry::RETRY];
 /// The file that says what the operator has removed; it has the format of the cursor.
 const DROPPED: &str = "dropped";
 /// The end of the name of a segment that is being rewritten.

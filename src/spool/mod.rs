@@ -17,6 +17,7 @@ mod free;
 mod open;
 mod reader;
 mod record;
+mod retry;
 mod segment;
 #[cfg(test)]
 mod settled_tests;
@@ -41,6 +42,7 @@ use cursor::{Cursor, Saved};
 pub use finding::Finding;
 pub use reader::Damage;
 pub use record::Position;
+pub use retry::retry_refused;
 use segment::{HEADER_BYTES, Name, Segment, Writer};
 pub use snapshot::{DropError, Kept, Refused, Snapshot, drop_waiting, is_spool, kept, refused, used_by};
 pub use state::{AppendError, Dropped, UsedBy, Waiting};
@@ -280,6 +282,32 @@ impl Spool {
     /// The system's.
     pub fn keep_refused(&self, id: &str, events: u32, why: &str, payload: &[u8]) -> io::Result<Option<PathBuf>> {
         directory::keep_refused(&self.directory, id, events, why, payload)
+    }
+
+    /// The next refused request that an operator wants to be sent again: to be appended and then [removed](Spool::forget_retried), or
+    /// [put back](Spool::put_back).
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn take_retried(&self) -> io::Result<Option<Refused>> {
+        retry::take(&self.directory)
+    }
+
+    /// A request that was to be sent again is appended.
+    ///
+    /// # Errors
+    /// The system's: the next start appends it again.
+    pub fn forget_retried(&self, request: &Refused) -> io::Result<()> {
+        fs::remove_file(&request.path)?;
+        directory::sync(&self.directory.join(retry::RETRY))
+    }
+
+    /// A request that was to be sent again cannot be appended now.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn put_back(&self, request: &Refused) -> io::Result<()> {
+        retry::put_back(request)
     }
 
     /// The number of the last record; 0: none.

@@ -8,7 +8,7 @@ use super::cursor::Saved;
 use super::record::Position;
 use super::taken::TakenRecords;
 use super::walk::Walk;
-use super::{Finding, Limits, Spool, Waiting, directory};
+use super::{Finding, Limits, Spool, Waiting, directory, retry};
 
 impl Spool {
     /// Opens the spool in `directory`, or creates it.
@@ -25,6 +25,7 @@ impl Spool {
         let mut findings = Vec::new();
         let listed = directory::list(directory).map_err(at(directory))?;
         directory::clean(directory, &listed).map_err(at(directory))?;
+        retry::restore(directory).map_err(at(directory))?;
         findings.extend(listed.findings());
         let last_serial = listed.last_serial;
         let cursor = directory::open_cursor(directory, &mut findings)?;

@@ -225,6 +225,20 @@ pub fn refused(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 impl Refused {
+    /// The id of the request, as far as its line tells.
+    pub fn id(&self) -> String {
+        self.said()["id"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// The number of its events.
+    pub fn events(&self) -> u32 {
+        self.said()["events"].as_u64().and_then(|events| u32::try_from(events).ok()).unwrap_or(0)
+    }
+
+    fn said(&self) -> serde_json::Value {
+        serde_json::from_str(&self.line).unwrap_or_default()
+    }
+
     /// Reads such a file.
     ///
     /// # Errors

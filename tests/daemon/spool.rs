@@ -277,6 +277,71 @@ fn a_daemon_whose_destination_is_away_is_ready_and_says_what_waits() {
     assert!(shown.stdout.contains(": 400 in the move"), "{}", shown.stdout);
 }
 
+/// Refused requests, as `spool list` counts them.
+fn refused(site: &Site) -> u64 {
+    let listed = run(&["spool", "list", "--format", "json", "--config", &site.config()]);
+    let line: Value = serde_json::from_str(listed.stdout.trim()).unwrap();
+    assert_eq!(line["notes"], serde_json::json!([]), "no directory is foreign");
+    line["refused"].as_u64().unwrap()
+}
+
+fn retry(site: &Site, options: &[&str]) -> String {
+    let config = site.config();
+    let arguments = [&["spool", "retry", "--config", &config, "backend"], options].concat();
+    let ended = run(&arguments);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    ended.stderr
+}
+
+#[test]
+fn refused_requests_are_sent_again_beside_a_daemon_or_by_the_next_one_and_are_counted_once() {
+    let site = Site::new("min_free_bytes = \"0B\"");
+    site.set(400);
+    let failed = |daemon: &Binary, events: u64| {
+        let series = format!("tributary_sink_events_total{{sink=\"backend\",outcome=\"failed\"}} {events}\n");
+        until("all are refused", || get(daemon, "/metrics").1.contains(&series).then_some(()));
+    };
+    let daemon = site.start();
+    let first = upload(&daemon, 60, 1);
+    failed(&daemon, first);
+    site.set(200);
+    let told = retry(&site, &[]);
+    assert!(told.contains(&format!(" with {first} events: the daemon sends them again")), "{told}");
+    until("everything is received", || (site.received().0.len() as u64 == first).then_some(()));
+    until("nothing waits", || {
+        get(&daemon, "/metrics").1.contains("tributary_spool_events{sink=\"backend\"} 0\n").then_some(())
+    });
+    let ended = stop(daemon);
+    ended.line(&format!("events={first} resumed={first} written={first} shed=0 failed={first}"));
+    ended.line("refused requests are sent again sink=\"backend\"");
+
+    site.set(400);
+    let daemon = site.start();
+    let second = upload(&daemon, 60, 2);
+    failed(&daemon, second);
+    stop(daemon);
+    let all = refused(&site);
+    assert!(retry(&site, &["--older-than", "1h"]).contains("no such request"));
+    assert!(retry(&site, &["--request", "123456"]).contains("no such request"));
+    assert_eq!(refused(&site), all);
+    let shown = run(&["spool", "show", "--refused", "--format", "json", "--config", &site.config()]).stdout;
+    let one: Value = serde_json::from_str(shown.lines().next().unwrap()).unwrap();
+    let id = one["id"].as_str().unwrap();
+    let told = retry(&site, &["--request", id.rsplit_once('-').unwrap().1]);
+    assert!(told.contains("1 request with ") && told.contains("the next start sends them again"), "{told}");
+    assert_eq!(refused(&site), all - 1);
+    if all > 1 {
+        retry(&site, &["--older-than", "0s"]);
+    }
+    assert_eq!(refused(&site), 0);
+    site.set(200);
+    let daemon = site.start();
+    until("everything is received", || (site.received().0.len() as u64 == first + second).then_some(()));
+    let ended = stop(daemon);
+    ended.line(&format!("events=0 resumed={second} written={second} shed=0 failed=0"));
+    assert_eq!(unique(&site.received().0) as u64, first + second, "each once");
+}
+
 #[test]
 fn a_daemon_whose_spool_is_full_is_not_ready_and_says_why() {
     let site = Site::new("min_free_bytes = \"1048576GiB\"");

@@ -26,6 +26,11 @@ pub(super) struct Place {
 }
 
 impl Source {
+    /// Whether one spool is meant.
+    pub(super) fn names_a_sink(&self) -> bool {
+        self.sink.is_some()
+    }
+
     /// The spools that exist.
     pub(super) fn places(&self) -> Result<Vec<Place>, Failure> {
         let (what, mut places) = match &self.dir {

@@ -29,6 +29,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::{DestinationState, LossCause, Progress, RemoteStatus};
+use crate::log_throttle::LogThrottle;
 pub(crate) use answer::Answer;
 use backoff::Pauses;
 pub use compression::Compression;
@@ -111,6 +112,8 @@ struct Shared {
     /// A request was settled, or an attempt has failed.
     changed: Notify,
     status: Arc<RemoteStatus>,
+    /// Reports that refused requests cannot be sent again.
+    retrying: LogThrottle,
     /// The last request that was in the store at the start: an earlier process or sink may have sent those.
     last_resumed: u64,
 }
@@ -154,7 +157,8 @@ impl Forwarder {
         contents.gone(0..0, LossCause::Removed, shed);
         let state = State { store, progress, fault: None, refusals: Vec::new(), contents, is_shedding: false };
         let (appended, changed) = (Notify::new(), Notify::new());
-        let shared = Shared { state: Mutex::new(state), appended, changed, status, last_resumed };
+        let retrying = LogThrottle::new();
+        let shared = Shared { state: Mutex::new(state), appended, changed, status, retrying, last_resumed };
         shared.publish(&shared.state());
         let shared = Arc::new(shared);
         let sending = tokio::spawn(run(shared.clone(), pace, destination)).abort_handle();
@@ -335,6 +339,22 @@ impl Shared {
         self.status.note_ready();
     }
 
+    fn note_retried(&self, retried: io::Result<(u64, u64)>) {
+        let sink = self.status.sink();
+        match retried {
+            Ok((0, _)) => {}
+            Ok((requests, events)) => {
+                tracing::info!(sink, requests, events, "refused requests are sent again");
+                self.appended.notify_one();
+            }
+            Err(error) => {
+                if let Some(suppressed) = self.retrying.permit() {
+                    tracing::warn!(sink, %error, suppressed, "cannot take refused requests that are to be sent again");
+                }
+            }
+        }
+    }
+
     fn note_outage(&self, destination: DestinationState, why: String, pause: Duration) {
         let mut state = self.state();
         state.progress.retries += 1;
@@ -394,10 +414,37 @@ async fn tick(shared: &Shared) {
         if let Err(error) = state.store.tidy() {
             state.fault = Some(error.to_string());
         }
+        let retried = append_retried(&mut state);
         shared.publish(&state);
         drop(state);
+        shared.note_retried(retried);
         shared.status.log();
     }
+}
+
+/// Appends the refused requests that an operator wants to be sent again, as far as there is room. Returns their number, and that of
+/// their events.
+fn append_retried(state: &mut State) -> io::Result<(u64, u64)> {
+    let (mut requests, mut events) = (0, 0);
+    while let Some(request) = state.store.take_retried()? {
+        let appended = state.store.append(Bytes::copy_from_slice(&request.payload), request.events());
+        let is_appended = appended.as_ref().is_ok_and(|appended| !appended.is_dropped);
+        for dropped in appended.into_iter().flat_map(|appended| appended.dropped) {
+            state.progress.shed += dropped.events;
+            state.contents.gone(dropped.numbers, LossCause::QueueFull, dropped.events);
+        }
+        if is_appended {
+            requests += 1;
+            events += u64::from(request.events());
+            state.progress.resumed += u64::from(request.events());
+        }
+        state.progress.waiting = state.store.waiting();
+        state.store.end_retried(&request, is_appended)?;
+        if !is_appended {
+            break;
+        }
+    }
+    Ok((requests, events))
 }
 
 /// Sends requests.

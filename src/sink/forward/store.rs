@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use super::Request;
-use crate::spool::{self, AppendError, Dropped, Spool};
+use crate::spool::{self, AppendError, Dropped, Refused, Spool};
 
 /// Requests that are not settled.
 #[derive(Debug)]
@@ -225,6 +225,26 @@ impl Store {
                     |path| format!("; it is kept in {}", path.display()),
                 ))
             }
+        }
+    }
+
+    /// The next refused request that an operator wants to be sent again.
+    pub(super) fn take_retried(&self) -> io::Result<Option<Refused>> {
+        match self {
+            Store::Memory(_) => Ok(None),
+            Store::Spool(spool, ..) => spool.take_retried(),
+        }
+    }
+
+    /// Such a request is appended, or waits until it can be.
+    pub(super) fn end_retried(&mut self, request: &Refused, is_appended: bool) -> io::Result<()> {
+        match self {
+            Store::Memory(_) => Ok(()),
+            Store::Spool(spool, ..) if is_appended => {
+                spool.sync().map_err(described)?;
+                spool.forget_retried(request)
+            }
+            Store::Spool(spool, ..) => spool.put_back(request),
         }
     }
 
