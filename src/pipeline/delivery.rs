@@ -1,7 +1,7 @@
 //! Delivery outcomes: a batch counts as delivered only when every sink has confirmed it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
@@ -44,9 +44,36 @@ impl RequestedLevel {
     }
 }
 
+/// The sinks that have not confirmed a delivery yet.
+#[derive(Clone, Debug, Default)]
+pub struct Unconfirmed(Arc<Mutex<Vec<Arc<SinkQueueState>>>>);
+
+impl Unconfirmed {
+    /// Whether one of them is known to be unable to write.
+    pub fn is_stuck(&self) -> bool {
+        self.locked().iter().any(|queue| queue.is_down())
+    }
+
+    fn add(&self, queue: &Arc<SinkQueueState>) {
+        self.locked().push(queue.clone());
+    }
+
+    fn remove(&self, queue: &Arc<SinkQueueState>) {
+        let mut queues = self.locked();
+        if let Some(index) = queues.iter().position(|known| Arc::ptr_eq(known, queue)) {
+            queues.swap_remove(index);
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<Arc<SinkQueueState>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Collects the outcomes of a delivery. When the last handle drops it, it sends the worst of them.
 #[derive(Debug)]
 pub(super) struct OutcomeSender {
+    unconfirmed: Unconfirmed,
     level: AckLevel,
     worst: Mutex<DeliveryOutcome>,
     sender: Option<oneshot::Sender<DeliveryOutcome>>,
@@ -57,7 +84,12 @@ impl OutcomeSender {
     pub(super) fn new(level: AckLevel) -> (Arc<Self>, oneshot::Receiver<DeliveryOutcome>) {
         let (sender, outcome) = oneshot::channel();
         let worst = Mutex::new(DeliveryOutcome::Written);
-        (Arc::new(OutcomeSender { level, worst, sender: Some(sender) }), outcome)
+        let unconfirmed = Unconfirmed::default();
+        (Arc::new(OutcomeSender { unconfirmed, level, worst, sender: Some(sender) }), outcome)
+    }
+
+    pub(super) fn unconfirmed(&self) -> Unconfirmed {
+        self.unconfirmed.clone()
     }
 
     pub(super) fn level(&self) -> AckLevel {
@@ -106,6 +138,10 @@ impl DeliveryHandle {
         outcome_sender: Option<Arc<OutcomeSender>>,
     ) -> Self {
         queue.sink.add_events(events);
+        match &outcome_sender {
+            Some(sender) => sender.unconfirmed.add(&queue),
+            None => queue.add_unawaited(),
+        }
         let outcome = DeliveryOutcome::Failed;
         let (unwritten, dropped) = (events, None);
         DeliveryHandle { queue, origin, events, unwritten, dropped, outcome_sender, outcome, is_counted_by_sink: false }
@@ -119,6 +155,11 @@ impl DeliveryHandle {
     /// The level at which the batch counts as delivered.
     pub(super) fn level(&self) -> AckLevel {
         self.outcome_sender.as_ref().map_or(AckLevel::Written, |sender| sender.level())
+    }
+
+    /// The number of its events, if a peer waits for the outcome: it sends them again until they are confirmed.
+    pub(super) fn awaited_events(&self) -> u64 {
+        if self.is_awaited() { self.events } else { 0 }
     }
 
     /// Whether a peer waits for the outcome.
@@ -194,8 +235,12 @@ impl Drop for DeliveryHandle {
                 }
             }
         }
-        if let Some(sender) = &self.outcome_sender {
-            sender.add(self.outcome);
+        match &self.outcome_sender {
+            Some(sender) => {
+                sender.unconfirmed.remove(&self.queue);
+                sender.add(self.outcome);
+            }
+            None => self.queue.remove_unawaited(),
         }
     }
 }

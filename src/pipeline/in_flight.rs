@@ -53,6 +53,11 @@ impl InFlightBatches {
         number
     }
 
+    /// Events whose peers wait until they are written.
+    pub(super) fn awaited_events(&self) -> u64 {
+        self.locked().handles.iter().map(|(_, handle)| handle.awaited_events()).sum()
+    }
+
     /// A connection of each listener of which a batch is held.
     pub(super) fn held_origins(&self, held: &BTreeMap<u64, u64>) -> Vec<Arc<Origin>> {
         if held.is_empty() {

@@ -37,7 +37,7 @@ use accounting::SinkCounters;
 pub(crate) use agent_registry::AGENT_REGISTRY_BYTES;
 pub use agent_registry::{Agent, RecentEvents};
 use delivery::OutcomeSender;
-pub use delivery::{DeliveryOutcome, RequestedLevel};
+pub use delivery::{DeliveryOutcome, RequestedLevel, Unconfirmed};
 use options::QueueOptions;
 use overflow::Overflow;
 use queue::{SinkQueue, WaitingBatch};
@@ -111,6 +111,16 @@ impl Sender {
         Sender { level, ..self }
     }
 
+    /// Whether a sink that takes events of this batch is known to be unable to write.
+    pub fn refuses(&self, batch: &Arc<Batch>) -> bool {
+        self.queues.current().iter().any(|queue| queue.refuses(batch))
+    }
+
+    /// Whether a sink that takes events of this protocol is known to be unable to write.
+    pub fn is_down_for(&self, protocol: &str) -> bool {
+        self.queues.current().iter().any(|queue| queue.is_down_for(protocol))
+    }
+
     /// Hands a batch to every sink that takes it; waits while a queue that blocks is full.
     ///
     /// When the future is dropped while it waits, the batch counts as failed for the queues that it did not enter.
@@ -178,9 +188,14 @@ impl Delivery {
         self.outcome_sender.level()
     }
 
+    /// The sinks that have not confirmed it yet.
+    pub fn unconfirmed(&self) -> Unconfirmed {
+        self.outcome_sender.unconfirmed()
+    }
+
     /// Hands a further batch over, like [`Sender::send`].
-    pub async fn send(&self, batch: Batch) {
-        self.sender.hand_over(Arc::new(batch), Some(&self.outcome_sender)).await;
+    pub async fn send(&self, batch: impl Into<Arc<Batch>>) {
+        self.sender.hand_over(batch.into(), Some(&self.outcome_sender)).await;
     }
 
     /// Waits for the outcome of all batches: the worst of all sinks. A batch that no sink takes counts as written.

@@ -1,7 +1,7 @@
 //! The bounded queue from the connections to one sink.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, watch};
@@ -130,6 +130,10 @@ pub(super) struct SinkQueueState {
     /// A connection of each listener whose events the sink holds because it cannot write them now. Connections of these
     /// listeners wait; those of others do not.
     held: watch::Sender<Vec<Arc<Origin>>>,
+    /// The sink as a whole cannot write now, which is known by more than one attempt.
+    is_down: AtomicBool,
+    /// Batches for which no peer waits, and which therefore nobody sends again.
+    unawaited: AtomicU64,
 }
 
 impl SinkQueue {
@@ -154,6 +158,8 @@ impl SinkQueue {
             pending: PendingLosses::default(),
             shed_log: ShedLog::default(),
             held: watch::Sender::default(),
+            is_down: AtomicBool::new(false),
+            unawaited: AtomicU64::new(0),
         });
         let queue = SinkQueue {
             options: Arc::new(options),
@@ -173,6 +179,28 @@ impl SinkQueue {
         self.counters.sink.name()
     }
 
+    /// Whether the sink is known to be unable to write, and takes events of this batch.
+    pub(super) fn refuses(&self, batch: &Arc<Batch>) -> bool {
+        self.counters.is_down() && self.budget.is_none() && self.takes_protocol_of(batch) && self.has_events_of(batch)
+    }
+
+    /// Whether the sink is known to be unable to write, and takes events of this protocol.
+    pub(super) fn is_down_for(&self, protocol: &str) -> bool {
+        let protocols = &self.options.protocols;
+        let takes = protocols.is_empty() || protocols.iter().any(|of| of.as_str() == protocol);
+        self.counters.is_down() && self.budget.is_none() && takes
+    }
+
+    fn takes_protocol_of(&self, batch: &Batch) -> bool {
+        let protocols = &self.options.protocols;
+        protocols.is_empty() || protocols.iter().any(|p| batch.origin().is_some_and(|o| o.protocol == p.as_str()))
+    }
+
+    fn has_events_of(&self, batch: &Arc<Batch>) -> bool {
+        let of_kinds = Selection::new(batch, self.options.kinds).count();
+        of_kinds > 0 && self.rules.as_ref().is_none_or(|rules| rules.choose(batch, self.options.kinds).events > 0)
+    }
+
     /// Puts the events that the sink takes into the queue if there is room. If the queue is full and does not shed, returns
     /// them for [`SinkQueue::wait`]. A queue with a budget neither blocks nor sheds, and no delivery depends on it.
     pub(super) fn offer(
@@ -182,8 +210,7 @@ impl SinkQueue {
         has_max_wait: bool,
     ) -> Option<WaitingBatch> {
         let origin = batch.origin();
-        let protocols = &self.options.protocols;
-        if !protocols.is_empty() && !protocols.iter().any(|p| origin.is_some_and(|o| o.protocol == p.as_str())) {
+        if !self.takes_protocol_of(batch) {
             return None;
         }
         if let Some(budget) = &self.budget
@@ -291,6 +318,28 @@ impl SinkQueueState {
     /// Closes the queue: senders that wait for room return, and their events count as failed, like all that follow.
     pub(super) fn close(&self) {
         self.room.close();
+    }
+
+    /// Whether the sink as a whole cannot write now.
+    pub(super) fn is_down(&self) -> bool {
+        self.is_down.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::Relaxed);
+    }
+
+    /// Whether there are batches for which no peer waits.
+    pub(super) fn has_unawaited(&self) -> bool {
+        self.unawaited.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn add_unawaited(&self) {
+        self.unawaited.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove_unawaited(&self) {
+        self.unawaited.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Notes events that the sink did not get; it will report them in its own output.

@@ -38,6 +38,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Pauses between the tries of a sink that cannot write: the first, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
+/// How often it is checked, when the daemon stops, whether a sink that cannot write is still needed.
+const NEEDED_CHECK: Duration = Duration::from_millis(100);
+
 /// How long a sink may take to end its output after a whole record when the grace period is over.
 const GIVE_UP: Duration = Duration::from_millis(250);
 
@@ -72,6 +75,8 @@ enum Outcome {
     Closed,
     /// The sink cannot be used again.
     Failed(String),
+    /// The daemon stops, the sink cannot write, and their peers send all of its events again.
+    GivenUp,
 }
 
 /// What a worker reports when it ends.
@@ -110,6 +115,7 @@ pub(super) async fn supervise<S: Sink>(
         let began = Instant::now();
         // The previous sink may have failed while it retried.
         context.counters.sink.set_retrying(false);
+        context.counters.set_down(false);
         let outcome = match make() {
             Ok(sink) => run(sink, &queued_batches, &context).await,
             Err(error) => Some(Outcome::Failed(error.to_string())),
@@ -122,7 +128,7 @@ pub(super) async fn supervise<S: Sink>(
                 break;
             }
             Some(Outcome::Failed(why)) => why,
-            None => break,
+            Some(Outcome::GivenUp) | None => break,
         };
         match context.on_failure {
             OnFailure::Fatal => {
@@ -199,7 +205,7 @@ fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Resu
         let outcome = tokio::select! {
             biased;
             () = abort.cancelled() => None,
-            outcome = worker.work(&mut sink) => Some(outcome),
+            outcome = worker.work(&mut sink) => Some(outcome).filter(|outcome| !matches!(outcome, Outcome::GivenUp)),
         };
         if outcome.is_none() {
             let _ = timeout(GIVE_UP, sink.give_up()).await;
@@ -271,7 +277,7 @@ impl Worker {
                     continue;
                 }
                 _ = ticks.tick() => {
-                    tick(sink, context).await?;
+                    self.tick(sink).await?;
                     self.settle(sink).await?;
                     if self.progress.is_counted_by_sink {
                         self.report_losses(sink).await?;
@@ -282,7 +288,7 @@ impl Worker {
                 }
                 () = until_due(sink.flush_due()) => {
                     let flushed = sink.flush().await;
-                    retry(sink, flushed, context).await?;
+                    self.retry(sink, flushed).await?;
                     self.settle(sink).await?;
                     continue;
                 }
@@ -304,19 +310,19 @@ impl Worker {
                 sink.finish();
             }
             let flushed = sink.flush().await;
-            retry(sink, flushed, context).await?;
+            self.retry(sink, flushed).await?;
             let mut is_settled = self.settle(sink).await?;
             if is_last {
                 while !is_settled {
                     sleep(RETRY.0).await;
                     let flushed = sink.flush().await;
-                    retry(sink, flushed, context).await?;
+                    self.retry(sink, flushed).await?;
                     is_settled = self.settle(sink).await?;
                 }
                 if self.progress.is_counted_by_sink {
                     self.report_losses(sink).await?;
                 }
-                close(sink, context).await?;
+                self.close(sink).await?;
                 // No output is left for a loss event: what closing has lost is logged.
                 return self.complete(sink).map(drop);
             }
@@ -344,7 +350,7 @@ impl Worker {
         let written = self.write_selection(sink, selection).await;
         // The sink has taken the whole batch, even if it retries.
         drop(contents);
-        retry(sink, written, &self.context).await
+        self.retry(sink, written).await
     }
 
     /// Gives events to the sink. This is the only place: without what the sink may not show.
@@ -366,7 +372,7 @@ impl Worker {
             let losses = Selection::new(&batch, context.kinds).chosen(chosen.as_ref()).uncounted().not_awaited();
             let number = self.in_flight.add_report(report, losses.count(), precedes);
             let written = self.write_selection(sink, losses.numbered(number)).await;
-            retry(sink, written, context).await?;
+            self.retry(sink, written).await?;
         }
         Ok(())
     }
@@ -378,7 +384,7 @@ impl Worker {
         }
         self.write_pending_losses(sink, 0).await?;
         let flushed = sink.flush().await;
-        retry(sink, flushed, &self.context).await?;
+        self.retry(sink, flushed).await?;
         self.settle(sink).await.map(drop)
     }
 
@@ -390,7 +396,7 @@ impl Worker {
             return Ok(!rest.is_held);
         }
         let synced = sink.sync().await;
-        retry(sink, synced, &self.context).await?;
+        self.retry(sink, synced).await?;
         let rest = self.complete(sink)?;
         Ok(!rest.is_held && !rest.is_unsynced)
     }
@@ -438,6 +444,99 @@ impl Worker {
         }
         Ok(Rest { is_held, is_unsynced })
     }
+
+    /// Lets the sink do its periodic work. If that cannot be done now, the next tick tries again; meanwhile the sink writes.
+    async fn tick<S: Sink>(&self, sink: &mut S) -> Result<(), Outcome> {
+        let context = &*self.context;
+        match sink.tick().await {
+            Err(SinkError::Retry(fault)) => {
+                if let Some(suppressed) = context.ticking.permit() {
+                    let sink = context.counters.sink.name();
+                    warn!(sink, error = %fault, suppressed, "periodic work of the sink failed; retrying");
+                }
+                Ok(())
+            }
+            ticked => self.retry(sink, ticked).await,
+        }
+    }
+
+    /// Closes the sink after everything is written. An error is logged: there is no further try.
+    async fn close<S: Sink>(&self, sink: &mut S) -> Result<(), Outcome> {
+        let context = &*self.context;
+        match sink.close().await {
+            Err(SinkError::Retry(fault)) => {
+                warn!(sink = context.counters.sink.name(), error = %fault, "closing the sink failed");
+                Ok(())
+            }
+            closed => self.retry(sink, closed).await,
+        }
+    }
+
+    /// While the sink cannot write now: waits and flushes again. Meanwhile its queue fills, and the agents slow down.
+    async fn retry<S: Sink>(&self, sink: &mut S, mut result: Result<(), SinkError>) -> Result<(), Outcome> {
+        let context = &*self.context;
+        let began = Instant::now();
+        let mut is_logged = false;
+        let mut wait = RETRY.0;
+        loop {
+            match result {
+                Ok(()) => {
+                    if wait > RETRY.0 {
+                        context.counters.sink.set_retrying(false);
+                        context.counters.set_down(false);
+                    }
+                    if is_logged {
+                        info!(sink = context.counters.sink.name(), after = ?began.elapsed(), "writing again");
+                    }
+                    return Ok(());
+                }
+                Err(SinkError::Retry(fault)) => {
+                    context.counters.sink.set_retrying(true);
+                    // The sink itself logs that its destination is away or refuses.
+                    if !is_outage(sink)
+                        && let Some(suppressed) = context.retrying.permit()
+                    {
+                        let sink = context.counters.sink.name();
+                        warn!(sink, error = %fault, suppressed, "cannot write; buffering and retrying");
+                        is_logged = true;
+                    }
+                    context.counters.set_down(wait > RETRY.0);
+                    if self.is_queue_closed().await && self.is_needless(sink) {
+                        return Err(Outcome::GivenUp);
+                    }
+                    let back = sink.remote().map(|remote| remote.back());
+                    tokio::select! {
+                        () = sleep(wait) => {}
+                        () = notified(back) => {}
+                        () = stopped(&context.stop) => {}
+                    }
+                    wait = (wait * 2).min(RETRY.1);
+                    result = sink.flush().await;
+                }
+                Err(SinkError::Closed) => return Err(Outcome::Closed),
+                Err(SinkError::Failed(fault)) => return Err(Outcome::Failed(fault.to_string())),
+            }
+        }
+    }
+
+    /// Whether the daemon stops, and no further batch follows.
+    async fn is_queue_closed(&self) -> bool {
+        self.context.stop.is_cancelled() && self.queued_batches.lock().await.is_closed()
+    }
+
+    /// Whether the sink, which cannot write now, has only events that their peers send again.
+    fn is_needless(&self, sink: &impl Sink) -> bool {
+        let counters = &self.context.counters;
+        let keeps_more = sink.progress().is_some_and(|of| of.waiting > self.in_flight.awaited_events());
+        let is_spooled = sink.remote().is_some_and(|remote| remote.state().is_spooled);
+        counters.is_down() && !counters.has_unawaited() && !keeps_more && !is_spooled
+    }
+}
+
+/// Waits until the daemon stops, and then for the pause between two looks at whether the sink is needed.
+async fn stopped(stop: &CancellationToken) {
+    stop.cancelled().await;
+    sleep(NEEDED_CHECK).await;
 }
 
 /// Whether the destination of a sink is away or refuses.
@@ -464,74 +563,5 @@ async fn until_due(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,
         None => pending().await,
-    }
-}
-
-/// Lets the sink do its periodic work. If that cannot be done now, the next tick tries again; meanwhile the sink writes.
-async fn tick<S: Sink>(sink: &mut S, context: &WorkerContext) -> Result<(), Outcome> {
-    match sink.tick().await {
-        Err(SinkError::Retry(fault)) => {
-            if let Some(suppressed) = context.ticking.permit() {
-                let sink = context.counters.sink.name();
-                warn!(sink, error = %fault, suppressed, "periodic work of the sink failed; retrying");
-            }
-            Ok(())
-        }
-        ticked => retry(sink, ticked, context).await,
-    }
-}
-
-/// Closes the sink after everything is written. An error is logged: there is no further try.
-async fn close<S: Sink>(sink: &mut S, context: &WorkerContext) -> Result<(), Outcome> {
-    match sink.close().await {
-        Err(SinkError::Retry(fault)) => {
-            warn!(sink = context.counters.sink.name(), error = %fault, "closing the sink failed");
-            Ok(())
-        }
-        closed => retry(sink, closed, context).await,
-    }
-}
-
-/// While the sink cannot write now: waits and flushes again. Meanwhile its queue fills, and the agents slow down.
-async fn retry<S: Sink>(
-    sink: &mut S,
-    mut result: Result<(), SinkError>,
-    context: &WorkerContext,
-) -> Result<(), Outcome> {
-    let began = Instant::now();
-    let mut is_logged = false;
-    let mut wait = RETRY.0;
-    loop {
-        match result {
-            Ok(()) => {
-                if wait > RETRY.0 {
-                    context.counters.sink.set_retrying(false);
-                }
-                if is_logged {
-                    info!(sink = context.counters.sink.name(), after = ?began.elapsed(), "writing again");
-                }
-                return Ok(());
-            }
-            Err(SinkError::Retry(fault)) => {
-                context.counters.sink.set_retrying(true);
-                // The sink itself logs that its destination is away or refuses.
-                if !is_outage(sink)
-                    && let Some(suppressed) = context.retrying.permit()
-                {
-                    let sink = context.counters.sink.name();
-                    warn!(sink, error = %fault, suppressed, "cannot write; buffering and retrying");
-                    is_logged = true;
-                }
-                let back = sink.remote().map(|remote| remote.back());
-                tokio::select! {
-                    () = sleep(wait) => {}
-                    () = notified(back) => {}
-                }
-                wait = (wait * 2).min(RETRY.1);
-                result = sink.flush().await;
-            }
-            Err(SinkError::Closed) => return Err(Outcome::Closed),
-            Err(SinkError::Failed(fault)) => return Err(Outcome::Failed(fault.to_string())),
-        }
     }
 }

@@ -18,14 +18,14 @@ use hyper::StatusCode;
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_LENGTH, EXPECT};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, error};
 
 use crate::event::{Origin, Reason, UnixNanos};
 use crate::explain::http::without_secrets;
 use crate::memory::MemoryLease;
-use crate::pipeline::DeliveryOutcome;
 use crate::pipeline::tap::TapRequest;
+use crate::pipeline::{Delivery, DeliveryOutcome, Unconfirmed};
 use crate::protocol::{Exchange, Flow, Head, HeadDecision, LossLimit, Output, Request, RequestOutcome, Response, Work};
 use crate::sink::AckLevel;
 
@@ -38,6 +38,10 @@ use super::quarantine::Record;
 
 /// A request that has been decoded for this long yields to the other tasks. Most are finished before.
 const YIELD_AFTER: Duration = Duration::from_micros(500);
+/// How often a request that waits looks whether a sink is known to be unable to write.
+const STUCK_CHECK: Duration = Duration::from_millis(200);
+/// How long an answer waits until a loss is handed over.
+const REPORT_TIME: Duration = Duration::from_millis(500);
 
 /// What all requests of a connection share.
 pub(super) struct HttpConnection<E> {
@@ -128,15 +132,33 @@ impl<E: Exchange> HttpConnection<E> {
         let ReceivedBody { body, lease, mut undecided } = received;
         let complete = Instant::now();
         let until = complete + self.http.options.delivery_timeout;
-        let Ok(Ok(permit)) = timeout_at(until, self.http.permits.clone().acquire_owned()).await else {
+        let permit = tokio::select! {
+            permit = timeout_at(until, self.http.permits.clone().acquire_owned()) => permit.ok().and_then(Result::ok),
+            // The others wait for it, too.
+            () = self.while_every(|| !self.context.sender.is_down_for(self.origin.protocol)) => None,
+        };
+        let Some(permit) = permit else {
             let why = "too many requests are being decoded (max_requests)";
-            Box::pin(undecided.lose(Reason::Failed, why, &body)).await;
+            // Its report may wait for a sink that cannot write; the answer does not.
+            let _ = timeout(REPORT_TIME, Box::pin(undecided.lose(Reason::Failed, why, &body))).await;
             return Response::unavailable(why);
         };
         let request = Request { head, body, number };
+        let delivery = self.context.sender.delivery();
+        let unconfirmed = delivery.unconfirmed();
         let job = Job::new(request, undecided, self.clone(), (lease, permit));
-        let in_flight = InFlightRequest { job: Some(Box::pin(job.run())), context: &self.context };
-        match timeout_at(until, in_flight).await {
+        let job = InFlightRequest {
+            job: Some(Box::pin(job.run(delivery))),
+            unconfirmed: unconfirmed.clone(),
+            context: &self.context,
+        };
+        let answered = tokio::select! {
+            answered = timeout_at(until, job) => answered,
+            () = self.while_every(|| !self.is_stuck(&unconfirmed)) => {
+                return Response::unavailable("a sink cannot write now; send the events again");
+            }
+        };
+        match answered {
             Ok(Some((response, level))) => {
                 if (200..300).contains(&response.status) {
                     self.context.counters.acknowledged(level, complete.elapsed());
@@ -146,6 +168,22 @@ impl<E: Exchange> HttpConnection<E> {
             // The request panicked, and its loss is reported.
             Ok(None) => Response::unavailable("the collector cannot decode this request now"),
             Err(_) => Response::unavailable("the sinks take longer than delivery_timeout; send the events again"),
+        }
+    }
+
+    /// Whether a sink for which the delivery waits is known to be unable to write.
+    fn is_stuck(&self, unconfirmed: &Unconfirmed) -> bool {
+        let sender = &self.context.sender;
+        unconfirmed.is_stuck() || (!sender.has_capacity() && sender.is_down_for(self.origin.protocol))
+    }
+
+    /// Waits as long as this is true, of which it looks a few times a second.
+    async fn while_every(&self, is_so: impl Fn() -> bool) {
+        loop {
+            sleep(STUCK_CHECK).await;
+            if !is_so() {
+                return;
+            }
         }
     }
 
@@ -167,6 +205,7 @@ type Answer = (Response, AckLevel);
 struct InFlightRequest<'a> {
     /// `None`: it has ended.
     job: Option<Pin<Box<dyn Future<Output = Answer> + Send>>>,
+    unconfirmed: Unconfirmed,
     context: &'a ConnectionContext,
 }
 
@@ -191,7 +230,18 @@ impl Drop for InFlightRequest<'_> {
     fn drop(&mut self) {
         let Some(job) = self.job.take() else { return };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let abort = self.context.abort.clone();
+            let (abort, stop, unconfirmed) =
+                (self.context.abort.clone(), self.context.stop.clone(), self.unconfirmed.clone());
+            // A stop does not wait for a sink that cannot write: the peer sends the events again.
+            let needless = async move {
+                stop.cancelled().await;
+                while !unconfirmed.is_stuck() {
+                    sleep(STUCK_CHECK).await;
+                }
+            };
+            let job = async move {
+                tokio::select! { _ = job => {}, () = needless => {} }
+            };
             self.context.tasks.spawn_on(async move { abort.run_until_cancelled_owned(job).await }, &runtime);
         }
     }
@@ -221,12 +271,12 @@ impl<E: Exchange> Job<E> {
         Box::new(Job { work, out, undecided, connection, _held: held })
     }
 
-    async fn run(mut self: Box<Self>) -> Answer {
+    async fn run(mut self: Box<Self>, delivery: Delivery) -> Answer {
         let connection = self.connection.clone();
         let context = &connection.context;
         let out = &mut self.out;
-        let delivery = context.sender.delivery();
         let level = delivery.level();
+        let (mut has_sent, mut is_refused) = (false, false);
         let received = context.clock.now();
         let (mut now, mut since_yield) = (received, received.elapsed);
         loop {
@@ -242,8 +292,14 @@ impl<E: Exchange> Job<E> {
                 }
                 flow
             });
-            if let Some(batch) = step.batch {
-                delivery.send(batch).await;
+            if let Some(batch) = step.batch.map(Arc::new) {
+                // A sink that is known to be unable to write gets nothing of the request, so that it is not written twice: the
+                // peer sends it again. It is decoded to its end, so that its bytes are accounted for.
+                is_refused |= !has_sent && context.sender.refuses(&batch);
+                if !is_refused {
+                    has_sent = true;
+                    delivery.send(batch).await;
+                }
             }
             if step.flow != Flow::Again {
                 break;
@@ -259,10 +315,10 @@ impl<E: Exchange> Job<E> {
             now = context.clock.now();
             since_yield = now.elapsed;
         }
-        let is_kept = self.quarantine_if_asked(received.unix).await;
+        let is_kept = is_refused || self.quarantine_if_asked(received.unix).await;
         connection.put_loss_limit_back(self.out.set_loss_limit(None));
         connection.http.decode_buffers.put_back(self.out);
-        let is_written = delivery.outcome().await == DeliveryOutcome::Written;
+        let is_written = delivery.outcome().await == DeliveryOutcome::Written && !is_refused;
         let outcome = match (is_written, is_kept) {
             (true, true) => RequestOutcome::Delivered,
             (true, false) => RequestOutcome::Unkept,

@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 use crate::endless_support::cases;
 use crate::endless_support::http::{ask, plain};
+use crate::http_server;
 use crate::live::{config, connect, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -75,6 +78,64 @@ async fn metrics_count_acknowledgements_by_level_and_their_times() {
     server.stop().await;
     let text = fs::read_to_string(directory.path().join("out.ndjson")).unwrap();
     assert_eq!(text.lines().filter(|line| !line.contains("\"kind\":\"loss\"")).count(), 27);
+}
+
+/// The events of the first sink.
+fn taken(server: &Server) -> u64 {
+    server.accounting().totals().sinks[0].events
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_is_known_to_be_down_costs_no_request_its_time_and_no_stop_its_grace() {
+    let away = http_server::start(|mut connection| {
+        while let Some(head) = connection.read_head() {
+            connection.read_body(&head)?;
+            connection.answer(503, "", "")?;
+        }
+        Some(())
+    });
+    // Nothing listens there.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for sink in [
+        format!("type = \"http\"\nendpoint = \"http://{away}/\""),
+        format!("type = \"otlp\"\nendpoint = \"http://{away}\"\nprotocol = \"http/protobuf\""),
+        format!("type = \"nats\"\nservers = [\"nats://{closed}\"]"),
+        format!("type = \"tcp\"\naddress = \"{closed}\""),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let text = toml(directory.path(), "delivery_timeout = \"1h\"", &format!("[sinks.away]\n{sink}\n"));
+        let server = Server::start(&config(&format!("limits.shutdown_grace = \"1h\"\n{text}"))).await.unwrap();
+        // This one meets the state before it is known.
+        assert_eq!(put(&server).await, 503, "{sink}");
+        let before = taken(&server);
+        assert!(before > 0);
+        for _ in 0..5 {
+            assert_eq!(put(&server).await, 503, "{sink}");
+        }
+        assert_eq!(taken(&server), before, "what is refused at once is given to no sink: {sink}");
+        let totals = within("the daemon stops", server.stop()).await;
+        assert_eq!((totals.sinks[0].failed, totals.sinks[0].in_flight()), (before, 0), "{sink}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_is_back_gets_requests_again() {
+    let status = Arc::new(AtomicU16::new(503));
+    let answering = status.clone();
+    let receiver = http_server::start(move |mut connection| {
+        while let Some(head) = connection.read_head() {
+            connection.read_body(&head)?;
+            connection.answer(answering.load(Relaxed), "", "")?;
+        }
+        Some(())
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let sink = format!("[sinks.away]\ntype = \"http\"\nendpoint = \"http://{receiver}/\"\nXX
+    let server = Server::start(&config(&toml(directory.path(), "delivery_timeout = \"1h\"", &sink))).await.unwrap();
+    assert_eq!((put(&server).await, put(&server).await), (503, 503));
+    status.store(200, Relaxed);
+    within("a request is taken", async { while put(&server).await != 200 {} }).await;
+    assert_eq!(server.stop().await.sinks[0].failed, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
