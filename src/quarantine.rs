@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::runtime::Handle;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use crate::blocking::Job;
 use crate::config::{ListenerConfig, ProtocolOptions};
 use crate::decode;
 use crate::event::{Batch, Origin, UnixNanos};
@@ -262,7 +262,7 @@ impl Quarantined {
     /// The system's.
     pub(crate) async fn list(&self) -> io::Result<Vec<Stored>> {
         let directory = self.directory.clone();
-        spawn_blocking(move || list(&directory)).await.map_err(io::Error::other)?
+        Job::start("quarantine", move || list(&directory))?.await?
     }
 
     /// Decodes a request again and delivers it. Waits at most as long as a peer does; what is not done by then continues.
@@ -280,7 +280,7 @@ impl Quarantined {
         let _one = self.one_by_one.lock().await;
         let delivery = self.sender.delivery();
         let (runtime, quarantined) = (Handle::current(), self.clone());
-        let decoded = spawn_blocking(move || {
+        let decoded = Job::start("quarantine", move || {
             let Quarantined { directory, decoder, counters, clock, .. } = &*quarantined;
             let unreadable = |error: io::Error| Retried::Failed(error.to_string());
             let stored = find(directory, &id).map_err(unreadable)?.ok_or(Retried::Unknown)?;
@@ -295,10 +295,14 @@ impl Quarantined {
             decoder.decode(request, counters, clock.now(), &mut send).map_err(refused)?;
             Ok((delivery, events, stored.path))
         });
-        let (delivery, events, path) = match decoded.await {
+        let decoded = match decoded {
+            Ok(job) => job.await,
+            Err(error) => Err(error),
+        };
+        let (delivery, events, path) = match decoded {
             Ok(Ok(decoded)) => decoded,
             Ok(Err(retried)) => return retried,
-            Err(error) => return Retried::Failed(format!("a bug of ours: {error}")),
+            Err(error) => return Retried::Failed(error.to_string()),
         };
         if delivery.outcome().await != DeliveryOutcome::Written {
             return Retried::Failed("a sink could not write its events".to_owned());

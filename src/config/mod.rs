@@ -154,6 +154,23 @@ impl Config {
         bounds
     }
 
+    /// The most threads that run at the same time beside the main one: those that decode, one for each sink that blocks, for the
+    /// view, for each recorder and each store of agents, and a few for work in the background.
+    pub(crate) fn threads(&self) -> usize {
+        let of_sink = |sink: &SinkConfig| match &sink.kind {
+            SinkKind::Discard => 0,
+            SinkKind::Parquet(options) => 1 + usize::from(options.upload.is_some()),
+            _ => 1,
+        };
+        let of_listener = |listener: &ListenerConfig| {
+            let has_store = matches!(listener.protocol, ProtocolOptions::Zico(..));
+            usize::from(listener.options.capture.is_some()) + usize::from(has_store)
+        };
+        let sinks: usize = self.sinks.iter().map(of_sink).sum();
+        let listeners: usize = self.listeners.iter().map(of_listener).sum();
+        self.limits.threads() + sinks + listeners + usize::from(self.has_view()) + BACKGROUND_THREADS
+    }
+
     /// Whether events are kept for the page.
     pub fn has_view(&self) -> bool {
         self.view.enabled && self.admin.listen.is_some()
@@ -204,6 +221,8 @@ impl Default for Limits {
     }
 }
 
+/// Threads for work in the background: a compression, an answer of the API, a resolver of names.
+const BACKGROUND_THREADS: usize = 3;
 /// The highest default of `threads`.
 const MOST_THREADS: usize = 8;
 

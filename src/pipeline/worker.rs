@@ -11,7 +11,6 @@ use std::future::pending;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use tokio::runtime;
@@ -20,6 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use crate::blocking;
 use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
 use crate::select::Rules;
@@ -104,6 +104,7 @@ pub(super) async fn supervise<S: Sink>(
     context: WorkerContext,
     may_start: Option<CancellationToken>,
 ) {
+    let _panics = OnPanic(context.counters.clone());
     if let Some(may_start) = may_start {
         context.abort.run_until_cancelled(may_start.cancelled()).await;
     }
@@ -158,6 +159,21 @@ pub(super) async fn supervise<S: Sink>(
     context.counters.sink.abandon();
 }
 
+/// A sink whose supervisor panics is dead: no other one is started.
+struct OnPanic(Arc<SinkQueueState>);
+
+impl Drop for OnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            error!(
+                sink = self.0.sink.name(),
+                "starting the sink panicked, which is a bug of tributary; it is not started again"
+            );
+            self.0.sink.set_dead();
+        }
+    }
+}
+
 /// Runs one sink, which may panic or block. `None`: the grace period is over.
 async fn run<S: Sink>(
     sink: S,
@@ -187,7 +203,7 @@ async fn run<S: Sink>(
                 Ended { outcome: None, ..ended.unwrap_or(Ended::unknown(None)) }
             }
         },
-        Err(error) => failed(format!("cannot start its thread: {error}")),
+        Err(error) => failed(error.to_string()),
     };
     in_flight.give_up(ended.written, &ended.unwritten);
     context.counters.set_held(Vec::new());
@@ -218,13 +234,19 @@ fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Resu
         tokio::spawn(async move { sender.send(work.await).is_ok() });
         return Ok(ended);
     }
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    thread::Builder::new().name(name).spawn(move || {
+    blocking::thread(name, move || {
         // Declared first, so that a panic drops it last: after the sink and its files.
         let sender = sender;
-        let ended = runtime.block_on(work);
-        // Does not wait for a compression in progress.
-        runtime.shutdown_background();
+        // Made here: a runtime cannot be dropped on a thread that runs tasks, as it would be if there were no thread.
+        let ended = match runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => {
+                let ended = runtime.block_on(work);
+                // Does not wait for a resolver of names.
+                runtime.shutdown_background();
+                ended
+            }
+            Err(error) => Ended::unknown(Some(Outcome::Failed(format!("cannot start its runtime: {error}")))),
+        };
         let _ = sender.send(ended);
     })?;
     Ok(ended)

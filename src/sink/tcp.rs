@@ -13,6 +13,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::blocking;
 use crate::event::{EventView, MOST_BATCH_BYTES};
 use crate::options::{Bounds, LONGEST, Section};
 
@@ -175,7 +176,8 @@ impl Tcp {
             () = sleep_until(self.next_attempt) => {}
             () = self.status.asked_again() => {}
         }
-        let connecting = timeout(self.options.connect_timeout, TcpStream::connect(&self.options.address)).await;
+        let connecting = async { TcpStream::connect(&blocking::resolve(&self.options.address).await?[..]).await };
+        let connecting = timeout(self.options.connect_timeout, connecting).await;
         let stream = connecting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let stream = stream.and_then(|stream| {
             stream.set_nodelay(true)?;

@@ -10,7 +10,6 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -19,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use crate::blocking;
 use crate::capture::{Head, put_bytes, put_end, put_full, put_missing};
 use crate::event::{Origin, UnixNanos};
 use crate::log_throttle::LogThrottle;
@@ -93,7 +93,7 @@ impl Capture {
             writer.run(&messages);
             drop(done);
         };
-        if let Err(error) = thread::Builder::new().name("capture".to_owned()).spawn(write) {
+        if let Err(error) = blocking::thread("capture", write) {
             warn!(listener, %error, "cannot start the recorder; nothing is recorded (capture)");
             return None;
         }

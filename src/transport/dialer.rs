@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, info};
 
+use crate::blocking;
 use crate::event::Origin;
 use crate::memory::{Allowance, MemoryBudget, MemoryLease};
 use crate::pipeline::Sender;
@@ -175,7 +176,8 @@ impl Dialer {
     async fn connect(&self, address: &str) -> io::Result<(TcpStream, MemoryLease)> {
         let lease = connection_memory(&self.context.memory, CONNECTION_BYTES, &self.name).await;
         let limit = self.context.options.handshake_timeout;
-        let connected = timeout(limit, TcpStream::connect(address)).await;
+        let connecting = async { TcpStream::connect(&blocking::resolve(address).await?[..]).await };
+        let connected = timeout(limit, connecting).await;
         connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(|stream| (stream, lease))
     }
 

@@ -11,9 +11,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::task::spawn_blocking;
 use tracing::warn;
 
+use crate::blocking;
 use crate::codec::digest::short_digest;
 use crate::directories;
 use crate::event::{Origin, UnixNanos};
@@ -93,7 +93,7 @@ impl Quarantine {
                 unread => unread.insert(Kept::read(&dir)?).keep(&dir, max_bytes, &record),
             }
         };
-        spawn_blocking(job).await.map_err(io::Error::other)?
+        blocking::Job::start("quarantine", job)?.await?
     }
 }
 

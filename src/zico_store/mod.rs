@@ -22,7 +22,7 @@ mod time;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use tracing::warn;
 
@@ -120,7 +120,7 @@ impl Agents for Store {
 
 /// Starts the thread that writes marks, until the store is dropped.
 fn spawn_writer(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
-    thread::Builder::new().name("agent store".to_owned()).spawn(move || {
+    blocking::thread("agent store", move || {
         let failing = LogThrottle::new();
         loop {
             let is_stopping = shared.marks.wait();

@@ -51,6 +51,7 @@ mod shed;
 mod spool;
 mod spool_directory;
 mod tap;
+mod threads;
 mod tls;
 mod tls_reload;
 mod transport;

@@ -30,6 +30,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::Connection;
 use super::response::{AdminResponse, method_not_allowed, response};
+use crate::blocking::Job;
 use crate::pipeline::accounting::Accounting;
 
 use answer::{ApiError, Made};
@@ -159,11 +160,12 @@ async fn make(
 ) -> Result<AdminResponse, ApiError> {
     let turn = context.shared.turn.clone().acquire_owned().await.map_err(|_| ApiError::stopping())?;
     let memory = context.subject.memory.clone();
-    let made = tokio::task::spawn_blocking(move || {
+    let made = Job::start("answer", move || {
         let made = make(&context);
         drop(turn);
         made
     });
+    let made = made.map_err(|error| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
     made.await.map_err(|_| ApiError::failed())??.response(&memory)
 }
 

@@ -34,12 +34,12 @@ mod trouble;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::task::{JoinHandle, spawn_blocking};
-
 pub(super) use self::options::FLUSH_BYTES;
 use self::outputs::Outputs;
 use self::template::Template;
 use super::{Selection, Sink, SinkError, SinkFault, Unwritten};
+use crate::blocking::Job;
+use crate::log_throttle::LogThrottle;
 
 pub use self::options::{Compression, Fsync, Options};
 pub(super) use self::status::UploadStatus;
@@ -49,7 +49,7 @@ pub use self::status::{FileStatus, FileTotals, UploadTotals};
 #[derive(Debug)]
 pub struct File {
     outputs: Outputs,
-    compressing: Option<JoinHandle<()>>,
+    compressing: Option<Job<()>>,
     stop_compressing: Arc<AtomicBool>,
     reopen: bool,
 }
@@ -71,10 +71,9 @@ impl File {
 
     /// Waits until the compression that runs in the background, if any, has ended.
     pub async fn wait_for_compression(&mut self) {
-        if let Some(task) = &mut self.compressing {
-            // A panic there has no effect here; the runtime has reported it.
-            let _ = task.await;
-            self.compressing = None;
+        if let Some(job) = self.compressing.take() {
+            // A panic there has no effect here, and is on stderr.
+            let _ = job.await;
         }
     }
 
@@ -82,7 +81,7 @@ impl File {
         if std::mem::take(&mut self.reopen) {
             self.outputs.reopen();
         }
-        let is_idle = self.compressing.as_ref().is_none_or(JoinHandle::is_finished);
+        let is_idle = self.compressing.as_ref().is_none_or(Job::is_finished);
         let result = work(&mut self.outputs, is_idle);
         self.compress();
         result.map_err(SinkError::Retry)
@@ -93,8 +92,22 @@ impl File {
         if !paths.is_empty() {
             let (compression, fsync) = (self.outputs.options().compression, self.outputs.options().fsync);
             let stop = self.stop_compressing.clone();
-            self.compressing = Some(spawn_blocking(move || compress::all(&paths, compression, fsync, &stop)));
+            match Job::start("compress", move || compress::all(&paths, compression, fsync, &stop)) {
+                Ok(job) => self.compressing = Some(job),
+                Err(error) => {
+                    self.outputs.look_again();
+                    not_started(&error);
+                }
+            }
         }
+    }
+}
+
+/// Work in the background that has no thread: the files are found again by the next tick.
+pub(super) fn not_started(error: &std::io::Error) {
+    static NO_THREAD: LogThrottle = LogThrottle::new();
+    if let Some(suppressed) = NO_THREAD.permit() {
+        tracing::warn!(%error, suppressed, "finished files are not compressed or converted now; trying again");
     }
 }
 

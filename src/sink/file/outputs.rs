@@ -162,6 +162,11 @@ impl Outputs {
         std::mem::take(&mut self.to_compress)
     }
 
+    /// Finished files were not compressed: the next tick finds them again.
+    pub(in crate::sink) fn look_again(&mut self) {
+        self.untidy = true;
+    }
+
     /// Which batches are not written after a flush or tick, and why.
     pub(in crate::sink) fn take_unwritten(&mut self) -> Unwritten {
         let mut held = BTreeMap::new();
