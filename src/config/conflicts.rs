@@ -1,6 +1,7 @@
 //! What two parts of a configuration cannot both have: a name, a TCP address, an output file.
 
-use std::net::{IpAddr, SocketAddr};
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 
 use super::ListenerConfig;
@@ -19,39 +20,57 @@ pub(super) fn check_name(name: &str, section: &mut Section<'_>) {
 
 /// The TCP addresses that the configuration binds, each with its owner: `listener spans`, `the admin endpoint`.
 #[derive(Default)]
-pub(super) struct Addresses(Vec<(SocketAddr, String)>);
+pub(super) struct Addresses {
+    claims: Vec<(SocketAddr, String)>,
+    /// The first claim of each address, in its canonical form.
+    first: HashMap<SocketAddr, usize>,
+    /// The first claim of each port, of any address and of one of IPv4.
+    first_of_port: HashMap<u16, usize>,
+    first_of_port_v4: HashMap<u16, usize>,
+}
 
 impl Addresses {
     /// Adds an address that `owner` binds. Returns the owner and the address that cannot be bound beside it. Port 0 is
     /// never in conflict: the system chooses a free port.
     pub(super) fn claim(&mut self, address: SocketAddr, owner: String) -> Option<(&str, SocketAddr)> {
-        let other = self.0.iter().position(|(other, _)| overlap(*other, address));
-        self.0.push((address, owner));
-        other.map(|index| (self.0[index].1.as_str(), self.0[index].0))
+        let (ip, port, index) = (address.ip().to_canonical(), address.port(), self.claims.len());
+        if port == 0 {
+            return None;
+        }
+        let other = self.conflict(ip, port);
+        self.claims.push((address, owner));
+        self.first.entry(SocketAddr::new(ip, port)).or_insert(index);
+        self.first_of_port.entry(port).or_insert(index);
+        if ip.is_ipv4() {
+            self.first_of_port_v4.entry(port).or_insert(index);
+        }
+        other.map(|index| (self.claims[index].1.as_str(), self.claims[index].0))
     }
-}
 
-/// Whether two sockets cannot listen on these addresses at the same time. `0.0.0.0` is every IPv4 address, and `[::]` is
-/// every address: a socket on it takes IPv4 connections as well.
-fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    let covers = |one: IpAddr, other: IpAddr| match one {
-        IpAddr::V4(ip) => ip.is_unspecified() && other.is_ipv4(),
-        IpAddr::V6(ip) => ip.is_unspecified(),
-    };
-    let (a, b) = (one.ip().to_canonical(), other.ip().to_canonical());
-    one.port() == other.port() && one.port() != 0 && (a == b || covers(a, b) || covers(b, a))
+    /// The first claim of an address on which no socket can listen at the same time. `0.0.0.0` is every IPv4 address, and
+    /// `[::]` is every address: a socket on it takes IPv4 connections as well.
+    fn conflict(&self, ip: IpAddr, port: u16) -> Option<usize> {
+        let claimed = |ip: IpAddr| self.first.get(&SocketAddr::new(ip, port));
+        let same = claimed(ip);
+        let around = claimed(Ipv6Addr::UNSPECIFIED.into());
+        let around_v4 = claimed(Ipv4Addr::UNSPECIFIED.into()).filter(|_| ip.is_ipv4());
+        let inside = match ip {
+            IpAddr::V6(ip) if ip.is_unspecified() => self.first_of_port.get(&port),
+            IpAddr::V4(ip) if ip.is_unspecified() => self.first_of_port_v4.get(&port),
+            _ => None,
+        };
+        [same, around, around_v4, inside].into_iter().flatten().min().copied()
+    }
 }
 
 /// The files that sinks write, each set with the name of its sink.
 #[derive(Default)]
-pub(super) struct OutputFiles(Vec<Claim>);
-
-struct Claim {
-    sink: String,
-    /// The template, as [`normalize`] writes it.
-    template: String,
-    /// The template with every protocol, listener and kind that the sink can get; dates stay as they are.
-    expansions: Vec<PathBuf>,
+pub(super) struct OutputFiles {
+    sinks: Vec<String>,
+    /// The first sink of each template, as [`normalize`] writes it.
+    templates: HashMap<String, usize>,
+    /// The first sink of each template with a protocol, listener and kind that the sink can get; dates stay as they are.
+    expansions: HashMap<PathBuf, usize>,
 }
 
 impl OutputFiles {
@@ -64,27 +83,27 @@ impl OutputFiles {
         listeners: impl Iterator<Item = &'a ListenerConfig>,
     ) -> Option<(&str, String)> {
         let template = normalize(path);
-        let mut expansions: Vec<PathBuf> = listeners
+        let of_listeners: BTreeSet<String> = listeners
             .map(|listener| (listener.protocol.protocol(), listener.name.as_str()))
             .map(|(protocol, name)| template.replace("{protocol}", protocol.as_str()).replace("{listener}", name))
-            .flat_map(|path| match path.contains("{kind}") {
-                true => Kind::ALL.map(|kind| path.replace("{kind}", kind.as_str())).to_vec(),
-                false => vec![path],
-            })
-            .map(|expansion| resolve(Path::new(&expansion)))
             .collect();
-        expansions.sort();
-        expansions.dedup();
-        let other = self.0.iter().position(|other| {
-            other.template == template
-                || expansions.iter().any(|expansion| other.expansions.binary_search(expansion).is_ok())
-        });
-        self.0.push(Claim { sink: sink.to_owned(), template, expansions });
-        let other = &self.0[other?];
-        let expansions = &self.0.last()?.expansions;
-        let shared = expansions.iter().find(|expansion| other.expansions.binary_search(expansion).is_ok());
-        let shared = shared.map_or_else(|| other.template.clone(), |file| file.display().to_string());
-        Some((&other.sink, shared))
+        let of_kinds = |path: String| match path.contains("{kind}") {
+            true => Kind::ALL.map(|kind| path.replace("{kind}", kind.as_str())).to_vec(),
+            false => vec![path],
+        };
+        let expansions = of_listeners.into_iter().flat_map(of_kinds).map(|expansion| resolve(Path::new(&expansion)));
+        let expansions: BTreeSet<PathBuf> = expansions.collect();
+        let shared = expansions.iter().filter_map(|file| Some((*self.expansions.get(file)?, Some(file))));
+        let same = self.templates.get(&template).map(|sink| (*sink, None));
+        let other = shared.chain(same).min_by_key(|(sink, _)| *sink);
+        let other = other.map(|(sink, file)| (sink, file.map_or(template.clone(), |file| file.display().to_string())));
+        let index = self.sinks.len();
+        self.sinks.push(sink.to_owned());
+        self.templates.entry(template).or_insert(index);
+        for file in expansions {
+            self.expansions.entry(file).or_insert(index);
+        }
+        other.map(|(sink, shared)| (self.sinks[sink].as_str(), shared))
     }
 }
 
@@ -131,9 +150,16 @@ mod tests {
     #[test]
     fn an_unspecified_address_overlaps_with_every_address_of_its_family() {
         let overlap = |one: &str, other: &str| {
-            let (one, other) = (one.parse().unwrap(), other.parse().unwrap());
-            assert_eq!(overlap(one, other), overlap(other, one));
-            overlap(one, other)
+            let is_conflict = |one: &str, other: &str| {
+                let mut addresses = Addresses::default();
+                assert_eq!(addresses.claim(one.parse().unwrap(), "one".to_owned()), None);
+                let conflict = addresses.claim(other.parse().unwrap(), "other".to_owned());
+                conflict
+                    .inspect(|(owner, address)| assert_eq!((*owner, *address), ("one", one.parse().unwrap())))
+                    .is_some()
+            };
+            assert_eq!(is_conflict(one, other), is_conflict(other, one));
+            is_conflict(one, other)
         };
         for (one, other) in [
             ("127.0.0.1:80", "127.0.0.1:80"),

@@ -1,7 +1,7 @@
 //! `[listeners.NAME]`: the addresses that agents connect to, and their protocols.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::conflicts::{Addresses, check_name};
 use crate::endless_store::SeenOptions;
@@ -182,7 +182,14 @@ fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Opt
 }
 
 /// The keys of other protocols, each with whose it is.
-fn misplaced_keys(of: Protocol) -> Vec<(String, String)> {
+fn misplaced_keys(of: Protocol) -> &'static [(String, String)] {
+    // They are the same for every listener of a protocol.
+    static KEYS: LazyLock<Vec<(Protocol, Vec<(String, String)>)>> =
+        LazyLock::new(|| Protocol::ALL.map(|protocol| (protocol, read_misplaced_keys(protocol))).to_vec());
+    KEYS.iter().find(|(protocol, _)| *protocol == of).map_or(&[], |(_, keys)| keys)
+}
+
+fn read_misplaced_keys(of: Protocol) -> Vec<(String, String)> {
     let others = Protocol::ALL.into_iter().filter(|protocol| *protocol != of);
     let mut keys: Vec<_> = others
         .flat_map(|protocol| keys_of(protocol).into_iter().map(move |key| (key, format!("it is a key of {protocol}"))))

@@ -70,8 +70,9 @@ impl Bounds {
 
     /// One line per part, then the sum, without line feeds.
     pub fn lines(&self) -> Vec<String> {
+        let width = self.width();
         let row = |bytes: u64, of: &str, what: &str| {
-            format!("{:>14}  {of:<width$}  {what}", grouped(bytes), width = self.width()).trim_end().to_owned()
+            format!("{:>14}  {of:<width$}  {what}", grouped(bytes)).trim_end().to_owned()
         };
         let mut lines: Vec<_> = self.parts.iter().map(|part| row(part.bytes, &part.of, &part.what)).collect();
         lines.push(row(self.sum(), "sum", ""));
@@ -84,8 +85,9 @@ impl Bounds {
         let mut table = String::from(
             "\n# The most memory, in bytes, without that of the process itself (its code, its threads).\n#\n",
         );
+        let width = self.width();
         let mut row = |bytes: u64, of: &str, what: &str| {
-            let line = format!("# {:>14}  {of:<width$}  {what}", grouped(bytes), width = self.width());
+            let line = format!("# {:>14}  {of:<width$}  {what}", grouped(bytes));
             // Writing into a string does not fail.
             let _ = writeln!(table, "{}", line.trim_end());
         };

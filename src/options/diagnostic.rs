@@ -42,18 +42,25 @@ pub struct Place {
 impl Place {
     /// The place of a byte range of `text`. A range of several lines is cut at the end of the first.
     pub fn of(text: &str, range: Range<usize>) -> Place {
+        let start = text.floor_char_boundary(range.start);
+        let line = text[..start].matches('\n').count() + 1;
+        Place::on_line(text, range, line)
+    }
+
+    /// The same where the number of its line is known.
+    pub(super) fn on_line(text: &str, range: Range<usize>, line: usize) -> Place {
         // A span that does not end at a character boundary must not cause a panic.
         let start = text.floor_char_boundary(range.start);
         let end = text.floor_char_boundary(range.end).max(start);
         let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let line_end = text[start..].find('\n').map_or(text.len(), |newline| start + newline);
         // The span of a key at the start of a file includes the byte order mark, which is invisible.
-        let line = text[line_start..line_end].trim_end_matches('\r').trim_start_matches(BYTE_ORDER_MARK);
+        let shown = text[line_start..line_end].trim_end_matches('\r').trim_start_matches(BYTE_ORDER_MARK);
         Place {
-            line: text[..line_start].matches('\n').count() + 1,
+            line,
             column: text[line_start..start].trim_start_matches(BYTE_ORDER_MARK).chars().count() + 1,
             width: text[start..end.min(line_end)].trim_end_matches('\r').chars().count().max(1),
-            text: starred(&printable(line)),
+            text: starred(&printable(shown)),
         }
     }
 }

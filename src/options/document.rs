@@ -30,13 +30,20 @@ pub struct Source {
 #[derive(Debug)]
 pub(super) struct Documents {
     sources: Vec<Source>,
+    /// Where the lines of each begin.
+    lines: Vec<Vec<usize>>,
     diagnostics: Vec<Diagnostic>,
 }
 
 impl Documents {
     /// The documents, the main one first.
     pub(super) fn new(sources: &[Source]) -> Self {
-        Documents { sources: sources.to_vec(), diagnostics: Vec::new() }
+        let lines = |source: &Source| {
+            let ends = source.text.match_indices('\n').map(|(at, _)| at + 1);
+            std::iter::once(0).chain(ends).collect()
+        };
+        let lines = sources.iter().map(lines).collect();
+        Documents { sources: sources.to_vec(), lines, diagnostics: Vec::new() }
     }
 
     /// Parses all documents, which are the `sources` of [`Documents::new`], and joins them. Every key but those of tables
@@ -50,9 +57,9 @@ impl Documents {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<DeTable<'a>, ConfigErrors> {
         let (mut tables, mut start) = (Vec::new(), 0);
-        for source in sources {
+        for (index, source) in sources.iter().enumerate() {
             let (document, errors) = DeTable::parse_recoverable(&source.text);
-            self.report_syntax(source, start, &errors);
+            self.report_syntax(index, start, &errors);
             tables.push((document.into_inner(), start));
             start += source.text.len() + 1;
         }
@@ -79,11 +86,11 @@ impl Documents {
         let (source, place) = match span {
             Some(span) => {
                 let (source, local) = self.source_of(span);
-                (source, Some(Place::of(&source.text, local)))
+                (source, Some(self.place(source, local)))
             }
-            None => (&self.sources[0], None),
+            None => (0, None),
         };
-        let source = source.name.clone();
+        let source = self.sources[source].name.clone();
         self.diagnostics.push(Diagnostic { source, place, message, help, notes: Vec::new() });
     }
 
@@ -110,25 +117,31 @@ impl Documents {
         Err(ConfigErrors { diagnostics })
     }
 
-    /// The document of a place, and the place in it.
-    fn source_of(&self, span: Range<usize>) -> (&Source, Range<usize>) {
+    /// The place of a range in the document of this number.
+    fn place(&self, source: usize, range: Range<usize>) -> Place {
+        let before = self.lines[source].partition_point(|start| *start <= range.start);
+        Place::on_line(&self.sources[source].text, range, before.max(1))
+    }
+
+    /// The number of the document of a place, and the place in it.
+    fn source_of(&self, span: Range<usize>) -> (usize, Range<usize>) {
         let mut start = 0;
-        for source in &self.sources {
+        for (index, source) in self.sources.iter().enumerate() {
             let end = start + source.text.len();
             if span.start <= end {
-                return (source, span.start - start..span.end.min(end) - start);
+                return (index, span.start - start..span.end.min(end) - start);
             }
             start = end + 1;
         }
-        (&self.sources[0], 0..0)
+        (0, 0..0)
     }
 
-    fn report_syntax(&mut self, source: &Source, start: usize, errors: &[toml::de::Error]) {
+    fn report_syntax(&mut self, index: usize, start: usize, errors: &[toml::de::Error]) {
         let (mut last_line, mut lines) = (None, 0);
         for error in errors {
             // The parser can report several errors of one line; only the first is the cause.
             let span = error.span().unwrap_or(0..0);
-            let line = Place::of(&source.text, span.clone()).line;
+            let line = self.place(index, span.clone()).line;
             if last_line.replace(line) == Some(line) {
                 continue;
             }
@@ -156,9 +169,9 @@ impl Documents {
                 (DeValue::Table(known), DeValue::Table(more)) => self.join(known, more, &path),
                 _ => {
                     let (source, local) = self.source_of(span);
-                    let place = Place::of(&source.text, local);
+                    let place = self.place(source, local);
                     let message = format!("`{path}` is set in two files");
-                    let help = format!("also in {}, line {}", source.name, place.line);
+                    let help = format!("also in {}, line {}", self.sources[source].name, place.line);
                     self.report(Some(name.span()), message, Some(help));
                 }
             }

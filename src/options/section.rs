@@ -8,6 +8,7 @@
 //! Sections know no component, so components of every layer can use them. The typed reads are in `value`.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ops::Range;
 
 use toml::Spanned;
@@ -31,7 +32,7 @@ pub struct Section<'a> {
     known: Vec<String>,
     others_accepted: bool,
     /// Keys that do not belong here, each with what to write instead.
-    misplaced: Vec<(String, String)>,
+    misplaced: Cow<'static, [(String, String)]>,
     findings: &'a mut Findings,
 }
 
@@ -91,7 +92,7 @@ pub(crate) fn read_documents<T>(
         unset: false,
         known: Vec::new(),
         others_accepted: false,
-        misplaced: Vec::new(),
+        misplaced: Cow::Borrowed(&[]),
         findings: &mut findings,
     };
     let value = root.read(read);
@@ -243,8 +244,8 @@ impl<'a> Section<'a> {
     }
 
     /// Names keys that do not belong in this section, for errors: each with what to write instead.
-    pub fn explain_keys(&mut self, misplaced: Vec<(String, String)>) {
-        self.misplaced = misplaced;
+    pub fn explain_keys(&mut self, misplaced: impl Into<Cow<'static, [(String, String)]>>) {
+        self.misplaced = misplaced.into();
     }
 
     /// The name of the section in errors: `[listeners.spans]`.
@@ -303,11 +304,13 @@ impl<'a> Section<'a> {
     }
 
     fn report_unknown_keys(&mut self) {
-        for (key, _) in self.table.into_iter().flatten() {
+        let unknown: Vec<_> = {
+            let known: HashSet<&str> = self.known.iter().map(String::as_str).collect();
+            let keys = self.table.into_iter().flatten().map(|(key, _)| key);
+            keys.filter(|key| !known.contains(key.get_ref().as_ref())).collect()
+        };
+        for key in unknown {
             let name = key.get_ref().as_ref();
-            if self.known.iter().any(|known| known == name) {
-                continue;
-            }
             let misplaced = self.misplaced.iter().find(|(key, _)| key == name).map(|(_, help)| help.clone());
             let help = match nearest(name, self.known.iter().map(String::as_str)) {
                 _ if misplaced.is_some() => misplaced,
@@ -350,7 +353,7 @@ impl<'a> Section<'a> {
             unset: unset || self.unset,
             known: Vec::new(),
             others_accepted: false,
-            misplaced: Vec::new(),
+            misplaced: Cow::Borrowed(&[]),
             findings: self.findings,
         }
     }
