@@ -2,6 +2,8 @@
 //! peer, so the number of series depends on the configuration only.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use hyper::StatusCode;
 use prometheus_client::collector::Collector;
@@ -20,6 +22,7 @@ use crate::protocol::Protocol;
 use crate::select::Rule;
 use crate::sink::file::FileTotals;
 use crate::sink::{AckLevel, DestinationState, RemoteState};
+use crate::wall_clock;
 
 use super::Subject;
 use super::exposition::Exposition;
@@ -47,6 +50,9 @@ pub(super) struct Process {
     pub(super) resident_bytes: u64,
     /// In seconds since 1970.
     pub(super) started: f64,
+    /// When it was started, in hundredths of a second since the start of the machine: the same in its whole life.
+    pub(super) start_ticks: u64,
+    pub(super) uptime: Duration,
     open_files: u64,
 }
 
@@ -461,6 +467,18 @@ fn gauges<const N: usize>(
     series.into_iter().try_for_each(|(labels, value)| ConstGauge::new(value).encode(family.encode_family(&labels)?))
 }
 
+/// When a process was started that has run for this long, in seconds since 1970: the same at every call, until the wall clock
+/// steps.
+fn started(uptime: Duration) -> f64 {
+    static STARTED: Mutex<Option<f64>> = Mutex::new(None);
+    let now = wall_clock::now().0 as f64 / 1e9 - uptime.as_secs_f64();
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    match *started {
+        Some(known) if (known - now).abs() < 1.0 => known,
+        _ => *started.insert(now),
+    }
+}
+
 impl Process {
     /// None: the system has no such file, or it has another format.
     pub(super) fn read() -> Option<Process> {
@@ -472,12 +490,14 @@ impl Process {
         let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
         let pages: u64 = fields.get(21)?.parse().ok()?;
-        let system = std::fs::read_to_string("/proc/stat").ok()?;
-        let booted: f64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+        let start_ticks = fields.get(19)?.parse::<u64>().ok()?;
+        let uptime = wall_clock::since_boot().saturating_sub(Duration::from_millis(start_ticks * 1000 / TICKS as u64));
         Some(Process {
             cpu_seconds: ticks / TICKS,
             resident_bytes: pages * PAGE_BYTES,
-            started: booted + fields.get(19)?.parse::<f64>().ok()? / TICKS,
+            started: started(uptime),
+            start_ticks,
+            uptime,
             open_files: std::fs::read_dir("/proc/self/fd").ok()?.count() as u64,
         })
     }

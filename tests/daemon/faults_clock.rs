@@ -273,3 +273,48 @@ fn the_whole_daemon_goes_on_over_a_day_back_and_a_year_forward() {
         assert!(is_whole || protocol == "zico", "{}", ended.stderr);
     }
 }
+
+#[test]
+fn a_clock_that_steps_from_1970_ages_no_file_that_was_finished_before() {
+    let Some(library) = faketime() else {
+        eprintln!("libfaketime is not installed: nothing is tested");
+        return;
+    };
+    let home = tempfile::tempdir().unwrap();
+    let (clock, events) = (home.path().join("clock"), home.path().join("events"));
+    let set = |date: &str| {
+        fs::write(home.path().join("next"), format!("@{date} 12:00:00\n")).unwrap();
+        fs::rename(home.path().join("next"), &clock).unwrap();
+    };
+    set("1970-01-02");
+    let toml = format!(
+        "[admin]\nlisten = \"\"\n[listeners.a]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n\
+         [sinks.f]\ntype = \"file\"\nrotate_bytes = \"64KiB\"\nkeep_time = \"1h\"\npath = {:?}\n",
+        events.join("a.ndjson").display().to_string()
+    );
+    fs::write(home.path().join("t.toml"), toml).unwrap();
+    let mut command = tributary(&["run", "--config", home.path().join("t.toml").to_str().unwrap()]);
+    command.env("LD_PRELOAD", &library).env("TZ", "UTC");
+    command.env("FAKETIME_TIMESTAMP_FILE", &clock).env("FAKETIME_NO_CACHE", "1");
+    command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    let daemon = Binary::start(command);
+    let address = daemon.address("a").to_string();
+    let send = || run(&["simulate", "datadog", "--to", &address, "--count", "1000"]).sent()["events"].as_u64().unwrap();
+    let finished = |year: &str| {
+        let names = fs::read_dir(&events).ok()?.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let finished: Vec<_> = names.filter(|name| name.starts_with(&format!("a.{year}"))).collect();
+        (finished.len() > 1).then_some(finished)
+    };
+    let mut sent = send();
+    let before = until("files are finished in 1970", || finished("1970"));
+    set("2026-11-20");
+    sent += send();
+    // A file that is finished is followed by a look at all of them.
+    until("files are finished in 2026", || finished("2026"));
+    sent += send();
+    daemon.signal("TERM");
+    assert_eq!(daemon.end().code, Some(0));
+    assert!(before.iter().all(|name| events.join(name).exists()), "{before:?}");
+    let files = fs::read_dir(&events).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
+    assert_eq!(files.map(|text| text.lines().count() as u64).sum::<u64>(), sent);
+}

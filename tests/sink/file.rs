@@ -258,7 +258,7 @@ async fn keep_bytes_limits_the_finished_files_of_each_listener_and_counts_what_i
 #[tokio::test]
 async fn keep_time_removes_files_by_the_time_in_their_name() {
     let directory = tempfile::tempdir().unwrap();
-    for (name, text) in [("app.20010101T000000.000.log", "old"), ("app.29990101T000000.000.log.gz", "new")] {
+    for (name, text) in [("app.20210101T000000.000.log", "old"), ("app.29990101T000000.000.log.gz", "new")] {
         fs::write(directory.path().join(name), text).unwrap();
     }
     let keep = Options { keep_time: Duration::from_secs(3600), ..options(&directory, "app.log") };

@@ -108,13 +108,13 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
         }
     };
     let now_ms = now_ms();
-    let started = process.as_ref().map_or(now_ms as f64, |process| process.started * 1000.0);
+    let (uptime, start_ticks) = process.as_ref().map_or_else(Default::default, |of| (of.uptime, of.start_ticks));
     let overview = Overview {
         version: env!("CARGO_PKG_VERSION"),
         now_ms,
-        uptime_ms: (now_ms as f64 - started).max(0.0) as u64,
+        uptime_ms: uptime.as_millis() as u64,
         pid: std::process::id(),
-        instance: format!("{}-{started:.0}", std::process::id()),
+        instance: format!("{}-{start_ticks}", std::process::id()),
         ready: json!({
             "is_ready": not_ready.is_none(),
             "text": not_ready.unwrap_or_else(|| "ready".to_owned()),

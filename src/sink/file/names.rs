@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use jiff::fmt::strtime;
+use jiff::tz::TimeZone;
 
 use super::options::Compression;
 use super::template::{Template, timestamp};
@@ -60,6 +61,13 @@ pub(in crate::sink) fn reserve(live: &Path, now: UnixNanos) -> io::Result<PathBu
 /// A time as it stands in names. Sorts as text.
 pub(in crate::sink) fn stamp(time: UnixNanos) -> String {
     strtime::format("%Y%m%dT%H%M%S.%3f", timestamp(time)).unwrap_or_default()
+}
+
+/// The time that [`stamp`] has written.
+pub(in crate::sink) fn time(stamp: &str) -> Option<UnixNanos> {
+    let time = strtime::parse("%Y%m%dT%H%M%S%.f", stamp).ok()?.to_datetime().ok()?;
+    let nanos = time.to_zoned(TimeZone::UTC).ok()?.timestamp().as_nanosecond();
+    Some(UnixNanos(u64::try_from(nanos).ok()?))
 }
 
 /// The number of a finished file, and the path that it has with another number. `None`: no finished file has such a name.

@@ -14,6 +14,7 @@ use super::tail;
 use super::template::Template;
 use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
+use crate::wall_clock;
 
 /// Reports that a file cannot be repaired, finished or removed.
 static TROUBLE: LogThrottle = LogThrottle::new();
@@ -82,7 +83,7 @@ pub(super) fn tidy(
     let found = remove_unfinished(names::scan(template)?);
     let mut over: Vec<_> = found.into_iter().filter(|found| found.state != State::Live || is_over(found)).collect();
     if options.keep_files > 0 || options.keep_bytes > 0 || !options.keep_time.is_zero() {
-        drop(remove_old(&mut over, options, now, template.base(), status));
+        drop(remove_old(&mut over, options, template.base(), status));
     }
     over.retain(|found| found.state == State::Finished && options.finishes());
     Ok(over.into_iter().map(|found| found.path).collect())
@@ -92,7 +93,6 @@ pub(super) fn tidy(
 pub(in crate::sink) fn remove_old(
     over: &mut Vec<Found>,
     options: &Options,
-    now: UnixNanos,
     base: &Path,
     status: &FileStatus,
 ) -> Vec<PathBuf> {
@@ -104,12 +104,15 @@ pub(in crate::sink) fn remove_old(
         *files += 1;
         *bytes += found.bytes;
     }
-    let age = u64::try_from(keep_time.as_nanos()).unwrap_or(u64::MAX);
-    let oldest = (age > 0).then(|| names::stamp(UnixNanos(now.0.saturating_sub(age))));
+    // By the time in its name; the wall clock may have stepped since.
+    let is_too_old = |found: &Found| {
+        let finished = names::time(&found.finished.0);
+        !keep_time.is_zero() && finished.is_some_and(|time| wall_clock::age(time) > keep_time)
+    };
     over.retain(|found| {
         let Some((files, bytes)) = series.get_mut(&found.series) else { return true };
         let is_surplus = keep_files > 0 && *files > keep_files || keep_bytes > 0 && *bytes > keep_bytes;
-        if !is_surplus && oldest.as_ref().is_none_or(|oldest| found.finished.0 >= *oldest) {
+        if !is_surplus && !is_too_old(found) {
             return true;
         }
         *files -= 1;

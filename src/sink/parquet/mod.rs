@@ -24,17 +24,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::task::{JoinHandle, spawn_blocking};
-
 use self::convert::{Converted, Job, convert};
 use self::upload::Uploader;
 use super::file::names::{self, State};
 use super::file::outputs::Outputs;
 use super::file::template::Template;
-use super::file::{FLUSH_BYTES, FileStatus, tidy};
+use super::file::{FLUSH_BYTES, FileStatus, not_started, tidy};
 use super::{Selection, Sink, SinkError, SinkFault, Unwritten};
+use crate::blocking;
 use crate::log_throttle::LogThrottle;
-use crate::wall_clock;
 
 pub use self::options::{ColumnType, Compression, Options};
 pub use self::read::read;
@@ -66,7 +64,7 @@ pub struct Parquet {
     /// The names of finished files.
     archive: Template,
     status: Arc<FileStatus>,
-    converting: Option<JoinHandle<()>>,
+    converting: Option<blocking::Job<()>>,
     uploader: Option<Uploader>,
     stop: Arc<AtomicBool>,
     reopen: bool,
@@ -111,12 +109,18 @@ impl Parquet {
             self.journal.reopen();
         }
         self.start_uploads();
-        let is_idle = self.converting.as_ref().is_none_or(JoinHandle::is_finished);
+        let is_idle = self.converting.as_ref().is_none_or(blocking::Job::is_finished);
         let result = work(&mut self.journal, is_idle);
         let jobs = self.jobs();
         if !jobs.is_empty() {
             let convert = self.converter();
-            self.converting = Some(spawn_blocking(move || convert(jobs)));
+            match blocking::Job::start("convert", move || convert(jobs)) {
+                Ok(job) => self.converting = Some(job),
+                Err(error) => {
+                    self.journal.look_again();
+                    not_started(&error);
+                }
+            }
         }
         result.map_err(SinkError::Retry)
     }
@@ -186,9 +190,7 @@ impl Parquet {
         match names::scan(&self.archive) {
             Ok(mut found) => {
                 found.retain(|found| found.state == State::Finished);
-                let remove = |found: &mut Vec<_>| {
-                    tidy::remove_old(found, &self.options.kept(), wall_clock::now(), &self.to, &self.status)
-                };
+                let remove = |found: &mut Vec<_>| tidy::remove_old(found, &self.options.kept(), &self.to, &self.status);
                 match &self.uploader {
                     Some(uploader) => uploader.remove_old(found, remove),
                     None => drop(remove(&mut found)),
@@ -203,10 +205,9 @@ impl Parquet {
     }
 
     async fn wait(&mut self) {
-        if let Some(task) = &mut self.converting {
-            // A panic there has no effect here; the runtime has reported it.
-            let _ = task.await;
-            self.converting = None;
+        if let Some(job) = self.converting.take() {
+            // A panic there has no effect here, and is on stderr.
+            let _ = job.await;
         }
     }
 }
