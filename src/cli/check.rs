@@ -12,7 +12,8 @@ use super::{Failure, counted, deep, print, retention, run, say};
 /// Check a configuration file and report all its errors
 ///
 /// Reads the file and nothing else; with --deep, also what it needs of this machine and of others: addresses that can be
-/// bound, certificates and secrets that can be read, directories that can be written, destinations that accept connections.
+/// bound, certificates and secrets that can be read, directories that can be written, destinations that accept connections,
+/// TLS handshakes and, of OTLP, an empty export of each signal.
 /// Changes nothing. Exit code 2 if the configuration is invalid, 1 if --deep finds an error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -62,6 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Ok(());
     }
     let report = deep::look(config);
+    report.notes.iter().for_each(say);
     report.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
     report.errors.iter().for_each(|line| say(format_args!("error: {line}")));
     say(report.summary());
@@ -95,7 +97,10 @@ fn disk(config: &Config) -> Vec<String> {
             directory.display()
         )
     };
-    remote.map(line).chain(config.sinks.iter().filter_map(upload)).collect()
+    let proxied =
+        |sink: &SinkConfig| Some(format!("sink {} sends its requests by the proxy {}", sink.name, sink.kind.proxy()?));
+    let notes = remote.map(line).chain(config.sinks.iter().filter_map(upload));
+    notes.chain(config.sinks.iter().filter_map(proxied)).collect()
 }
 
 /// For a sink that uploads its files: where they go, and what becomes of them while the store is away.

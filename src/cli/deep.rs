@@ -11,6 +11,7 @@ use rustix::fs::{Access, access};
 
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
 use crate::sink::parquet::{self, UploadOptions};
+use crate::sink::{http, otlp};
 use crate::transport::options::TlsOptions;
 use crate::transport::tls::Tls;
 
@@ -18,6 +19,8 @@ use super::counted;
 
 /// How long a destination may take to accept a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
+/// How long a destination may take for the connection, the TLS handshake and its answers.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long an object store may take to answer, attempts to get credentials included.
 const STORE_TIME: Duration = Duration::from_secs(15);
 /// A certificate that ends sooner is a warning.
@@ -31,6 +34,8 @@ pub(super) struct Report {
     pub(super) errors: Vec<String>,
     /// What works now and may not later, or only in part.
     pub(super) warnings: Vec<String>,
+    /// What destinations have answered.
+    pub(super) notes: Vec<String>,
     checked: u64,
 }
 
@@ -135,14 +140,50 @@ impl Report {
                 }
             }
             SinkKind::Tcp(options) => self.destination(&format!("{of}.address"), &options.address),
-            SinkKind::Http(options) => self.destination(&format!("{of}.endpoint"), &address_of(&options.endpoint)),
-            SinkKind::Otlp(options) => self.destination(&format!("{of}.endpoint"), &address_of(&options.endpoint)),
+            SinkKind::Http(options) => {
+                let connected = self.reached(&of, &options.endpoint, http::probe(options, CONNECT_TIME, ANSWER_TIME));
+                if connected.is_some() {
+                    let what = if is_https(&options.endpoint) { "connection and TLS handshake" } else { "connection" };
+                    self.notes
+                        .push(format!("{of}: {what} with {}; no request was sent", address_of(&options.endpoint)));
+                }
+            }
+            SinkKind::Otlp(options) => {
+                let answers = self.reached(&of, &options.endpoint, otlp::probe(options, CONNECT_TIME, ANSWER_TIME));
+                let is_optional = |signal| signal == otlp::Signal::Profiles && options.signals.is_empty();
+                answers.into_iter().for_each(|answers| self.exports(&of, answers, &is_optional));
+            }
             SinkKind::Nats(options) => {
                 for server in &options.servers.servers {
                     self.destination(&format!("{of}.servers"), &format!("{}:{}", server.host(), server.port()));
                 }
             }
             SinkKind::Stdout(_) | SinkKind::Discard => {}
+        }
+    }
+
+    /// What became of a look at the server of an endpoint.
+    fn reached<T>(&mut self, of: &str, endpoint: &Uri, looked: io::Result<T>) -> Option<T> {
+        self.checked += 1;
+        let unreached = |why| format!("{of}.endpoint: {} cannot be reached: {why}", address_of(endpoint));
+        looked.map_err(|why| self.errors.push(unreached(why))).ok()
+    }
+
+    /// What a receiver of OTLP has answered to an empty export of each signal. An optional one that it does not take is not sent.
+    fn exports(
+        &mut self,
+        of: &str,
+        answers: Vec<(otlp::Signal, Result<(), String>)>,
+        is_optional: &dyn Fn(otlp::Signal) -> bool,
+    ) {
+        let taken: Vec<_> =
+            answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(signal, _)| signal.as_str()).collect();
+        if !taken.is_empty() {
+            self.notes.push(format!("{of}: the receiver has accepted an empty export of {}", taken.join(", ")));
+        }
+        for (signal, why) in answers.into_iter().filter_map(|(signal, answer)| Some((signal, answer.err()?))) {
+            let line = format!("{of}: the receiver does not take an empty export of {}: {why}", signal.as_str());
+            if is_optional(signal) { &mut self.warnings } else { &mut self.errors }.push(line);
         }
     }
 
@@ -253,8 +294,12 @@ impl Report {
     }
 }
 
+fn is_https(endpoint: &Uri) -> bool {
+    endpoint.scheme_str() == Some("https")
+}
+
 /// `HOST:PORT` of a URL.
 fn address_of(endpoint: &Uri) -> String {
-    let port = endpoint.port_u16().unwrap_or(if endpoint.scheme_str() == Some("https") { 443 } else { 80 });
+    let port = endpoint.port_u16().unwrap_or(if is_https(endpoint) { 443 } else { 80 });
     format!("{}:{port}", endpoint.host().unwrap_or_default())
 }

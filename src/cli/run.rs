@@ -13,6 +13,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
+use crate::blocking;
 use crate::config::{Config, Loaded};
 use crate::options::Files;
 use crate::pipeline::accounting::{SinkTotals, Totals};
@@ -51,6 +52,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     info!(version = env!("CARGO_PKG_VERSION"), configuration = source, "starting");
     descriptors::raise_limit();
     let threads = loaded.config.limits.threads();
+    blocking::check_threads(loaded.config.threads())
+        .map_err(|error| Failure::Failed(format!("cannot start: {error}")))?;
     let decoding = Builder::new_multi_thread().worker_threads(threads).thread_name("decode").enable_all().build()?;
     // Signals, health and the admin endpoint have the main thread: a session that decodes for long delays none of them.
     let serving = serve(loaded, arguments.config.clone(), decoding.handle().clone());
@@ -200,7 +203,7 @@ fn log_addresses(server: &Server, config: &Config) {
         }
     }
     for sink in &config.sinks {
-        info!(sink = sink.name, writes = %sink.kind, "sink");
+        info!(sink = sink.name, writes = %sink.kind, proxy = sink.kind.proxy(), "sink");
     }
     config.acknowledge_notes().iter().for_each(|note| info!(%note, "acknowledgements are not durable"));
 }

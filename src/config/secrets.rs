@@ -1,5 +1,6 @@
 //! Files with secrets that the configuration names: TLS keys, tokens, registration keys, keys of hashes, headers.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -34,11 +35,11 @@ impl Config {
     /// The files with secrets whose permissions let every user of the machine read or write them. Files that cannot be
     /// examined are left out: their errors are reported where they are used.
     pub fn exposed_secrets(&self) -> Vec<ExposedSecret> {
-        let mut exposed: Vec<ExposedSecret> = Vec::new();
+        let (mut exposed, mut seen) = (Vec::new(), BTreeSet::new());
         for (option, path) in self.secrets() {
             let Ok(metadata) = path.metadata() else { continue };
             let mode = metadata.mode() & 0o7777;
-            if mode & OTHERS != 0 && !exposed.iter().any(|other| other.path == path) {
+            if mode & OTHERS != 0 && seen.insert(path) {
                 exposed.push(ExposedSecret { path: path.to_owned(), option, mode });
             }
         }
@@ -81,7 +82,8 @@ impl Config {
                 SinkKind::Http(options) => {
                     let keys = options.tls.identity.iter().map(|(_, key)| (format!("sinks.{name}.key"), &**key));
                     let headers = options.secret_files().map(|path| (format!("sinks.{name}.header_files"), path));
-                    secrets.extend(keys.chain(headers));
+                    let proxy = options.proxy.secret_file().map(|path| (format!("sinks.{name}.proxy"), path));
+                    secrets.extend(keys.chain(headers).chain(proxy));
                 }
                 SinkKind::Otlp(options) => {
                     let keys = options.tls.identity.iter().map(|(_, key)| (format!("sinks.{name}.tls.key"), &**key));
@@ -89,7 +91,8 @@ impl Config {
                         Secret::File(path) => Some((format!("sinks.{name}.headers.{header}"), &**path)),
                         Secret::Text(_) | Secret::Env(_) => None,
                     });
-                    secrets.extend(keys.chain(headers));
+                    let proxy = options.proxy.secret_file().map(|path| (format!("sinks.{name}.proxy"), path));
+                    secrets.extend(keys.chain(headers).chain(proxy));
                 }
                 SinkKind::Nats(options) => {
                     let files = options.servers.secrets().into_iter();
@@ -98,6 +101,8 @@ impl Config {
                 SinkKind::Parquet(options) => {
                     let files = options.upload.iter().flat_map(|upload| upload.secret_files());
                     secrets.extend(files.map(|(key, path)| (format!("sinks.{name}.upload.{key}"), path)));
+                    let proxy = options.upload.as_ref().and_then(|upload| upload.proxy.secret_file());
+                    secrets.extend(proxy.map(|path| (format!("sinks.{name}.upload.proxy"), path)));
                 }
                 SinkKind::Stdout(_) | SinkKind::File(_) | SinkKind::Tcp(_) | SinkKind::Discard => {}
             }

@@ -115,6 +115,17 @@ impl SinkKind {
         }
     }
 
+    /// Through which proxy its requests go, without its credentials, and what says so. `None`: through none.
+    pub fn proxy(&self) -> Option<String> {
+        match self {
+            SinkKind::Http(options) => options.proxy.describe(&options.endpoint),
+            SinkKind::Otlp(options) => options.proxy.describe(&options.endpoint),
+            SinkKind::Parquet(options) => options.upload.as_ref()?.proxy(),
+            // They do not speak HTTP.
+            SinkKind::Stdout(_) | SinkKind::File(_) | SinkKind::Tcp(_) | SinkKind::Nats(_) | SinkKind::Discard => None,
+        }
+    }
+
     /// Whether it sends requests that a spool can keep.
     pub fn can_spool(&self) -> bool {
         matches!(self, SinkKind::Http(_) | SinkKind::Otlp(_) | SinkKind::Nats(_))

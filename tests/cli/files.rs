@@ -140,13 +140,48 @@ fn deep_reports_what_cannot_work_on_this_machine() {
         &*format!("`ss -ltnp 'sport = :{port}'` shows the process that has it"),
         "error: listeners.b.listen: 192.0.2.1:8136 cannot be bound: ",
         "error: sinks.f.path: file/below: Not a directory (os error 20)",
-        &*format!("error: sinks.h.endpoint: {free} cannot be reached: Connection refused"),
+        &*format!("error: sinks.h.endpoint: {free} cannot be reached: tcp connect error: Connection refused"),
         "error: admin.token_file: missing cannot be read: No such file or directory",
     ] {
         assert!(ended.stderr.contains(line), "{line}\n{}", ended.stderr);
     }
     assert!(ended.stderr.contains("8 checks: 5 errors, 0 warnings"), "{}", ended.stderr);
     assert!(!directory.path().join("new").exists(), "it changes nothing");
+}
+
+#[test]
+fn the_proxy_of_a_sink_is_shown_without_its_credentials() {
+    let directory = directory(&[("proxy", "http://user:secret@proxy.file:3128\n")]);
+    let text = |option: &str, endpoint: &str| {
+        format!(
+            "[listeners.a]\nprotocol = \"datadog\"\n[sinks.s]\ntype = \"otlp\"\nendpoint = \"{endpoint}\"\n{option}\n\
+             spool = {{ dir = \"spool\" }}\n"
+        )
+    };
+    let none: [(&str, &str); 4] = [("HTTPS_PROXY", ""), ("HTTP_PROXY", ""), ("ALL_PROXY", ""), ("NO_PROXY", "")];
+    let with = |option: &str, endpoint: &str, environment: &[(&str, &str)]| {
+        fs::write(directory.path().join("main.toml"), text(option, endpoint)).unwrap();
+        let ended = check(directory.path(), &["--print"], &[&none[..], environment].concat());
+        assert!(!format!("{}{}", ended.stdout, ended.stderr).contains("secret"), "{}", ended.stderr);
+        let line = ended.stderr.lines().find_map(|line| line.strip_prefix("sink s sends its requests by the proxy "));
+        (ended.code, line.map(str::to_owned))
+    };
+    let shown = |line: &str| (Some(0), Some(line.to_owned()));
+    let (https, http) = ("https://tempo.example:4317", "http://tempo.example:4317");
+    let environment = [("HTTPS_PROXY", "http://user:secret@proxy.https:1"), ("HTTP_PROXY", "http://proxy.http:2")];
+    assert_eq!(with("", https, &environment), shown("http://proxy.https:1 (the environment)"));
+    assert_eq!(with("", http, &environment), shown("http://proxy.http:2 (the environment)"));
+    let except = [environment[0], environment[1], ("NO_PROXY", ".example")];
+    assert_eq!(with("", https, &except), (Some(0), None));
+    assert_eq!(with("proxy = \"\"", https, &environment), (Some(0), None));
+    assert_eq!(with("", https, &[]), (Some(0), None));
+    let option = "proxy = \"http://proxy.option:3128\"";
+    assert_eq!(with(option, https, &except), shown("http://proxy.option:3128 (the option proxy)"));
+    let file = format!("proxy = {{ file = \"{}\" }}", directory.path().join("proxy").display());
+    assert_eq!(with(&file, https, &[]), shown("http://proxy.file:3128 (the option proxy)"));
+    for invalid in ["proxy = \"socks5://proxy:1080\"", "proxy = \"proxy:3128\"", "proxy = \"http://u:pass@proxy:1\""] {
+        assert_eq!(with(invalid, https, &[]), (Some(2), None), "{invalid}");
+    }
 }
 
 #[test]

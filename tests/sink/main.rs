@@ -5,6 +5,8 @@
 mod bytefrog_support;
 #[path = "../support/endless/mod.rs"]
 mod endless_support;
+#[path = "../support/forward_proxy/mod.rs"]
+mod forward_proxy;
 #[path = "../support/http_server/mod.rs"]
 mod http_server;
 #[path = "../support/live/mod.rs"]

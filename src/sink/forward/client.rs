@@ -1,6 +1,5 @@
 //! The HTTP client of sinks: connections, TLS, and what all responses have.
 
-use std::error::Error as _;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,17 +7,19 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::Uri;
 use hyper::body::Body;
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderValue, PROXY_AUTHORIZATION};
+use hyper::{Request, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::{self, Client};
+use hyper_util::client::legacy::{self, Client, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use tower_service::Service as _;
 
+use super::connector::Connector;
+use super::proxy::{Proxy, Rules};
 pub use crate::options::ClientTls;
 use crate::options::Section;
 
@@ -32,7 +33,29 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// A client of one server, or of several.
-pub(crate) type HttpClient<B = Full<Bytes>> = Client<HttpsConnector<HttpConnector>, B>;
+#[derive(Clone, Debug)]
+pub(crate) struct HttpClient<B = Full<Bytes>> {
+    client: Client<HttpsConnector<Connector>, B>,
+    rules: Arc<Rules>,
+    version: Version,
+}
+
+impl<B> HttpClient<B>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
+{
+    /// Sends a request.
+    pub(crate) fn request(&self, mut request: Request<B>) -> ResponseFuture {
+        // A proxy that only connects has got its credentials by then.
+        if request.uri().scheme_str() == Some("http")
+            && self.version == Version::Http1
+            && let Some(credentials) = self.rules.of(request.uri()).and_then(|proxy| proxy.basic_auth().cloned())
+        {
+            request.headers_mut().insert(PROXY_AUTHORIZATION, credentials);
+        }
+        self.client.request(request)
+    }
+}
 
 /// The version of HTTP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,27 +73,51 @@ pub(crate) fn client<B: Body<Data: Send> + Send>(
     version: Version,
     connect_timeout: Duration,
     tls: &ClientTls,
+    proxy: &Proxy,
 ) -> io::Result<HttpClient<B>> {
-    let mut connector = HttpConnector::new();
-    connector.enforce_http(false);
-    connector.set_nodelay(true);
-    connector.set_connect_timeout(Some(connect_timeout));
+    let rules = Arc::new(proxy.rules()?);
+    let connector = connector(endpoint, version, connect_timeout, tls, rules.clone())?;
+    let mut client = Client::builder(TokioExecutor::new());
+    client.pool_timer(TokioTimer::new()).timer(TokioTimer::new()).pool_idle_timeout(IDLE_TIMEOUT);
+    if version == Version::Http2 {
+        client.http2_only(true).http2_keep_alive_interval(KEEP_ALIVE).http2_keep_alive_timeout(KEEP_ALIVE);
+    }
+    Ok(HttpClient { client: client.build(connector), rules, version })
+}
+
+/// Connects to an endpoint, with the handshake of TLS if it is of `https`, and disconnects.
+///
+/// # Errors
+/// Those of [`client`]; there is no connection, or the handshake failed.
+pub(crate) async fn connect(
+    endpoint: &Uri,
+    version: Version,
+    connect_timeout: Duration,
+    tls: &ClientTls,
+    proxy: &Proxy,
+) -> io::Result<()> {
+    let mut connector = connector(endpoint, version, connect_timeout, tls, Arc::new(proxy.rules()?))?;
+    connector.call(endpoint.clone()).await.map(drop).map_err(|error| io::Error::other(with_causes(&*error)))
+}
+
+fn connector(
+    endpoint: &Uri,
+    version: Version,
+    connect_timeout: Duration,
+    tls: &ClientTls,
+    rules: Arc<Rules>,
+) -> io::Result<HttpsConnector<Connector>> {
+    let connector = Connector::new(rules, version, connect_timeout);
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls_config(endpoint, tls)?).https_or_http();
     if let Some(name) = &tls.server_name {
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, format!("tls.server_name `{name}`: {error}"));
         let name = ServerName::try_from(name.clone()).map_err(invalid)?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
-    let connector = match version {
+    Ok(match version {
         Version::Http1 => builder.enable_http1().wrap_connector(connector),
         Version::Http2 => builder.enable_http2().wrap_connector(connector),
-    };
-    let mut client = Client::builder(TokioExecutor::new());
-    client.pool_timer(TokioTimer::new()).timer(TokioTimer::new()).pool_idle_timeout(IDLE_TIMEOUT);
-    if version == Version::Http2 {
-        client.http2_only(true).http2_keep_alive_interval(KEEP_ALIVE).http2_keep_alive_timeout(KEEP_ALIVE);
-    }
-    Ok(client.build(connector))
+    })
 }
 
 /// An endpoint of HTTP. An invalid one is reported.
@@ -110,6 +157,10 @@ pub(crate) fn retry_after(value: &HeaderValue) -> Option<Duration> {
 
 /// An error with its causes.
 pub(crate) fn describe(error: &legacy::Error) -> String {
+    with_causes(error)
+}
+
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -36,7 +36,7 @@ impl Server {
     /// A file cannot be used, or the system has no authorities for `https`.
     pub(super) fn new(options: &Options) -> io::Result<Server> {
         let version = client::Version::Http1;
-        let client = client::client(&options.endpoint, version, options.connect_timeout, &options.tls)?;
+        let client = client::client(&options.endpoint, version, options.connect_timeout, &options.tls, &options.proxy)?;
         Ok(Server { endpoint: Uri::clone(&options.endpoint), headers: options.header_map()?, client })
     }
 }

@@ -8,11 +8,12 @@ mod options;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::encode::json::JsonEncoder;
 pub use super::forward::client::ClientTls;
-pub use super::forward::{Compression, SpoolOptions, WhenFull};
-use super::forward::{Outbox, Pace};
+use super::forward::{self, Outbox, Pace, client};
+pub use super::forward::{Compression, Proxy, SpoolOptions, WhenFull};
 use super::{Progress, RemoteStatus, Selection, Sink, SinkError, SinkFault, Unwritten};
 use destination::Server;
 pub use destination::lines;
@@ -78,6 +79,16 @@ impl Http {
         self.events = 0;
         Ok(())
     }
+}
+
+/// Connects to the server of these options, with the handshake of TLS. Sends nothing: every request is a request of events.
+///
+/// # Errors
+/// There is no connection in this time.
+pub(crate) fn probe(options: &Options, connect_time: Duration, time: Duration) -> io::Result<()> {
+    let connect =
+        client::connect(&options.endpoint, client::Version::Http1, connect_time, &options.tls, &options.proxy);
+    forward::probe::run(time, connect)
 }
 
 impl Sink for Http {

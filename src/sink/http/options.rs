@@ -9,7 +9,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use crate::event::MOST_BATCH_BYTES;
 use crate::options::{Bounds, Endpoint, LONGEST, Section};
 use crate::sink::forward::client::{ClientTls, endpoint};
-use crate::sink::forward::{Compression, MAX_RETRY_DELAY, SpoolOptions};
+use crate::sink::forward::{Compression, MAX_RETRY_DELAY, Proxy, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 1024 * 1024;
@@ -41,6 +41,8 @@ pub struct Options {
     pub max_retry_delay: Duration,
     /// The authorities of server certificates, and a client certificate: `ca`, `cert` and `key`.
     pub tls: ClientTls,
+    /// The proxy of requests. Default what the environment says.
+    pub proxy: Proxy,
     /// The queue on disk. Default none.
     pub spool: Option<SpoolOptions>,
 }
@@ -56,6 +58,7 @@ impl Options {
             batch_bytes: 1024 * 1024,
             max_in_flight: 4,
             connect_timeout: Duration::from_secs(5),
+            proxy: Proxy::default(),
             request_timeout: Duration::from_secs(30),
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(30),
@@ -85,6 +88,7 @@ impl Options {
             retry_max: section.duration("retry_max", default.retry_max, positive.clone()),
             max_retry_delay: section.duration("max_retry_delay", default.max_retry_delay, positive),
             tls: ClientTls::read(section),
+            proxy: Proxy::read(section),
             spool: section.optional_section("spool", SpoolOptions::read),
             endpoint: default.endpoint,
         };

@@ -68,15 +68,17 @@ impl Receiver {
         off: ProfilesOff,
         refused_heaps: Arc<AtomicU64>,
     ) -> io::Result<Receiver> {
-        let version = match options.protocol {
-            Protocol::Grpc => client::Version::Http2,
-            Protocol::Http => client::Version::Http1,
-        };
         let mut headers = options.header_map()?;
         headers.insert(USER_AGENT, AGENT);
         Ok(Receiver {
             sink: sink.to_owned(),
-            client: client::client(&options.endpoint, version, options.timeout, &options.tls)?,
+            client: client::client(
+                &options.endpoint,
+                options.version(),
+                options.timeout,
+                &options.tls,
+                &options.proxy,
+            )?,
             endpoint: options.endpoint.clone(),
             protocol: options.protocol,
             headers,
@@ -84,6 +86,19 @@ impl Receiver {
             are_profiles_optional: options.signals.is_empty(),
             refused_heaps,
         })
+    }
+
+    /// Sends a request of this signal without a record. `Err`: the receiver does not take it, in its words.
+    pub(super) async fn take_nothing(&self, signal: Signal) -> Result<(), String> {
+        let empty = store(signal, Compression::None, vec![0; HEAD_BYTES].into()).map_err(|error| error.to_string())?;
+        let payload = Payload::of(&empty).ok_or("it cannot be made")?;
+        match self.attempt(&payload).await {
+            Meaning::Answer(Answer::Accepted | Answer::Duplicate | Answer::Partial(..)) => Ok(()),
+            Meaning::Answer(
+                Answer::Away(why, _) | Answer::Refusing(why) | Answer::TooLarge(why) | Answer::Bad(why),
+            )
+            | Meaning::NoSignal(why) => Err(why),
+        }
     }
 
     async fn attempt(&self, payload: &Payload) -> Meaning {
@@ -175,10 +190,7 @@ impl Receiver {
     /// Whether the receiver takes another signal than profiles: an empty request.
     async fn takes_other_signals(&self) -> bool {
         for signal in [Signal::Logs, Signal::Traces, Signal::Metrics] {
-            let empty = store(signal, Compression::None, vec![0; HEAD_BYTES].into()).ok();
-            let Some(payload) = empty.and_then(|empty| Payload::of(&empty)) else { continue };
-            let meaning = self.attempt(&payload).await;
-            if matches!(meaning, Meaning::Answer(Answer::Accepted | Answer::Partial(..))) {
+            if self.take_nothing(signal).await.is_ok() {
                 return true;
             }
         }

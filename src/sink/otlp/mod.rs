@@ -12,6 +12,7 @@ mod destination;
 mod encode;
 mod options;
 mod payload;
+mod probe;
 mod response;
 
 use std::io;
@@ -27,11 +28,13 @@ use crate::event::Origin;
 use crate::log_throttle::LogThrottle;
 
 pub use super::forward::client::ClientTls;
-pub use super::forward::{Compression, SpoolOptions, WhenFull};
+pub use super::forward::{Compression, Proxy, SpoolOptions, WhenFull};
+pub use crate::options::Secret;
 use destination::{ProfilesOff, Receiver};
 pub use encode::{Body, Encoder, ExportRequest, Signal};
 pub use options::{Options, Protocol};
 use payload::HEAD_BYTES;
+pub(crate) use probe::probe;
 
 /// Sends events by OTLP.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use super::encode::Signal;
 use crate::event::{Kind, MOST_BATCH_BYTES};
 use crate::options::{Bounds, Endpoint, LONGEST, Secret, Section};
 use crate::sink::Kinds;
-use crate::sink::forward::client::{ClientTls, endpoint};
-use crate::sink::forward::{Compression, MAX_RETRY_DELAY, SpoolOptions};
+use crate::sink::forward::client::{ClientTls, Version, endpoint};
+use crate::sink::forward::{Compression, MAX_RETRY_DELAY, Proxy, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
@@ -41,6 +41,8 @@ pub struct Options {
     pub headers: Vec<(String, Secret)>,
     /// The TLS options of `https`.
     pub tls: ClientTls,
+    /// The proxy of requests. Default what the environment says.
+    pub proxy: Proxy,
     /// The signals that are sent. None, as by default: all, but profiles only to a receiver that takes them.
     pub signals: Vec<Signal>,
     /// The length of a request before compression, at most. Default 3 MiB; most receivers take 4 MiB.
@@ -98,6 +100,7 @@ impl Options {
             compression: Compression::Gzip,
             headers: Vec::new(),
             tls: ClientTls::default(),
+            proxy: Proxy::default(),
             signals: Vec::new(),
             max_request_bytes: 3 << 20,
             max_request_delay: Duration::from_secs(1),
@@ -109,6 +112,14 @@ impl Options {
             origin: true,
             spool: None,
             summed_heaps: Vec::new(),
+        }
+    }
+
+    /// The version of HTTP that the transport needs.
+    pub(super) fn version(&self) -> Version {
+        match self.protocol {
+            Protocol::Grpc => Version::Http2,
+            Protocol::Http => Version::Http1,
         }
     }
 
@@ -128,6 +139,7 @@ impl Options {
                 server_name: section.optional_text("server_name"),
                 ..ClientTls::read(section)
             }),
+            proxy: Proxy::read(section),
             signals: section.choices("signals", &Signal::ALL.map(|signal| (signal.as_str(), signal))),
             max_request_bytes: section.size("max_request_bytes", default.max_request_bytes, 4 << 10..=64 << 20),
             max_request_delay: section.duration("max_request_delay", default.max_request_delay, positive.clone()),

@@ -4,6 +4,7 @@ mod delivery;
 mod encoding;
 mod faults;
 mod protocols;
+mod proxy;
 mod python;
 mod receiver;
 mod runs;

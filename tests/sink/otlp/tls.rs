@@ -19,7 +19,7 @@ use crate::live::{until, within};
 use crate::tls_support::World;
 
 /// A receiver with the certificate of `world`, for the name localhost. It may require certificates of clients.
-async fn receiver(world: &World, protocol: Protocol, requires_certificate: bool) -> Receiver {
+pub(super) async fn receiver(world: &World, protocol: Protocol, requires_certificate: bool) -> Receiver {
     let certificate = |pem: String| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();

@@ -16,7 +16,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use object_store::path::{Path as Key, PathPart};
@@ -28,12 +28,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::store::{Fault, Outage, Store, refusing};
 use self::uploaded::Uploaded;
 use super::convert::MAX_SAME_NAME;
+use crate::blocking;
 use crate::log_throttle::LogThrottle;
 use crate::sink::file::names::{self, Found, State};
 use crate::sink::file::template::Template;
 use crate::sink::file::tidy;
 use crate::sink::file::{FileStatus, UploadStatus};
 use crate::sink::forward::backoff::Pauses;
+use crate::sink::forward::probe::run;
 use crate::sink::{DestinationState, RemoteStatus};
 
 pub use self::options::{Provider, UploadOptions, Url};
@@ -114,12 +116,17 @@ impl Uploader {
         });
         let (stop, work) = (CancellationToken::new(), shared.clone());
         let (sender, ended) = oneshot::channel();
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let stopped = stop.clone();
-        let thread = thread::Builder::new().name("upload".to_owned()).spawn(move || {
-            runtime.block_on(stopped.run_until_cancelled(work.upload_all()));
-            // A resolver of names that hangs is not waited for.
-            runtime.shutdown_background();
+        let thread = blocking::thread("upload", move || {
+            match runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => {
+                    runtime.block_on(stopped.run_until_cancelled(work.upload_all()));
+                    // A resolver of names that hangs is not waited for.
+                    runtime.shutdown_background();
+                }
+                // It is started again.
+                Err(error) => tracing::error!(%error, "cannot start the runtime of uploads"),
+            }
             let _ = sender.send(());
         })?;
         Ok(Uploader { shared, thread, ended: Some(ended), _stop: stop.drop_guard() })
@@ -336,11 +343,9 @@ fn has_journal(path: &Path, archive: &Path, journals: &Path) -> bool {
 /// # Errors
 /// It does not, in its own words.
 pub(crate) fn probe(options: &UploadOptions, time: Duration) -> Result<(), String> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
     let store = Store::open(options)?;
-    let probed = runtime.block_on(async { timeout(time, store.probe(&options.url.prefix)).await });
-    runtime.shutdown_background();
-    probed.unwrap_or_else(|_| Err("the store does not answer".to_owned()))
+    let looked = run(time, async { Ok(store.probe(&options.url.prefix).await) });
+    looked.unwrap_or_else(|error| Err(error.to_string()))
 }
 
 #[cfg(test)]

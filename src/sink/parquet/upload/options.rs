@@ -4,16 +4,19 @@ use std::fmt;
 use std::path::Path as FilePath;
 use std::time::Duration;
 
+use hyper::Uri;
 use object_store::path::Path;
 
 use crate::options::{Bounds, LONGEST, Secret, Section};
-use crate::sink::forward::MAX_RETRY_DELAY;
 use crate::sink::forward::client::{ClientTls, MAX_RESPONSE_BYTES};
+use crate::sink::forward::{MAX_RETRY_DELAY, Proxy};
 
 /// S3 refuses smaller parts, except the last one.
 const SMALLEST_PART: usize = 5 << 20;
 /// S3 refuses larger parts.
 const LARGEST_PART: usize = 1 << 30;
+/// The settings with the address of a store.
+const ENDPOINTS: [&str; 3] = ["aws_endpoint", "google_base_url", "azure_storage_endpoint"];
 /// Buffers of the client and of TLS.
 const CLIENT_BYTES: u64 = 1 << 20;
 
@@ -41,6 +44,8 @@ pub struct UploadOptions {
     pub allow_http: bool,
     /// The authorities of server certificates: `ca`. Default those of the system.
     pub tls: ClientTls,
+    /// The proxy of requests. Default what the environment says.
+    pub proxy: Proxy,
     /// The options that the crate object_store reads, by its names for them.
     pub settings: Vec<(&'static str, Secret)>,
 }
@@ -127,6 +132,7 @@ impl UploadOptions {
             max_retry_delay: MAX_RETRY_DELAY,
             allow_http: false,
             tls: ClientTls::default(),
+            proxy: Proxy::default(),
             settings: Vec::new(),
         }
     }
@@ -145,6 +151,7 @@ impl UploadOptions {
             max_retry_delay: section.duration("max_retry_delay", default.max_retry_delay, positive),
             allow_http: section.bool("allow_http", default.allow_http),
             tls: ClientTls { ca: section.optional_path("ca"), ..ClientTls::default() },
+            proxy: Proxy::read(section),
             settings: read_settings(section, default.url.provider),
             url: default.url,
         };
@@ -172,8 +179,18 @@ impl UploadOptions {
     /// The setting that is an address of http, if there is one.
     fn plain_address(&self) -> Option<&'static str> {
         let is_plain = |value: &Secret| matches!(value, Secret::Text(text) if text.starts_with("http://"));
-        let is_endpoint = |key: &str| ["aws_endpoint", "google_base_url", "azure_storage_endpoint"].contains(&key);
+        let is_endpoint = |key: &str| ENDPOINTS.contains(&key);
         self.settings.iter().find(|(key, value)| is_endpoint(key) && is_plain(value)).map(|(key, _)| *key)
+    }
+
+    /// Through which proxy requests to the store go, without its credentials, and what says so. `None`: through none.
+    pub fn proxy(&self) -> Option<String> {
+        let address = |key: &str| match self.setting(key)? {
+            Secret::Text(text) => text.parse().ok(),
+            Secret::File(_) | Secret::Env(_) => None,
+        };
+        let store = ENDPOINTS.iter().find_map(|key| address(key));
+        self.proxy.describe(&store.unwrap_or_else(|| Uri::from_static("https://store")))
     }
 
     /// Whether the store is addressed by http, so that no authorities of certificates are needed.
@@ -231,7 +248,7 @@ fn read_settings(section: &mut Section<'_>, provider: Provider) -> Vec<(&'static
         (key.to_owned(), format!("it is for a url that begins with {}://", of.map_or("", Provider::scheme)))
     };
     let others = SETTINGS.iter().filter(|(key, _)| !is_of(key, provider));
-    section.explain_keys(others.map(|(key, _)| help(key)).collect());
+    section.explain_keys(others.map(|(key, _)| help(key)).collect::<Vec<_>>());
     let own = SETTINGS.iter().filter(|(key, _)| is_of(key, provider));
     let read = own.filter_map(|(key, value)| {
         let value = match value {
