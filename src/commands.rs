@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::protocol::bytefrog::{AgentStatus, Command, Hq, Refusal};
+use crate::protocol::bytefrog::{AgentStatus, Command, Hq, Mode, Refusal};
 use crate::protocol::rbkit;
 use crate::quarantine::Quarantined;
 use crate::transport::clock::Clock;
@@ -103,6 +103,13 @@ impl Directory {
     /// The daemon stops: no request is tried again, and nothing here can send events any more.
     pub(crate) fn close_quarantines(&self) {
         self.entries().quarantines.clear();
+    }
+
+    /// The number of programs whose `bytefrog` agent is connected and does not end by itself.
+    pub(crate) fn traced_programs(&self) -> usize {
+        let listeners = self.entries().bytefrog.clone();
+        let is_traced = |agent: &AgentStatus| agent.has_control && agent.mode != Mode::ShuttingDown;
+        listeners.iter().map(|(_, agents)| agents.agents().iter().filter(|agent| is_traced(agent)).count()).sum()
     }
 
     /// Removes a listener that has ended.

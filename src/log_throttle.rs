@@ -10,18 +10,31 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Keeps one log line from filling the log. Each place that logs has its own throttle, as narrow as possible: one for a
 /// listener, one for a sink, or a `static`.
 #[derive(Debug, Default)]
-pub(crate) struct LogThrottle(Mutex<State>);
+pub(crate) struct LogThrottle {
+    state: Mutex<State>,
+    /// Lines of one interval beside the first.
+    further: u64,
+}
 
 #[derive(Debug, Default)]
 struct State {
+    /// When the first line of the interval was logged.
     last: Option<Instant>,
+    /// Lines since then.
+    further: u64,
     suppressed: u64,
 }
 
 impl LogThrottle {
     /// A throttle for a `static`.
     pub(crate) const fn new() -> Self {
-        LogThrottle(Mutex::new(State { last: None, suppressed: 0 }))
+        LogThrottle::of(1)
+    }
+
+    /// A throttle that lets so many lines pass in one interval, at least one.
+    pub(crate) const fn of(lines: u64) -> Self {
+        let state = State { last: None, further: 0, suppressed: 0 };
+        LogThrottle { state: Mutex::new(state), further: lines.saturating_sub(1) }
     }
 
     /// Counts one occurrence. `Some`: log it, with the number of occurrences suppressed since the last line as the field
@@ -31,13 +44,17 @@ impl LogThrottle {
     }
 
     fn permit_at(&self, now: Instant) -> Option<Option<u64>> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.last.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL) {
+            if state.further < self.further {
+                state.further += 1;
+                return Some(None);
+            }
             state.suppressed += 1;
             return None;
         }
         let suppressed = std::mem::take(&mut state.suppressed);
-        state.last = Some(now);
+        (state.last, state.further) = (Some(now), 0);
         Some((suppressed > 0).then_some(suppressed))
     }
 }
@@ -59,6 +76,14 @@ mod tests {
         assert_eq!(permit(60_001), None);
         assert_eq!(permit(500_000), Some(Some(1)));
         assert_eq!(permit(560_000), FIRST);
+    }
+
+    #[test]
+    fn a_throttle_of_several_lines_suppresses_those_behind_them() {
+        let (throttle, start) = (LogThrottle::of(3), Instant::now());
+        let permit = |seconds| throttle.permit_at(start + Duration::from_secs(seconds));
+        assert_eq!([0, 1, 2, 3, 4].map(permit), [FIRST, FIRST, FIRST, None, None]);
+        assert_eq!([60, 61, 62, 63].map(permit), [Some(Some(2)), FIRST, FIRST, None]);
     }
 
     #[test]

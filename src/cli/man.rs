@@ -48,7 +48,8 @@ const SIGNALS: &[(&str, &str)] = &[
     (
         "SIGTERM, SIGINT, SIGQUIT",
         "The daemon accepts no further connections, ends the open ones, writes what its sinks have in their queues, and exits, within \
-         limits.shutdown_grace. A second signal ends it immediately; traced Java programs can hang then.",
+         limits.shutdown_grace. A second signal ends it within seconds: sinks have one second, and the agents of traced Java programs \
+         drop what they have not sent, which does no harm to the programs. A third one ends it at once, and traced Java programs hang.",
     ),
     ("SIGHUP", "The daemon reads its configuration and TLS files again, and reopens its files."),
     (

@@ -33,8 +33,9 @@ const WATCH: Duration = Duration::from_millis(500);
 
 /// Run the daemon
 ///
-/// SIGTERM, SIGINT and SIGQUIT drain and end it; a second one ends it immediately. SIGHUP reads the configuration again and
-/// reopens files. Other signals that would end a process are ignored.
+/// SIGTERM, SIGINT and SIGQUIT drain and end it. A second one ends it within seconds and does no harm to traced Java programs; a
+/// third one ends it at once, and they hang. SIGHUP reads the configuration again and reopens files. Other signals that would end
+/// a process are ignored.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -102,20 +103,41 @@ async fn serve(mut running: Loaded, named: Option<PathBuf>, decoding: Handle) ->
             }
         }
     }
-    info!("stopping; a second signal stops immediately");
+    match server.traced_programs() {
+        0 => info!("stopping; a second signal ends the daemon within seconds, a third one at once"),
+        traced_programs => info!(
+            traced_programs,
+            "stopping; it waits until the agents of these Java programs have sent their events. A second signal makes the agents \
+             drop them, which takes seconds and does no harm to the programs; a third one ends the daemon at once, and the \
+             programs hang"
+        ),
+    }
     manager.stopping();
-    let stop_now = server.stop_now_token();
-    let mut stopping = pin!(server.stop());
-    let totals = tokio::select! {
-        totals = &mut stopping => totals,
-        () = stop_signals.next() => {
-            warn!("second signal: stopping immediately; events that are not written count as failed");
-            stop_now.cancel();
-            stopping.await
-        }
-    };
+    let totals = stop(server, &mut stop_signals).await;
     totals::log(&totals);
     Ok(totals)
+}
+
+/// Stops the daemon in order. A further signal hurries it, and another one ends it at once.
+async fn stop(server: Server, stop_signals: &mut StopSignals) -> Totals {
+    let (hurry, stop_now) = (server.hurry_token(), server.stop_now_token());
+    let mut stopping = pin!(server.stop());
+    tokio::select! {
+        totals = &mut stopping => return totals,
+        () = stop_signals.next() => {}
+    }
+    warn!(
+        "second signal: the daemon ends within seconds; events that are not written by then count as failed. A third signal ends it \
+         at once, and Java programs that are still traced hang"
+    );
+    hurry.cancel();
+    tokio::select! {
+        totals = &mut stopping => return totals,
+        () = stop_signals.next() => {}
+    }
+    warn!("third signal: the daemon ends at once; events that are not written count as failed");
+    stop_now.cancel();
+    stopping.await
 }
 
 /// Notices when a file of the configuration, or a TLS file that it names, is replaced, changed, added or removed.

@@ -155,6 +155,14 @@ impl<S: Session> SessionDriver<S> {
         })
     }
 
+    /// The collector ends within seconds. The connection continues as it was.
+    pub fn hurry(&mut self, now: Now) -> Step {
+        call(&mut self.out, &mut self.account, &self.counters, now, |out| {
+            self.session.hurry(now, out);
+            Flow::Continue
+        })
+    }
+
     /// The connection is over, and `rest` is what was not consumed. Call again, with anything, while the flow is
     /// [`Flow::Again`].
     pub fn finish(&mut self, rest: &[u8], end: End, now: Now) -> Step {

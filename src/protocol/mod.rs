@@ -104,7 +104,7 @@ pub struct Now {
 /// 2. [`handle_timeout`](Session::handle_timeout), whenever the time of [`poll_timeout`](Session::poll_timeout) has come
 ///    or [`poll_wake`](Session::poll_wake) was ready, between calls of `receive`. Again while it returns [`Flow::Again`].
 /// 3. [`shutdown`](Session::shutdown), at most once, when the collector stops. After [`Shutdown::Drain`], 1 and 2 continue
-///    until one of them returns [`Flow::Close`].
+///    until one of them returns [`Flow::Close`], and [`hurry`](Session::hurry) is called at most once.
 /// 4. [`finish`](Session::finish), after any call that returned [`Flow::Close`], when the connection has ended, or after
 ///    [`Shutdown::Close`]. Again while it returns [`Flow::Again`]. No other call follows.
 ///
@@ -152,6 +152,9 @@ pub trait Session: Send + 'static {
     fn shutdown(&mut self, _now: Now, _out: &mut Output) -> Shutdown {
         Shutdown::Close
     }
+
+    /// The collector, which is stopping, ends within seconds: writes what lets the peer end sooner.
+    fn hurry(&mut self, _now: Now, _out: &mut Output) {}
 
     /// Names the bytes that follow those consumed so far, for a human reader.
     fn explainer(&self) -> Box<dyn Explain> {

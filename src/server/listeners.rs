@@ -61,6 +61,8 @@ pub(super) struct Runtime {
     pub(super) tasks: TaskTracker,
     /// Cancelled when the daemon stops.
     pub(super) stop: CancellationToken,
+    /// Cancelled when the stop must end within seconds.
+    pub(super) hurry: CancellationToken,
     /// Cancelled when tasks that have not ended by themselves are given up.
     pub(super) abort: CancellationToken,
 }
@@ -384,7 +386,7 @@ impl Runtime {
                 if let Some(runs) = runs {
                     hq = hq.continuing(&runs);
                 }
-                let draining = Draining::default();
+                let draining = Draining { hurry: self.hurry.clone(), ..Draining::default() };
                 listener.draining = Some(draining.clone());
                 running.traced = Some((hq.clone(), draining));
                 self.directory.add_bytefrog(&config.name, BytefrogAgents::new(hq.clone(), clock));

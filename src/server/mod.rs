@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{error, warn};
@@ -25,10 +25,10 @@ use tracing::{error, warn};
 use crate::admin::options::AdminOptions;
 use crate::admin::{Endpoint, Layout, LayoutListener, LayoutSink, Scope, Serving, SharedLayout, Subject};
 use crate::commands::{BytefrogAgents, Directory, Processes};
-use crate::config::{Config, ListenerConfig, SinkConfig, SinkKind};
+use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
 use crate::health::Health;
 use crate::memory::MemoryBudget;
-use crate::pipeline::accounting::{Accounting, Totals};
+use crate::pipeline::accounting::{Accounting, ListenerTotals, Totals};
 use crate::pipeline::options::QueueOptions;
 use crate::pipeline::{Sinks, Workers};
 use crate::protocol::Protocol;
@@ -53,6 +53,11 @@ pub use reload::Reloaded;
 
 /// The last part of the grace period belongs to the sinks alone: a quarter of it, this long at most.
 const SINK_RESERVE: Duration = Duration::from_secs(1);
+/// A hurried stop waits for the agents of traced Java programs this long, and a heartbeat interval of theirs: after an error they
+/// close their connections with the next heartbeat.
+const HURRIED_PROGRAMS: Duration = Duration::from_secs(4);
+/// A hurried stop waits for connections without such an agent this long, and for the sinks then.
+const HURRIED: Duration = Duration::from_secs(1);
 /// When the grace period is over, what was given up still has this long to end: tasks, sinks, answers of the admin endpoint.
 const END_MARGIN: Duration = Duration::from_secs(1);
 
@@ -194,6 +199,7 @@ impl Server {
             directory: Directory::default(),
             tasks: TaskTracker::new(),
             stop,
+            hurry: CancellationToken::new(),
             abort: CancellationToken::new(),
         };
         bound_listeners.iter().for_each(|(bound_listener, _)| bound_listener.enter(&accounting));
@@ -290,7 +296,18 @@ impl Server {
         self.runtime.stop.clone()
     }
 
-    /// Cancelling this token ends the grace period of [`Server::stop`] immediately.
+    /// The number of Java programs that a stop waits for: those whose agent is connected and does not end by itself.
+    pub fn traced_programs(&self) -> usize {
+        self.runtime.directory.traced_programs()
+    }
+
+    /// Cancelling this token ends the grace period of [`Server::stop`] within seconds: the agents of traced Java programs are
+    /// stopped at once and have the time to drop what they hold, connections and then sinks have a second.
+    pub fn hurry_token(&self) -> CancellationToken {
+        self.runtime.hurry.clone()
+    }
+
+    /// Cancelling this token ends the grace period of [`Server::stop`] immediately. Traced Java programs hang then.
     pub fn stop_now_token(&self) -> CancellationToken {
         self.stop_now.clone()
     }
@@ -298,7 +315,7 @@ impl Server {
     /// Stops in order, within the grace period of the configuration and at most a second more. Returns the final counters.
     pub async fn stop(self) -> Totals {
         let Server { config, accounting, admin, listeners, runtime, mut workers, stop_now, .. } = self;
-        let Runtime { sender, directory, tasks, stop, abort, .. } = runtime;
+        let Runtime { sender, directory, tasks, stop, hurry, abort, .. } = runtime;
         let grace = config.limits.shutdown_grace;
         let deadline = Instant::now() + grace;
         let connections_deadline = deadline - (grace / 4).min(SINK_RESERVE);
@@ -312,16 +329,31 @@ impl Server {
             tasks.close();
             tasks.wait().await;
         };
-        if !is_done_by(connections_deadline, &stop_now, connections).await {
-            warn!(connections = accounting.connections_open(), "the grace period is over: connections are given up");
+        let hurried = async {
+            hurry.cancelled().await;
+            let totals = accounting.totals();
+            let is_traced =
+                |listener: &ListenerTotals| listener.protocol == Protocol::Bytefrog && listener.connections_open > 0;
+            let traced = totals.listeners.iter().any(is_traced);
+            sleep(if traced { HURRIED_PROGRAMS + heartbeat_interval(&config) } else { HURRIED }).await;
+        };
+        if let Some(why) = gives_up(connections_deadline, hurried, &stop_now, connections).await {
+            warn!(
+                connections = accounting.connections_open(),
+                why, "the stop waits no longer: connections are given up"
+            );
             // The listeners may not have ended yet.
             tasks.close();
             abort.cancel();
         }
         let taps = sender.taps().clone();
         drop(sender);
-        if !is_done_by(deadline, &stop_now, workers.drained()).await {
-            warn!("the grace period is over: events that sinks have not written are given up");
+        let hurried = async {
+            hurry.cancelled().await;
+            sleep(HURRIED).await;
+        };
+        if let Some(why) = gives_up(deadline, hurried, &stop_now, workers.drained()).await {
+            warn!(why, "the stop waits no longer: events that sinks have not written are given up");
         }
         let end = Instant::now().min(deadline) + END_MARGIN;
         // The queues are closed now: a task that waits for one returns, and its events count as failed.
@@ -403,13 +435,29 @@ impl Server {
     }
 }
 
-/// Whether `future` has ended before the deadline, and before `now` is cancelled.
-async fn is_done_by(deadline: Instant, now: &CancellationToken, future: impl Future<Output = ()>) -> bool {
+/// Waits for `future`, until the deadline, until the time of a hurried stop is over, and until `now` is cancelled. Returns why it
+/// was given up.
+async fn gives_up(
+    deadline: Instant,
+    hurried: impl Future<Output = ()>,
+    now: &CancellationToken,
+    future: impl Future<Output = ()>,
+) -> Option<&'static str> {
     tokio::select! {
         biased;
-        done = timeout_at(deadline, future) => done.is_ok(),
-        () = now.cancelled() => false,
+        done = timeout_at(deadline, future) => done.is_err().then_some("the grace period is over"),
+        () = now.cancelled() => Some("a further signal"),
+        () = hurried => Some("the time of a hurried stop is over"),
     }
+}
+
+/// The longest heartbeat interval of the agents of traced Java programs.
+fn heartbeat_interval(config: &Config) -> Duration {
+    let interval = |listener: &ListenerConfig| match &listener.protocol {
+        ProtocolOptions::Bytefrog(options) => Some(options.heartbeat_interval),
+        _ => None,
+    };
+    config.listeners.iter().filter_map(interval).max().unwrap_or_default()
 }
 
 /// Binds the addresses of the admin endpoint that the configuration has. If the default address is in use, as by a second

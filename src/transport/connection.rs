@@ -5,9 +5,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use tokio::time::{sleep, sleep_until, timeout};
 use tracing::{debug, error};
 
+use crate::codec::http::is_request;
 use crate::driver::{Abandoned, SessionDriver, Step};
 use crate::event::{Batch, Loss, Origin, Reason};
 use crate::explain::Explain;
@@ -61,6 +63,8 @@ pub(super) struct Connection<S: Session> {
     ///
     /// [`Shutdown::Drain`]: crate::protocol::Shutdown::Drain
     is_draining: bool,
+    /// The session knows that the daemon ends within seconds.
+    is_hurried: bool,
 }
 
 /// Why a time limit passed.
@@ -93,6 +97,7 @@ impl<S: Session> Connection<S> {
             turn: opened,
             has_closed: false,
             is_draining: false,
+            is_hurried: false,
         })
     }
 
@@ -125,6 +130,11 @@ impl<S: Session> Connection<S> {
         loop {
             if self.must_stop()
                 && let Some(end) = self.stop_session().await
+            {
+                return end;
+            }
+            if self.must_hurry()
+                && let Some(end) = self.hurry_session().await
             {
                 return end;
             }
@@ -176,8 +186,14 @@ impl<S: Session> Connection<S> {
 
     /// Passes what was received to the session until it needs more. `Some`: the connection is over.
     async fn feed(&mut self) -> Option<End> {
+        // Whether the peer has sent nothing else before, and begins like HTTP.
+        let is_http = self.driver.total_received() == self.input.len() as u64 && is_request(&self.input);
         loop {
             let flow = self.receive().await;
+            if is_http && flow == Flow::Close {
+                let protocol = self.driver.origin().protocol;
+                self.driver.output().reply = http_answer(protocol);
+            }
             if !self.reply().await {
                 return Some(End::Reset);
             }
@@ -286,6 +302,7 @@ impl<S: Session> Connection<S> {
             tokio::select! {
                 biased;
                 () = self.context.stop.cancelled(), if !self.is_draining => return None,
+                () = self.context.hurry.cancelled(), if self.is_draining && !self.is_hurried => return None,
                 () = poll_fn(|cx| driver.poll_wake(cx)) => return self.time_is_up(Due::Session { is_woken: true }).await,
                 _ = stream.readable(), if !is_stuck => return None,
                 () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)), if until.is_some() => {}
@@ -400,6 +417,19 @@ impl<S: Session> Connection<S> {
         None
     }
 
+    /// The daemon ends within seconds, and the session, which converses with its peer, does not know it yet.
+    fn must_hurry(&self) -> bool {
+        self.is_draining && !self.is_hurried && self.context.hurry.is_cancelled()
+    }
+
+    /// Lets the session hurry. `Some`: the connection is over.
+    async fn hurry_session(&mut self) -> Option<End> {
+        self.is_hurried = true;
+        let Step { batch, .. } = self.driver.hurry(self.now());
+        self.hand_over(batch.map(Arc::new)).await;
+        (!self.reply().await).then_some(End::Reset)
+    }
+
     /// Ends our side of the connection and reads what the peer still sends. While the daemon stops, only what is there
     /// already. After the listener has changed, until the peer closes its side, `close_linger` at most; a peer that does
     /// not close may send more than is read, so a loss reports that.
@@ -481,6 +511,14 @@ impl<S: Session> Connection<S> {
     fn now(&self) -> Now {
         self.context.clock.now()
     }
+}
+
+/// The answer to a client of HTTP that no session understands. Many clients show the first line to their user.
+fn http_answer(protocol: &str) -> BytesMut {
+    let why = format!("this port of tributary speaks the protocol {protocol} over TCP, not HTTP");
+    let head = format!("HTTP/1.1 501 {why}\r\nconnection: close\r\ncontent-type: text/plain\r\n");
+    let body = format!("content-length: {}\r\n\r\n{why}\n", why.len() + 1);
+    BytesMut::from((head + &body).as_bytes())
 }
 
 impl<S: Session> Drop for Connection<S> {

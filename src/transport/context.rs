@@ -42,6 +42,10 @@ pub(super) struct ConnectionContext {
     pub(super) tasks: TaskTracker,
     /// Cancelled when the daemon stops.
     pub(super) stop: CancellationToken,
+    /// Cancelled when the daemon, which is stopping, ends within seconds. Of listeners without [`Draining`] it never is.
+    ///
+    /// [`Draining`]: super::tcp::Draining
+    pub(super) hurry: CancellationToken,
     /// Cancelled when a connection that has not made its handshake (PROXY header, TLS) is refused.
     pub(super) stop_handshakes: CancellationToken,
     /// Cancelled when the daemon waits no longer for tasks that have not ended by themselves.

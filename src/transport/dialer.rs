@@ -69,6 +69,7 @@ impl Dialer {
             admitted_with: None,
             capture: None,
             tasks,
+            hurry: CancellationToken::new(),
             stop_handshakes: stop.clone(),
             stop,
             abort,

@@ -82,6 +82,8 @@ pub struct Draining {
     pub connections: TaskTracker,
     /// Cancelled when it accepts none any longer, because another listener has its socket.
     pub is_replaced: CancellationToken,
+    /// Cancelled when the daemon, which is stopping, ends within seconds.
+    pub hurry: CancellationToken,
 }
 
 impl Draining {
@@ -210,6 +212,7 @@ impl Listener {
             capture,
             tasks: tasks.clone(),
             stop: stop.clone(),
+            hurry: draining.as_ref().map(|draining| draining.hurry.clone()).unwrap_or_default(),
             stop_handshakes: if draining.is_some() { abort.clone() } else { stop.clone() },
             abort: abort.clone(),
             last_writes: Arc::default(),
@@ -266,7 +269,9 @@ impl Listener {
             let (slot, unassigned) = match admitted {
                 Ok(admitted) => admitted,
                 Err(reason) => {
-                    debug!(listener = &*name, %peer, reason, "connection refused");
+                    if let Some(suppressed) = admission.refusals.permit() {
+                        warn!(listener = &*name, %peer, reason, suppressed, "a connection is refused");
+                    }
                     context.counters.refused();
                     continue;
                 }
@@ -417,7 +422,9 @@ async fn introduce(
     match admit(admission, context, &memory, lease, peer) {
         Ok(slot) => Some((peer, Some(slot))),
         Err(reason) => {
-            debug!(listener = &*origin.listener, %peer, %proxy, reason, "connection refused");
+            if let Some(suppressed) = admission.refusals.permit() {
+                warn!(listener = &*origin.listener, %peer, %proxy, reason, suppressed, "a connection is refused");
+            }
             context.counters.refused();
             None
         }

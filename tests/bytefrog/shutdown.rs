@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::bytefrog_support::agent::{Agent as Puppet, Connection};
 use crate::bytefrog_support::configuration::CollectorMessage;
 use crate::bytefrog_support::{self, wire};
 use crate::live::{Daemon, Stopped, config, losses, within};
+use crate::log::Log;
 use serde_json::Value;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
@@ -17,10 +17,10 @@ use tributary::simulate::bytefrog::{Options, run_alone};
 use tributary::simulate::{Agent, Amount, Plan, Sent, run};
 
 /// No time limit passes, however busy the machine is.
-const PATIENT: &str = "unresolved_wait = \"5m\"\nreorder_window = \"5m\"\nheartbeat_interval = \"100ms\"";
+pub(super) const PATIENT: &str = "unresolved_wait = \"5m\"\nreorder_window = \"5m\"\nheartbeat_interval = \"100ms\"";
 
 /// A daemon whose grace period is longer than any test: no agent is cut off, however busy the machine is.
-async fn daemon(options: &str) -> Daemon {
+pub(super) async fn daemon(options: &str) -> Daemon {
     let listener = bytefrog_support::listener(options);
     Daemon::start(&format!("limits.shutdown_grace = \"10m\"\n{listener}")).await
 }
@@ -359,35 +359,16 @@ async fn numbers_that_are_missing_before_the_data_break_of_a_stop_are_reported()
     }
 }
 
-/// The lines of the log of this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn a_grace_that_is_too_short_for_an_agent_is_logged_with_what_happens_to_its_program() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber =
-        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).without_time().finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (log, _guard) = Log::of_this_thread();
     let limits = "[limits]\nshutdown_grace = \"1s\"\n";
     let daemon = Daemon::start(&(limits.to_owned() + &listener(free_address(), "data_connections = 2"))).await;
     let (agent, data) = Puppet::trace(&daemon.server, 3).await;
     let peer = agent.control.local;
     let stopped = daemon.stop().await;
     assert_eq!(outcomes(&stopped.events), ["without_shutdown"]);
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let text = log.text();
     let warnings: Vec<_> =
         text.lines().filter(|line| line.contains("WARN") && line.contains("shutdown_grace")).collect();
     assert_eq!(warnings.len(), 1, "{text}");

@@ -297,7 +297,7 @@ fn stop_while_stdout_stalls(grace: &str, second_signal: bool) {
     let began = Instant::now();
     daemon.signal("TERM");
     if second_signal {
-        daemon.until_stderr("a second signal stops immediately");
+        daemon.until_stderr("a second signal ends the daemon within seconds");
         daemon.signal("TERM");
     }
     let ended = daemon.end();
@@ -326,7 +326,7 @@ fn sigterm_does_not_wait_for_a_reload_that_waits_for_a_sink() {
     // The changed sink writes what it has first, for as long as the grace period: it never gets there.
     daemon.signal("HUP");
     daemon.signal("TERM");
-    daemon.until_stderr("stopping; a second signal stops immediately");
+    daemon.until_stderr("stopping; a second signal ends the daemon within seconds");
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);

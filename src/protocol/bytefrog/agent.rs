@@ -75,6 +75,8 @@ pub(super) struct Agent {
     unanswered_suspends: u32,
     /// `stop` was sent to it.
     is_stopped: bool,
+    /// The collector ends within seconds: the agent is stopped as soon as that is harmless, whatever it has to send.
+    is_hurried: bool,
     /// See [`Agent::take_events_left`].
     has_events_left: bool,
     /// No time is left for what its buffers hold.
@@ -108,6 +110,7 @@ impl Agent {
             drain: Drain::No,
             unanswered_suspends: 0,
             is_stopped: false,
+            is_hurried: false,
             has_events_left: false,
             is_abandoned: false,
         }

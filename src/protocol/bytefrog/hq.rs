@@ -13,6 +13,7 @@ use crate::codec::mix::mix;
 use crate::memory::MemoryBudget;
 use crate::protocol::Now;
 
+use super::agent_log::AgentLog;
 use super::command::{Command, Mode, Refusal};
 use super::options::{Options, Start};
 use super::run::{Run, RunStart, UNTRACED_ID, lock};
@@ -32,6 +33,7 @@ struct State {
     offline: Option<Offline>,
     /// The collector stops: new agents are configured to trace nothing.
     is_stopping: AtomicBool,
+    log: Arc<AgentLog>,
     /// Locked before a run, never after it. Shared with the listener that takes over the socket.
     runs: Arc<Mutex<RunTable>>,
 }
@@ -109,7 +111,8 @@ impl Hq {
 
     fn with(options: Options, emit_definitions: bool, memory: Arc<MemoryBudget>, offline: Option<Offline>) -> Self {
         let (options, runs) = (Arc::new(options), Arc::new(Mutex::new(RunTable::new())));
-        Hq(Arc::new(State { options, emit_definitions, memory, offline, is_stopping: AtomicBool::new(false), runs }))
+        let (is_stopping, log) = (AtomicBool::new(false), Arc::new(AgentLog::new()));
+        Hq(Arc::new(State { options, emit_definitions, memory, offline, is_stopping, log, runs }))
     }
 
     /// The same for a listener that takes over the socket of another: the agents of `former` open their data connections
@@ -124,6 +127,7 @@ impl Hq {
             memory,
             offline: *offline,
             is_stopping: AtomicBool::new(false),
+            log: former.0.log.clone(),
             runs,
         }))
     }
@@ -197,7 +201,8 @@ impl Hq {
         // Run ids are reused, so on a live listener the time is part of the key; decoding a capture again gives the
         // same spans.
         let key = mix(mix(assignment.serial << 8 | u64::from(id)) ^ if is_live { now.unix.0 } else { 0 });
-        let start = RunStart { id, serial: assignment.serial, version, project, address, now, key, is_live };
+        let log = is_live.then(|| self.0.log.clone());
+        let start = RunStart { id, serial: assignment.serial, version, project, address, now, key, is_live, log };
         let memory = address.map_or_else(|| memory.clone(), |address| memory.of_address(address)).lease();
         let run = Arc::new(Mutex::new(Run::new(start, options.clone(), memory)));
         runs.insert(&run, address, assignment);

@@ -4,6 +4,7 @@
 //! program, and a *rule* is what a collector must do.
 
 mod agent;
+mod agent_log;
 mod breaks;
 mod calls;
 mod clock;

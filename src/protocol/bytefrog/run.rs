@@ -19,6 +19,7 @@ use crate::memory::MemoryLease;
 use crate::protocol::{Now, Output};
 
 use super::agent::Agent;
+use super::agent_log::AgentLog;
 use super::breaks::Breaks;
 use super::calls::OpenCalls;
 use super::clock::AgentClock;
@@ -62,6 +63,8 @@ pub(super) struct Run {
     pub dictionary: Dictionary,
     options: Arc<Options>,
     opened: Duration,
+    /// `None`: a capture.
+    log: Option<Arc<AgentLog>>,
     clock: AgentClock,
     sources: Vec<Arc<Origin>>,
     /// Connections that have not ended.
@@ -150,12 +153,14 @@ pub(super) struct RunStart {
     pub key: u64,
     /// Whether arrival times are those of the agent's messages; not so when a capture is decoded.
     pub is_live: bool,
+    /// Where its start and its end are logged; `None`: nowhere.
+    pub log: Option<Arc<AgentLog>>,
 }
 
 impl Run {
     /// A run whose agent has just sent its hello.
     pub(super) fn new(start: RunStart, options: Arc<Options>, memory: MemoryLease) -> Self {
-        let RunStart { id, serial, version, project, address, now, key, is_live } = start;
+        let RunStart { id, serial, version, project, address, now, key, is_live, log } = start;
         let mut attributes = vec![
             (names::BYTEFROG_RUN_ID.as_str().to_owned(), ResourceValue::U64(id.into())),
             (names::BYTEFROG_PROTOCOL_VERSION.as_str().to_owned(), ResourceValue::U64(version.number().into())),
@@ -175,6 +180,7 @@ impl Run {
             waker: None,
             dictionary: Dictionary::new(options.dictionary),
             opened: now.elapsed,
+            log,
             clock: AgentClock::new(is_live),
             sources: Vec::new(),
             members: 0,
@@ -294,6 +300,18 @@ impl Run {
     pub(super) fn join(&mut self, origin: Arc<Origin>) -> u16 {
         self.sources.push(origin);
         u16::try_from(self.sources.len() - 1).unwrap_or(u16::MAX)
+    }
+
+    /// The name of the listener that has received its hello.
+    pub(super) fn listener(&self) -> &str {
+        self.sources.first().map_or("", |origin| &*origin.listener)
+    }
+
+    /// Its agent has sent its hello.
+    pub(super) fn log_connected(&self) {
+        if let Some(log) = &self.log {
+            log.connected(self);
+        }
     }
 
     /// A connection has ended. `true`: it was the last.

@@ -6,7 +6,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use tracing::{info, warn};
 
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::event::{Reason, Severity, semconv as names};
@@ -14,6 +13,7 @@ use crate::explain::Explain;
 use crate::protocol::fault::Fault;
 use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
+use super::agent_log;
 use super::explain::Explainer;
 use super::hq::{Hq, Rejection};
 use super::messages;
@@ -48,6 +48,8 @@ pub struct BytefrogSession {
     waits_for_writer: u32,
     /// The collector stops.
     is_stopping: bool,
+    /// It ends within seconds.
+    is_hurried: bool,
 }
 
 #[derive(Debug)]
@@ -108,6 +110,7 @@ impl BytefrogSession {
             charges: Charges::default(),
             waits_for_writer: 0,
             is_stopping: false,
+            is_hurried: false,
         }
     }
 }
@@ -256,14 +259,7 @@ impl Session for BytefrogSession {
                 let mut run = lock(&member.run);
                 run.handed_over(member.source);
                 if !run.agent.has_shut_down() {
-                    let listener = &out.batch.origin().listener;
-                    let agent = self.address.map(tracing::field::display);
-                    info!(
-                        listener = &**listener,
-                        agent,
-                        run = run.id,
-                        "a traced Java program is stopped; waiting until its agent has sent its events"
-                    );
+                    agent_log::stopping(&run);
                 }
                 run.drain(now.elapsed, &mut out.reply);
             }
@@ -281,6 +277,16 @@ impl Session for BytefrogSession {
             State::Failed(..) | State::Leaving(_) | State::Finished => return Shutdown::Close,
         }
         Shutdown::Drain
+    }
+
+    fn hurry(&mut self, now: Now, out: &mut Output) {
+        self.is_hurried = true;
+        if let State::Control(member) = &self.state {
+            let mut run = lock(&member.run);
+            run.handed_over(member.source);
+            run.agent.hurry();
+            member.service_control(&mut run, self.offset, now, out);
+        }
     }
 
     fn explainer(&self) -> Box<dyn Explain> {
@@ -310,7 +316,11 @@ impl BytefrogSession {
                 let reply = &mut out.reply;
                 let opened = self.hq.open(version, project, self.address, &listener, now, reply);
                 if self.is_stopping {
-                    lock(&opened.run).drain(now.elapsed, &mut out.reply);
+                    let mut run = lock(&opened.run);
+                    run.drain(now.elapsed, &mut out.reply);
+                    if self.is_hurried {
+                        run.agent.hurry();
+                    }
                 }
                 self.join(opened.run, true, self.offset, size as u64, now, out);
                 if let Some(why) = opened.untraced {
@@ -346,6 +356,7 @@ impl BytefrogSession {
         open.set_now(now);
         if is_control {
             normalize::connected(out, MessagePosition { offset, length: size, now });
+            open.log_connected();
         } else {
             open.data_arrived(now);
             out.reply.put_u8(wire::DATA_HELLO_REPLY);
@@ -473,7 +484,7 @@ impl BytefrogSession {
             run.set_origin(member.source, out);
             // The transport gives up connections that have not drained in time.
             if is_open && end == End::Stopped && run.agent.abandon() {
-                self.warn_of_abandoned(&run, out);
+                agent_log::abandoned(&run);
             }
         }
         if let Some(mut fault) = fault {
@@ -495,20 +506,6 @@ impl BytefrogSession {
     }
 }
 
-impl BytefrogSession {
-    fn warn_of_abandoned(&self, run: &Run, out: &Output) {
-        warn!(
-            listener = &*out.batch.origin().listener,
-            agent = self.address.map(tracing::field::display),
-            run = run.id,
-            version = run.version.number(),
-            mode = run.agent.mode().as_str(),
-            "the grace period is over before a traced Java program has sent its events: these are lost, its threads can \
-             block at their next traced call, and the program may not exit; limits.shutdown_grace gives it more time"
-        );
-    }
-}
-
 impl Membership {
     /// Writes what is due on a control connection: commands of operators, commands that waited, changes of health.
     fn service_control(&self, run: &mut Run, offset: u64, now: Now, out: &mut Output) {
@@ -516,13 +513,7 @@ impl Membership {
         out.reply.put_slice(run.agent.take_pending(now.elapsed).as_slice());
         out.reply.put_slice(&run.agent.poll_drain(now.elapsed));
         if run.agent.take_events_left() {
-            warn!(
-                listener = &*out.batch.origin().listener,
-                agent = run.address.map(tracing::field::display),
-                run = run.id,
-                "a traced Java program was stopped before its agent had sent all its events: these are lost, and the program \
-                 continues; stop_wait gives it more time"
-            );
+            agent_log::events_left(run);
         }
         if run.agent.check_health(now.elapsed) {
             let position = MessagePosition { offset, length: 0, now };

@@ -96,6 +96,11 @@ impl Binary {
         })
     }
 
+    /// Waits for so many occurrences of this text on stderr.
+    pub fn until_stderr_has(&self, count: usize, what: &str) {
+        until(what, || (self.stderr.text().matches(what).count() >= count).then_some(()));
+    }
+
     /// Waits until stdout has this text. The process must have been started with [`Binary::start`].
     pub fn until_stdout(&self, what: &str) {
         until(what, || self.stdout.as_ref()?.text().contains(what).then_some(()));

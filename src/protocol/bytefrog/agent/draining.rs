@@ -42,6 +42,16 @@ impl Agent {
         self.poll_drain(elapsed)
     }
 
+    /// The collector ends within seconds: [`Agent::poll_drain`] waits for no event of the agent any longer. An agent that has
+    /// not settled is still waited for, because it would ignore what it gets.
+    pub(in super::super) fn hurry(&mut self) {
+        self.is_hurried = true;
+    }
+
+    pub(in super::super) fn is_hurried(&self) -> bool {
+        self.is_hurried
+    }
+
     /// From now on [`Agent::poll_drain`] gives the messages that stop the agent.
     pub(super) fn begin_drain(&mut self) {
         self.drain = Drain::Settling;
@@ -57,6 +67,12 @@ impl Agent {
         // Commands that were sent have an effect before these.
         let mode = self.unconfirmed.map_or(self.mode, |unconfirmed| unconfirmed.command.target_mode());
         let commands: &[Command] = match self.drain {
+            Drain::Settling if self.is_settled && !self.is_untraced && self.is_hurried => {
+                // `stop` does not continue the threads that a pause blocks.
+                let unpause = (mode == Mode::Paused).then(|| self.send(Command::Unpause, elapsed));
+                self.has_events_left = self.may_report_errors();
+                return unpause.into_iter().chain(self.stop(elapsed)).collect();
+            }
             Drain::Settling if self.is_settled && !self.is_untraced => {
                 self.drain = Drain::Suspended { until: elapsed + self.stop_wait, quiet: 0, has_gaps: false };
                 match mode {
@@ -71,9 +87,10 @@ impl Agent {
             }
             Drain::Suspended { until, quiet, has_gaps } => {
                 let required = if has_gaps { QUIET_HEARTBEATS_WITH_GAPS } else { QUIET_HEARTBEATS };
+                let is_late = elapsed >= until || self.is_hurried;
                 // An agent that has only been stopped still sends them.
-                self.has_events_left = quiet < required && elapsed >= until && self.may_report_errors();
-                if quiet >= required || elapsed >= until {
+                self.has_events_left = quiet < required && is_late && self.may_report_errors();
+                if quiet >= required || is_late {
                     return self.stop(elapsed);
                 }
                 &[]
@@ -198,6 +215,32 @@ mod tests {
             assert_eq!(agent.poll_drain(SECOND)[0], 3);
             assert!(!agent.take_events_left());
         }
+    }
+
+    #[test]
+    fn an_agent_is_stopped_at_once_when_the_collector_hurries_and_it_has_settled() {
+        for (mode, before, then) in
+            [(Mode::Tracing, &[6][..], &[3, 4][..]), (Mode::Suspended, &[], &[3, 4]), (Mode::ShuttingDown, &[], &[])]
+        {
+            let mut agent = settled(mode);
+            assert_eq!(agent.drain(SECOND), before, "{mode:?}");
+            agent.hurry();
+            assert_eq!(agent.poll_drain(SECOND), then, "{mode:?}");
+            assert_eq!(agent.take_events_left(), !then.is_empty(), "{mode:?}");
+            assert_eq!(agent.poll_drain(99 * SECOND), b"", "{mode:?}");
+        }
+        let mut first = Agent { version: Version::new(1).unwrap(), ..settled(Mode::Tracing) };
+        assert_eq!(first.drain(SECOND), [6]);
+        first.hurry();
+        assert_eq!(first.poll_drain(SECOND), [3]);
+        // The pause that blocks threads of the program ends.
+        let mut starting = new(1);
+        starting.heartbeat(Mode::Paused, SECOND);
+        assert_eq!(starting.drain(SECOND), [2]);
+        starting.hurry();
+        assert_eq!(starting.poll_drain(SECOND), b"");
+        assert!(starting.data_hello() && starting.settle());
+        assert_eq!(starting.poll_drain(SECOND), [5, 3, 4]);
     }
 
     #[test]

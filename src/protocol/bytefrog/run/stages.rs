@@ -376,6 +376,9 @@ impl Run {
             duration: now.elapsed.saturating_sub(self.opened),
             outcome: self.agent.outcome(self.gaps > 0, self.events_with_control.is_some_and(|with| with < self.events)),
         };
+        if let Some(log) = &self.log {
+            log.ended(self, &end);
+        }
         normalize::run_ended(out, end, now);
     }
 }
