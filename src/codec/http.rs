@@ -1,5 +1,14 @@
 //! The head of an HTTP request, as the exchanges read it and as the explanations of captures show it.
 
+/// The methods with which a request of HTTP begins, each with a space behind it; `PRI` begins HTTP/2.
+const METHODS: [&str; 10] =
+    ["GET ", "POST ", "PUT ", "HEAD ", "OPTIONS ", "DELETE ", "PATCH ", "CONNECT ", "TRACE ", "PRI "];
+
+/// Whether these first bytes of a connection begin a request of HTTP.
+pub fn is_request(first: &[u8]) -> bool {
+    METHODS.iter().any(|method| first.starts_with(method.as_bytes()))
+}
+
 /// The head of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Head {

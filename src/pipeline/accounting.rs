@@ -18,6 +18,7 @@ use crate::sink::file::FileTotals;
 use crate::sink::{AckLevel, RemoteState};
 
 use super::agent_registry::{Agent, AgentRegistry};
+use super::loss_log::LossLog;
 pub use super::sink_counters::SinkCounters;
 pub use super::stream_counters::{StreamCounters, StreamTotals};
 
@@ -44,6 +45,8 @@ pub struct ListenerCounters {
     store: Mutex<Arc<StoreStatus>>,
     agent_registry: AgentRegistry,
     stream: StreamCounters,
+    /// `None`: losses are not logged.
+    loss_log: Option<LossLog>,
 }
 
 /// Why a listener cannot use what it shares with other daemons.
@@ -72,6 +75,15 @@ impl StoreStatus {
 impl ListenerCounters {
     /// Counters that are all 0.
     pub fn new(name: Arc<str>, protocol: Protocol) -> Arc<Self> {
+        ListenerCounters::with(name, protocol, None)
+    }
+
+    /// The same for a listener that serves: losses that its peers cause are logged, too.
+    fn logged(name: Arc<str>, protocol: Protocol) -> Arc<Self> {
+        ListenerCounters::with(name, protocol, Some(LossLog::default()))
+    }
+
+    fn with(name: Arc<str>, protocol: Protocol, loss_log: Option<LossLog>) -> Arc<Self> {
         Arc::new(ListenerCounters {
             name,
             protocol,
@@ -92,6 +104,7 @@ impl ListenerCounters {
             store: Mutex::default(),
             agent_registry: AgentRegistry::default(),
             stream: StreamCounters::default(),
+            loss_log,
         })
     }
 
@@ -166,6 +179,9 @@ impl ListenerCounters {
                 if let DataView::Loss(loss) = event.data() {
                     self.losses[loss.reason.index()].fetch_add(1, Relaxed);
                     self.events_lost[loss.reason.index()].fetch_add(loss.events.unwrap_or(0), Relaxed);
+                    if let Some(log) = &self.loss_log {
+                        log.log(event.origin(), loss.reason, loss.bytes, loss.detail.text());
+                    }
                 }
             }
         }
@@ -256,7 +272,7 @@ impl Accounting {
     pub fn listener(&self, name: &str, protocol: Protocol) -> Arc<ListenerCounters> {
         let is_it = |counters: &&Arc<ListenerCounters>| &*counters.name == name && counters.protocol == protocol;
         let known = self.counters().listeners.iter().find(is_it).cloned();
-        known.unwrap_or_else(|| ListenerCounters::new(name.into(), protocol))
+        known.unwrap_or_else(|| ListenerCounters::logged(name.into(), protocol))
     }
 
     /// Adds the counters of a listener that serves, unless they are there already.

@@ -8,6 +8,7 @@ pub mod accounting;
 mod agent_registry;
 mod delivery;
 mod in_flight;
+mod loss_log;
 pub mod options;
 mod overflow;
 mod pending_losses;

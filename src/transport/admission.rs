@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
 
+use crate::log_throttle::LogThrottle;
 use crate::memory::{Allowance, address_group};
 
 use super::clock::Clock;
@@ -23,6 +24,8 @@ pub(super) struct Admission {
     per_address: Option<usize>,
     clock: Clock,
     addresses: Mutex<Addresses>,
+    /// For the log line that a connection is refused.
+    pub(super) refusals: LogThrottle,
 }
 
 /// The addresses with connections, and those whose allowance is not full yet.
@@ -49,6 +52,7 @@ impl Admission {
             per_address: options.max_connections_per_address,
             clock,
             addresses: Mutex::default(),
+            refusals: LogThrottle::new(),
         }
     }
 

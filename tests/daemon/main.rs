@@ -55,3 +55,4 @@ mod threads;
 mod tls;
 mod tls_reload;
 mod transport;
+mod wrong_client;
