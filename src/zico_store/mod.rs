@@ -30,7 +30,7 @@ use crate::blocking;
 use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
 use crate::protocol::zico::agents::{
-    Agent, Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Requester,
+    Agent, Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Requester, UNKNOWN_AGENT,
 };
 
 use error::explain;
@@ -92,7 +92,11 @@ impl Agents for Store {
 
     fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, Refusal> {
         let shared = &*self.shared;
-        let opened = blocking::run(|| shared.open_session(asked, millis(now)))?;
+        let opened = blocking::run(|| shared.open_session(asked, millis(now)));
+        if opened.as_ref().err() == Some(&UNKNOWN_AGENT) {
+            shared.log_refused(asked);
+        }
+        let opened = opened?;
         shared.marks.use_session(&opened.session, None, millis(now));
         Ok(opened)
     }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use ring::error::Unspecified;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use serde_json::{Map, Number, Value};
-use tracing::warn;
+use tracing::{info, warn};
 
+use super::bucket::is_uuid;
 use super::keys;
 use super::network::network;
 use super::shared::{FileError, Shared};
 use crate::event::ResourceValue;
-use crate::protocol::zico::agents::{Agent, Opened, Opening, Refusal, Registered, Registration};
+use crate::protocol::zico::agents::{Agent, Opened, Opening, Refusal, Registered, Registration, UNKNOWN_AGENT};
 
 /// The share of the table that is reserved for networks with few agents: one in this many.
 const RESERVE: usize = 10;
@@ -286,8 +287,12 @@ impl Shared {
     }
 
     fn opening(&self, transaction: &Transaction<'_>, asked: &Opening, now: i64) -> Result<Opened, Failure> {
-        let denied = || Failure::Refused(Refusal::Denied("the agent is unknown, or the key is not one of its keys"));
-        let agent = find(transaction, &asked.agent)?.ok_or_else(denied)?;
+        let denied = || Failure::Refused(UNKNOWN_AGENT);
+        let agent = match find(transaction, &asked.agent)? {
+            Some(agent) => agent,
+            None if self.admitted.is_none() => self.adopt(transaction, asked, now)?.ok_or_else(denied)?,
+            None => return Err(denied()),
+        };
         let key = key_of(transaction, agent.id as i64, &asked.authkey)?.ok_or_else(denied)?;
         let live = transaction
             .prepare_cached("SELECT nonce, used FROM sessions WHERE key = ?")?
@@ -309,6 +314,38 @@ impl Shared {
         transaction.execute("UPDATE keys SET used = max(used, ?2) WHERE id = ?1", [key, now])?;
         transaction.execute("UPDATE agents SET seen = max(seen, ?2) WHERE id = ?1", [agent.id as i64, now])?;
         Ok(Opened { session, agent, is_new: true })
+    }
+
+    /// Registers an agent that another daemon, or an earlier process of this one, has registered: with the UUID and the key of
+    /// its request. `None`: what it calls itself is no UUID.
+    fn adopt(&self, transaction: &Transaction<'_>, asked: &Opening, now: i64) -> Result<Option<Agent>, Failure> {
+        let uuid = asked.agent.to_ascii_lowercase();
+        if !is_uuid(&uuid) {
+            return Ok(None);
+        }
+        let newcomer = Newcomer::of(transaction, network(&asked.address))?;
+        self.make_space(transaction, &newcomer, now)?;
+        // Its registration key, name, app and environment are not in the request; what stands for the key makes it unique.
+        let (key, unique) = (keys::hash(&asked.authkey), keys::hash(&format!("{uuid} {}", asked.authkey)));
+        transaction.execute(
+            "INSERT INTO agents (uuid, name, app, env, attrs, rkey, address, registered, seen, network)
+             VALUES (?1, '', '', '', '{}', ?2, ?3, ?4, ?4, ?5)",
+            params![uuid, unique, asked.address, now, newcomer.network],
+        )?;
+        let id = transaction.last_insert_rowid();
+        transaction
+            .execute("INSERT INTO keys (agent, hash, issued, used) VALUES (?1, ?2, ?3, ?3)", params![id, key, now])?;
+        if let Some(suppressed) = self.single.permit() {
+            info!(
+                listener = self.listener,
+                agent = uuid,
+                address = asked.address,
+                suppressed,
+                "an agent that is not registered here asks for a session: it is registered with the id and the key that it has, \
+                 because there is no keys_file; its name is unknown"
+            );
+        }
+        Ok(find(transaction, &uuid)?)
     }
 
     /// The agent of a live session.

@@ -22,6 +22,8 @@ use tributary::zico_store::StoreOptions;
 
 const REFERENCE: &str = include_str!("../../config/tributary.toml");
 const MINIMAL: &str = include_str!("../../config/minimal.toml");
+const DEBIAN: &str = include_str!("../../config/debian/tributary.toml");
+const IMAGE: &str = include_str!("../../config/oci/tributary.toml");
 
 fn read(text: &str) -> Loaded {
     Config::parse("t.toml", text).unwrap_or_else(|errors| panic!("{errors}"))
@@ -63,13 +65,26 @@ fn files_and_spooled_otlp_fit_into_the_memory_that_is_computed() {
 
 #[test]
 fn the_built_in_listeners_are_on_loopback_and_connect_to_nothing() {
-    for config in [Config::builtin(), read(MINIMAL).config] {
+    for config in [Config::builtin(), read(MINIMAL).config, read(DEBIAN).config] {
         let mut protocols: Vec<_> = config.listeners.iter().map(|listener| listener.protocol.protocol()).collect();
         protocols.sort_by_key(|protocol| protocol.as_str());
         assert_eq!(protocols, [Protocol::Bytefrog, Protocol::Datadog, Protocol::Endless, Protocol::Zico]);
         assert!(
             config.listeners.iter().all(|listener| listener.listen.is_some_and(|listen| listen.ip().is_loopback()))
         );
+    }
+}
+
+/// Otherwise agents up to 1.90.6 are unknown after each restart.
+#[test]
+fn the_package_and_the_image_keep_registered_agents() {
+    for text in [DEBIAN, IMAGE] {
+        let listeners = read(text).config.listeners;
+        let stores = listeners.iter().filter_map(|listener| match &listener.protocol {
+            ProtocolOptions::Zico(_, store, _) => Some(store.state_dir.clone()),
+            _ => None,
+        });
+        assert_eq!(stores.collect::<Vec<_>>(), [Some("agents".into())]);
     }
 }
 

@@ -153,7 +153,7 @@ fn agents_stay_known_and_sessions_end_early_at_worst() {
     let asked = Registration { rkey: "key".into(), name: "host".into(), ..Default::default() };
     let (now, later, before) = (UnixNanos(LEAP_DAY), UnixNanos(LEAP_DAY + YEAR), UnixNanos(LEAP_DAY - YEAR));
     let registered = store.register(&asked, "192.0.2.1", now).unwrap();
-    let opening = Opening { agent: registered.agent.uuid.clone(), authkey: registered.authkey.clone() };
+    let opening = Opening::new(&registered.agent.uuid, &registered.authkey);
     let first = store.open(&opening, now).unwrap();
     // Back: nothing is over.
     assert!(store.session(&first.session, None, before).is_ok());

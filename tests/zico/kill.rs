@@ -200,9 +200,59 @@ fn operators_list_and_remove_agents_while_the_daemon_runs() {
     assert_eq!(listed.len(), 1);
     assert_eq!((&listed[0]["uuid"], &listed[0]["sessions"]), (&json!(key.0), &json!(1)));
     assert_eq!(agents(&["forget", "host"]).code, Some(0));
-    let (status, _) = client.post("/agent/session", &json!({"uuid": key.0, "authkey": key.1})).unwrap();
-    assert_eq!(status, 401);
+    let (status, answer) = client.post("/agent/session", &json!({"uuid": key.0, "authkey": "another"})).unwrap();
+    assert_eq!(status, 200, "without keys_file an unknown agent is registered with what it has: {answer}");
+    let (status, answer) = client.post("/agent/session", &json!({"uuid": key.0, "authkey": key.1})).unwrap();
+    assert_eq!(status, 401, "{answer}");
     assert_ne!(client.register("host").unwrap().0, key.0);
+}
+
+/// Agents up to 1.90.6 keep the id and the key of their registration in a file, and never register again.
+#[test]
+fn after_a_restart_without_state_dir_an_agent_gets_a_session_under_its_id_unless_there_is_a_keys_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("tributary.toml");
+    let keys = dir.path().join("zorka.keys");
+    std::fs::write(&keys, "the-key\n").unwrap();
+    let start = |more: &str| {
+        let toml =
+            "[listeners.zorka]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n".to_owned();
+        std::fs::write(&config, toml + more + "[sinks.none]\ntype = \"discard\"\n").unwrap();
+        Binary::start(tributary(&["run", "--config", config.to_str().unwrap()]))
+    };
+    let first = start("");
+    let key = Client::connect(first.address("zorka")).unwrap().register("host").unwrap();
+    first.signal("TERM");
+    assert_eq!(first.end().code, Some(0));
+    let asked = json!({"uuid": key.0, "authkey": key.1});
+
+    let second = start("");
+    let mut client = Client::connect(second.address("zorka")).unwrap();
+    for _ in 0..2 {
+        let (status, answer) = client.post("/agent/session", &asked).unwrap();
+        assert_eq!(status, 200, "{answer}");
+    }
+    second.signal("TERM");
+    let log = second.end().stderr;
+    let lines: Vec<_> = log.lines().filter(|line| line.contains(&format!("agent=\"{}\"", key.0))).collect();
+    assert!(lines.len() == 1 && lines[0].contains("registered with the id and the key that it has"), "{log}");
+
+    let third = start(&format!("keys_file = \"{}\"\n", keys.display()));
+    let mut client = Client::connect(third.address("zorka")).unwrap();
+    for _ in 0..3 {
+        let (status, answer) = client.post("/agent/session", &asked).unwrap();
+        assert_eq!(status, 401, "{answer}");
+        let reason = answer["reason"].as_str().unwrap();
+        assert!(
+            reason.contains("delete the lines tracer.net.agent.id and tracer.net.sessn.key in its zorka.properties"),
+            "{reason}"
+        );
+    }
+    third.signal("TERM");
+    let log = third.end().stderr;
+    let lines: Vec<_> = log.lines().filter(|line| line.contains(&format!("agent=\"{}\"", key.0))).collect();
+    assert!(lines.len() == 1 && lines[0].contains("WARN") && lines[0].contains("tracer.net.sessn.key"), "{log}");
+    assert!(log.contains("reason=\"unauthorized\""), "{log}");
 }
 
 #[test]
@@ -214,7 +264,7 @@ fn a_listener_without_state_dir_says_at_the_start_what_that_costs() {
     std::fs::write(&config, toml).unwrap();
     let daemon = Binary::start(tributary(&["run", "--config", config.to_str().unwrap()]));
     let line = daemon.until_stderr("registered agents are kept in memory");
-    assert!(line.contains("refused with 401 until their JVMs restart; set state_dir"), "{line}");
+    assert!(line.contains("with keys_file they are refused for good; set state_dir"), "{line}");
     assert!(line.contains("zorka"), "{line}");
     let kept = start(dir.path(), "");
     kept.address("zorka");

@@ -24,10 +24,11 @@ pub trait Agents: Send + Sync + 'static {
     /// [`Refusal`].
     fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, Refusal>;
 
-    /// Opens a session for a key, or returns the key's live session.
+    /// Opens a session for a key, or returns the key's live session. Where every registration key is accepted, an unknown agent
+    /// is registered with the UUID and the key of the request.
     ///
     /// # Errors
-    /// [`Refusal`]; [`Refusal::Denied`] both for an unknown agent and for a wrong key, so that neither can be guessed.
+    /// [`Refusal`]; [`UNKNOWN_AGENT`] both for an unknown agent and for a wrong key, so that neither can be guessed.
     fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, Refusal>;
 
     /// The agent of a live session; marks the session as used at `now`. `agent` is the UUID or number in the request; if
@@ -90,7 +91,23 @@ pub struct Opening {
     pub agent: String,
     /// The agent's key.
     pub authkey: String,
+    /// The address that it is sent from, without a port.
+    pub address: String,
 }
+
+impl Opening {
+    /// A request for a session with this agent's key, from an unknown address.
+    pub fn new(agent: &str, authkey: &str) -> Self {
+        Opening { agent: agent.to_owned(), authkey: authkey.to_owned(), address: String::new() }
+    }
+}
+
+/// The refusal of an opening. Agents up to 1.90.6 write the id and the key of their registration into their properties, and never
+/// register again while these are there.
+pub const UNKNOWN_AGENT: Refusal = Refusal::Denied(
+    "the agent is unknown here, or the key is not one of its keys; to let it register again, delete the lines tracer.net.agent.id \
+     and tracer.net.sessn.key in its zorka.properties and restart its JVM",
+);
 
 /// The result of a registration. Its `Debug` shows no key.
 #[derive(Clone, PartialEq)]

@@ -78,7 +78,7 @@ pub fn opening(body: &[u8], content_type: Option<&str>) -> Result<Opening, FormF
     }
     let agent = text(&mut map, "uuid")?.or(text(&mut map, "id")?);
     let agent = agent.ok_or_else(|| FormFault::new(0, "`uuid` is missing, and `id` is too"))?;
-    Ok(Opening { agent, authkey: required(&mut map, "authkey")? })
+    Ok(Opening::new(&agent, &required(&mut map, "authkey")?))
 }
 
 /// The body of `/submit/agent`.
@@ -311,10 +311,7 @@ mod tests {
         assert_eq!(agent(r#"{"authkey":"k","uuid":"u"}"#).unwrap(), "u");
         assert_eq!(agent(r#"{"authkey":"k","uuid":null,"id":"7"}"#).unwrap(), "7");
         assert_eq!(agent(r#"{"authkey":"k","id":7}"#).unwrap(), "7");
-        assert_eq!(
-            opening(b"{:authkey \"k\" :id 7}", EDN).unwrap(),
-            Opening { agent: "7".into(), authkey: "k".into() }
-        );
+        assert_eq!(opening(b"{:authkey \"k\" :id 7}", EDN).unwrap(), Opening::new("7", "k"));
         for body in [
             "{}",
             r#"{"authkey":"k"}"#,

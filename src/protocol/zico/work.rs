@@ -11,7 +11,7 @@ use crate::event::{ContentId, Header, Kind, Loss, Origin, Position, Reason, Reso
 use crate::memory::MemoryLease;
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
-use super::agents::{Agent, Counters, Opened, Refusal, Registered, Requester};
+use super::agents::{Agent, Counters, Opened, Opening, Refusal, Registered, Requester};
 use super::body::{BodyState, TraceFault};
 use super::definitions::{self, Definitions};
 use super::delivered::Changes;
@@ -226,6 +226,7 @@ impl ZicoWork {
             Ok(asked) => asked,
             Err(fault) => return self.refuse(&Refusal::Invalid(fault.to_string()), out),
         };
+        let asked = Opening { address: without_port(&self.peer).to_owned(), ..asked };
         match self.shared.agents.open(asked, now.unix) {
             Reply::Now(opened) => self.opened(opened, now, out),
             later => self.stage = Stage::Opening(later),

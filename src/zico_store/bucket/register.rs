@@ -11,7 +11,7 @@ use super::record::{AgentRecord, KeyRecord, SessionRecord, agent_key, identity, 
 use super::{AWAY, Inner};
 use crate::blocking;
 use crate::event::hex;
-use crate::protocol::zico::agents::{Opened, Opening, Refusal, Registered, Registration};
+use crate::protocol::zico::agents::{Opened, Opening, Refusal, Registered, Registration, UNKNOWN_AGENT};
 
 /// How often an entry is read again that another daemon has changed meanwhile.
 const MAX_ATTEMPTS: usize = 16;
@@ -123,7 +123,7 @@ impl Inner {
 
     /// Opens a session for a key, or returns the one that is live here.
     pub(super) async fn open(&self, asked: &Opening, now: i64) -> Result<Opened, Refusal> {
-        let denied = || Refusal::Denied("the agent is unknown, or the key is not one of its keys");
+        let denied = || UNKNOWN_AGENT;
         let uuid = asked.agent.to_ascii_lowercase();
         if !is_uuid(&uuid) {
             return Err(denied());

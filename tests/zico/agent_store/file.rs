@@ -103,7 +103,7 @@ fn a_file_of_the_first_schema_is_converted_and_its_session_ids_are_erased() {
 
     let store = open(&in_dir(dir.path()));
     let uuid = "11111111-1111-4111-8111-111111111111";
-    let opened = store.open(&Opening { agent: uuid.into(), authkey: authkey.into() }, at(0)).unwrap();
+    let opened = store.open(&Opening::new(uuid, authkey), at(0)).unwrap();
     assert!(opened.is_new && opened.agent.name == "used");
     drop(store);
     let known = list(&file, Duration::from_secs(60), at(0)).unwrap();

@@ -44,7 +44,7 @@ fn register(store: &Store, name: &str, now: UnixNanos) -> Registered {
 }
 
 fn session(store: &Store, registered: &Registered, now: UnixNanos) -> Result<Opened, Refusal> {
-    let asked = Opening { agent: registered.agent.uuid.clone(), authkey: registered.authkey.clone() };
+    let asked = Opening::new(&registered.agent.uuid, &registered.authkey);
     store.open(&asked, now)
 }
 
@@ -99,17 +99,20 @@ fn rename_away(store: &Store, registered: &Registered) {
 
 #[test]
 fn a_session_belongs_to_a_key_of_its_agent_only() {
-    let store = open(&StoreOptions::default());
+    let dir = tempfile::tempdir().unwrap();
+    let keys_file = dir.path().join("keys");
+    fs::write(&keys_file, "the-registration-key\n").unwrap();
+    let store = open(&StoreOptions { keys_file: Some(keys_file), ..StoreOptions::default() });
     let (mine, other) = (register(&store, "host", at(0)), register(&store, "other", at(0)));
     let denied = |agent: &str, authkey: &str| {
-        let asked = Opening { agent: agent.to_owned(), authkey: authkey.to_owned() };
+        let asked = Opening::new(agent, authkey);
         matches!(store.open(&asked, at(1)), Err(Refusal::Denied(_)))
     };
     assert!(denied(&mine.agent.uuid, &other.authkey));
     assert!(denied(&mine.agent.uuid, ""));
     assert!(denied("00000000-0000-4000-8000-000000000000", &mine.authkey));
     assert!(denied("9", &mine.authkey) && denied("", &mine.authkey) && denied("-1", &mine.authkey));
-    let by_number = Opening { agent: mine.agent.id.to_string(), authkey: mine.authkey.clone() };
+    let by_number = Opening::new(&mine.agent.id.to_string(), &mine.authkey);
     let opened = store.open(&by_number, at(1)).unwrap();
     assert_eq!(opened.agent, mine.agent);
     let found = |agent: Option<&str>| store.session(&opened.session, agent, at(2));
@@ -118,6 +121,24 @@ fn a_session_belongs_to_a_key_of_its_agent_only() {
     assert_eq!(found(Some("1")).unwrap(), mine.agent);
     assert!(matches!(found(Some(&other.agent.uuid)), Err(Refusal::Denied(_))));
     assert!(matches!(store.session("", None, at(2)), Err(Refusal::Denied(_))));
+}
+
+#[test]
+fn an_unknown_agent_is_registered_with_its_uuid_and_key_and_counts_for_the_limits() {
+    let store = open(&StoreOptions { max_agents: 1, ..StoreOptions::default() });
+    let (uuid, other) = ("0A000000-0000-4000-8000-000000000000", "0b000000-0000-4000-8000-000000000000");
+    let ask =
+        |agent: &str, key: &str| store.open(&Opening { address: ADDRESS.into(), ..Opening::new(agent, key) }, at(1));
+    let opened = ask(uuid, "key").unwrap();
+    assert!(opened.is_new && opened.agent.uuid == uuid.to_lowercase() && opened.agent.name.is_empty());
+    assert_eq!(ask(uuid, "key").unwrap().session, opened.session);
+    assert!(store.session(&opened.session, Some(uuid), at(2)).is_ok());
+    assert!(matches!(ask(uuid, "another"), Err(Refusal::Denied(_))));
+    assert!(matches!(ask("9", "key"), Err(Refusal::Denied(_))), "it is no UUID");
+    // A new one replaces the one that has never submitted, or is refused: there is never more than one.
+    let _ = ask(other, "key");
+    let found = [uuid, other].map(|agent| store.agent(agent).unwrap().is_some());
+    assert_eq!(found.iter().filter(|found| **found).count(), 1);
 }
 
 #[test]
