@@ -181,15 +181,18 @@ fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Opt
     Some(ListenerConfig { name: name.to_owned(), listen, options, protocol })
 }
 
-/// The keys of other protocols, each with whose it is.
-fn misplaced_keys(of: Protocol) -> &'static [(String, String)] {
+/// A key of another protocol, and a sentence that says whose it is.
+type MisplacedKey = (String, String);
+
+/// The keys of other protocols.
+fn misplaced_keys(of: Protocol) -> &'static [MisplacedKey] {
     // They are the same for every listener of a protocol.
-    static KEYS: LazyLock<Vec<(Protocol, Vec<(String, String)>)>> =
+    static KEYS: LazyLock<Vec<(Protocol, Vec<MisplacedKey>)>> =
         LazyLock::new(|| Protocol::ALL.map(|protocol| (protocol, read_misplaced_keys(protocol))).to_vec());
     KEYS.iter().find(|(protocol, _)| *protocol == of).map_or(&[], |(_, keys)| keys)
 }
 
-fn read_misplaced_keys(of: Protocol) -> Vec<(String, String)> {
+fn read_misplaced_keys(of: Protocol) -> Vec<MisplacedKey> {
     let others = Protocol::ALL.into_iter().filter(|protocol| *protocol != of);
     let mut keys: Vec<_> = others
         .flat_map(|protocol| keys_of(protocol).into_iter().map(move |key| (key, format!("it is a key of {protocol}"))))

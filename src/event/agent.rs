@@ -241,12 +241,12 @@ mod tests {
         assert_eq!(ruby, own("puma", "puma (pid 7, 192.0.2.7:4711)"));
         let span = named("datadog", "spans", peer, &[program, service.clone(), pid]);
         assert_eq!(span, own("shop", "shop (pid 7, 192.0.2.7)"));
-        assert_eq!(named("bytefrog", "java", peer, &[run.clone()]), own("java:3", "java:3 (192.0.2.7)"));
+        assert_eq!(named("bytefrog", "java", peer, std::slice::from_ref(&run)), own("java:3", "java:3 (192.0.2.7)"));
         let project = [run.clone(), ("bytefrog.project.id", ResourceValue::I64(5))];
         assert_eq!(named("bytefrog", "java", peer, &project), own("project 5", "project 5 (run 3, 192.0.2.7)"));
         assert_eq!(named("bytefrog", "java", peer, &[run, service]), own("shop", "shop (run 3, 192.0.2.7)"));
         let host = ("host.name", text("web-1"));
-        assert_eq!(named("zico", "zorka", peer, &[host.clone()]), own("web-1", "web-1"));
+        assert_eq!(named("zico", "zorka", peer, std::slice::from_ref(&host)), own("web-1", "web-1"));
         let (image, site) = (("endless.image", text("eos")), ("endless.site.city", text("Rio")));
         assert_eq!(named("endless", "pcs", peer, &[image, site]).0, AgentName::Own("eos, city=Rio".into()));
         let machine = ("endless.machine.id", text("0a0b"));

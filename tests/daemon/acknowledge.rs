@@ -130,7 +130,8 @@ async fn a_sink_that_is_back_gets_requests_again() {
         Some(())
     });
     let directory = tempfile::tempdir().unwrap();
-    let sink = format!("[sinks.away]\ntype = \"http\"\nendpoint = \"http://{receiver}/\"\nXX
+    let options = "retry_min = \"5ms\"\nretry_max = \"50ms\"\n";
+    let sink = format!("[sinks.away]\ntype = \"http\"\nendpoint = \"http://{receiver}/\"\n{options}");
     let server = Server::start(&config(&toml(directory.path(), "delivery_timeout = \"1h\"", &sink))).await.unwrap();
     assert_eq!((put(&server).await, put(&server).await), (503, 503));
     status.store(200, Relaxed);
