@@ -420,10 +420,11 @@ fn the_reference_file_shows_every_default() {
     assert_eq!(remote.kind, SinkKind::Tcp(tcp::Options::to("collector.example:9000")));
     assert_eq!(remote.queue, QueueOptions::default());
     let Some(SinkKind::Http(backend)) = with_examples.sinks.get(3).map(|sink| &sink.kind) else { panic!("four sinks") };
-    let http::Options { tls, spool, .. } = (**backend).clone();
+    let http::Options { tls, spool, proxy, .. } = (**backend).clone();
+    assert_eq!(proxy.describe(&backend.endpoint).unwrap(), "http://proxy.example:3128 (the option proxy)");
     assert!(tls.ca.is_some() && tls.identity.is_some());
     let endpoint = "https://collector.example:8443/events".parse().unwrap();
-    let defaults = http::Options { tls, spool: spool.clone(), ..http::Options::to(endpoint) };
+    let defaults = http::Options { tls, spool: spool.clone(), proxy: proxy.clone(), ..http::Options::to(endpoint) };
     assert_eq!(**backend, defaults);
     assert_eq!(spool, Some(http::SpoolOptions::at("/var/lib/tributary/spool".into())));
     let Some(SinkKind::Otlp(tempo)) = with_examples.sinks.get(4).map(|sink| &sink.kind) else { panic!("five sinks") };
@@ -431,7 +432,7 @@ fn the_reference_file_shows_every_default() {
     assert!(tls.ca.is_some() && tls.identity.is_some() && tls.server_name.is_some());
     assert_eq!(spool, Some(otlp::SpoolOptions::at("/var/lib/tributary/spool".into())));
     let endpoint = "https://tempo.example:4317".parse().unwrap();
-    assert_eq!(**tempo, otlp::Options { tls, spool, ..otlp::Options::to(endpoint) });
+    assert_eq!(**tempo, otlp::Options { tls, spool, proxy: proxy.clone(), ..otlp::Options::to(endpoint) });
     let Some(SinkKind::Nats(stream)) = with_examples.sinks.get(5).map(|sink| &sink.kind) else { panic!("six sinks") };
     let nats::Options { servers, spool, .. } = (**stream).clone();
     let Servers { servers: addresses, tls, credentials_file, token_file, .. } = servers.clone();
@@ -448,6 +449,7 @@ fn the_reference_file_shows_every_default() {
     let upload = Some(parquet::UploadOptions {
         settings: upload.settings.clone(),
         tls: upload.tls.clone(),
+        proxy: upload.proxy.clone(),
         ..parquet::UploadOptions::to(parquet::Url::parse("s3://telemetry/tributary").unwrap())
     });
     assert_eq!(**lake, parquet::Options { upload, ..parquet::Options::default() });
