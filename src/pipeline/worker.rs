@@ -75,7 +75,7 @@ enum Outcome {
     Closed,
     /// The sink cannot be used again.
     Failed(String),
-    /// The daemon stops, the sink cannot write, and their peers send all of its events again.
+    /// The daemon stops, the sink cannot write, and waiting for it is of no use.
     GivenUp,
 }
 
@@ -500,6 +500,7 @@ impl Worker {
         let began = Instant::now();
         let mut is_logged = false;
         let mut wait = RETRY.0;
+        let mut attempts_at_stop = None;
         loop {
             match result {
                 Ok(()) => {
@@ -523,7 +524,9 @@ impl Worker {
                         is_logged = true;
                     }
                     context.counters.set_down(wait > RETRY.0);
-                    if self.is_queue_closed().await && self.is_needless(sink) {
+                    if self.is_queue_closed().await
+                        && (self.is_needless(sink) || still_refuses(sink, &mut attempts_at_stop))
+                    {
                         return Err(Outcome::GivenUp);
                     }
                     let back = sink.remote().map(|remote| remote.back());
@@ -552,6 +555,22 @@ impl Worker {
         let keeps_more = sink.progress().is_some_and(|of| of.waiting > self.in_flight.awaited_events());
         let is_spooled = sink.remote().is_some_and(|remote| remote.state().is_spooled);
         counters.is_down() && !counters.has_unawaited() && !keeps_more && !is_spooled
+    }
+}
+
+/// When the daemon stops: whether the destination of a sink without a spool has refused one more attempt since. Until an operator
+/// corrects something it refuses them all, and events in memory end with this process.
+fn still_refuses(sink: &impl Sink, attempts_at_stop: &mut Option<u64>) -> bool {
+    let Some(remote) = sink.remote() else { return false };
+    let state = remote.state();
+    match *attempts_at_stop {
+        _ if state.is_spooled => false,
+        None => {
+            *attempts_at_stop = Some(state.retries);
+            remote.try_again();
+            false
+        }
+        Some(before) => state.destination == DestinationState::Refusing && state.retries > before,
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
 use tributary::event::Batch;
 use tributary::pipeline::{DeliveryOutcome, RequestedLevel};
 use tributary::sink::http::{Compression, Http, Options, SpoolOptions, WhenFull};
@@ -290,6 +291,32 @@ async fn a_server_that_refuses_loses_nothing_and_its_state_is_known_until_it_is_
             let totals = sending.finish().await;
             assert_eq!((totals.events, totals.failed, receiver.names().len()), (3, 0, 3), "{status}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_makes_one_more_attempt_at_a_server_that_refuses_and_does_not_wait_for_its_correction() {
+    for is_corrected in [false, true] {
+        let receiver = Receiver::start(403);
+        let options = options(receiver.address);
+        let hour = Duration::from_secs(3600);
+        let stop = CancellationToken::new();
+        let sending = Sending::start_with(stop.clone(), move || {
+            Http::new("remote", Options { max_retry_delay: hour, ..options.clone() })
+        });
+        // No peer waits for these, so nobody sends them again.
+        sending.sender.send(batch(&names(0..3, 5))).await;
+        until("the sink retries", || sending.counters.totals().is_retrying.then_some(())).await;
+        let attempts = |receiver: &Receiver| receiver.state().attempts.values().sum::<u32>();
+        assert_eq!(attempts(&receiver), 1, "the pause is half a minute");
+        if is_corrected {
+            receiver.state().status = 200;
+        }
+        stop.cancel();
+        let totals = sending.finish().await;
+        assert_eq!(attempts(&receiver), 2);
+        let written = if is_corrected { 3 } else { 0 };
+        assert_eq!((totals.events, totals.written, totals.failed), (3, written, 3 - written));
     }
 }
 

@@ -20,7 +20,15 @@ pub(crate) struct Sending {
 impl Sending {
     /// Starts the sink that `make` makes, with the name `remote`.
     pub(crate) fn start<S: Sink>(make: impl Fn() -> S + Send + Sync + 'static) -> Sending {
-        let mut sinks = Sinks::new(CancellationToken::new());
+        Sending::start_with(CancellationToken::new(), make)
+    }
+
+    /// The same in a daemon that stops when `stop` is cancelled.
+    pub(crate) fn start_with<S: Sink>(
+        stop: CancellationToken,
+        make: impl Fn() -> S + Send + Sync + 'static,
+    ) -> Sending {
+        let mut sinks = Sinks::new(stop);
         sinks.add("remote", QueueOptions::default(), move || Ok(make()));
         let counters = sinks.counters()[0].clone();
         let (sender, workers) = sinks.start();
