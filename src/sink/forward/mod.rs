@@ -11,6 +11,7 @@ pub(crate) mod client;
 mod compression;
 mod connector;
 mod contents;
+mod give_up;
 mod lines;
 mod outbox;
 pub(crate) mod probe;
@@ -38,6 +39,8 @@ use backoff::Pauses;
 pub use compression::Compression;
 pub(crate) use contents::Contents;
 use contents::{AllContents, Missed};
+pub use give_up::GiveUp;
+use give_up::{Deliveries, FailedAttempts};
 pub(crate) use lines::divide_lines;
 pub(crate) use outbox::Outbox;
 pub use proxy::Proxy;
@@ -88,6 +91,8 @@ pub(crate) struct Pace {
     pub(crate) retry: RangeInclusive<Duration>,
     /// The longest pause that a destination can ask for, and the longest one after a refusal.
     pub(crate) max_retry_delay: Duration,
+    /// When a request is given up that the destination does not take, although it takes others.
+    pub(crate) give_up: GiveUp,
 }
 
 impl Pace {
@@ -120,6 +125,7 @@ struct Shared {
     retrying: LogThrottle,
     /// The last request that was in the store at the start: an earlier process or sink may have sent those.
     last_resumed: u64,
+    deliveries: Deliveries,
 }
 
 #[derive(Debug)]
@@ -161,8 +167,9 @@ impl Forwarder {
         contents.gone(0..0, LossCause::Removed, shed);
         let state = State { store, progress, fault: None, refusals: Vec::new(), contents, is_shedding: false };
         let (appended, changed) = (Notify::new(), Notify::new());
-        let retrying = LogThrottle::new();
-        let shared = Shared { state: Mutex::new(state), appended, changed, status, retrying, last_resumed };
+        let (retrying, deliveries) = (LogThrottle::new(), Deliveries::default());
+        let state = Mutex::new(state);
+        let shared = Shared { state, appended, changed, status, retrying, last_resumed, deliveries };
         shared.publish(&shared.state());
         let shared = Arc::new(shared);
         let sending = tokio::spawn(run(shared.clone(), pace, destination)).abort_handle();
@@ -455,7 +462,10 @@ fn append_retried(state: &mut State) -> io::Result<(u64, u64)> {
 async fn send_all<D: Destination>(shared: &Arc<Shared>, pace: &Pace, destination: Arc<D>) {
     let mut in_flight = JoinSet::new();
     loop {
-        while in_flight.len() < pace.max_in_flight
+        // When all requests on their way are stuck, one more shows whether the destination takes others.
+        let is_stuck = in_flight.len() == pace.max_in_flight && shared.deliveries.stuck() == in_flight.len();
+        let most = pace.max_in_flight + usize::from(is_stuck);
+        while in_flight.len() < most
             && let Some((number, request)) = shared.take()
         {
             in_flight.spawn(deliver(shared.clone(), pace.clone(), destination.clone(), number, request));
@@ -468,6 +478,7 @@ async fn send_all<D: Destination>(shared: &Arc<Shared>, pace: &Pace, destination
                 }
             }
             () = shared.appended.notified() => {}
+            () = shared.deliveries.noticed.notified() => {}
             // After a fault of the store.
             () = sleep(TICK) => {}
         }
@@ -501,12 +512,13 @@ async fn deliver<D: Destination>(
     while let Some(part) = parts.pop() {
         let mut is_first_attempt = number > shared.last_resumed;
         let (mut pauses, mut was_ended) = (pace.pauses(), false);
+        let mut failed = FailedAttempts::new(&shared.deliveries, pace.give_up);
         loop {
             let began = Instant::now();
             let answer = timeout(pace.request_timeout, destination.send(&part)).await;
             shared.status.attempted(began.elapsed());
             let is_first = std::mem::take(&mut is_first_attempt);
-            let (why, is_too_large) = match answer.unwrap_or_else(|_| pace.late()) {
+            let (why, is_too_large) = match failed.judge(answer.unwrap_or_else(|_| pace.late())) {
                 Answer::Accepted => {
                     settled.written += u64::from(part.events);
                     break;

@@ -19,6 +19,8 @@ struct PeerState {
     answers: Vec<Answer>,
     /// Larger requests are too large.
     largest: Option<usize>,
+    /// Requests with these numbers are never taken.
+    never: Vec<u8>,
     attempts: HashMap<String, u32>,
     open: usize,
     most_open: usize,
@@ -48,6 +50,9 @@ impl Destination for Peer {
         if state.largest.is_some_and(|largest| request.payload.len() > largest) {
             return Answer::TooLarge("too much".into());
         }
+        if request.payload.iter().any(|number| state.never.contains(number)) {
+            return Answer::Away("500 a poison".into(), None);
+        }
         let answer = state.answers.pop().unwrap_or(Answer::Accepted);
         if answer == Answer::Accepted {
             state.received.push((request.id.clone(), request.payload.to_vec()));
@@ -70,7 +75,8 @@ impl Destination for Peer {
 fn pace(max_in_flight: usize) -> Pace {
     let retry = Duration::from_millis(100)..=Duration::from_secs(30);
     let max_retry_delay = Duration::from_secs(300);
-    Pace { max_in_flight, request_timeout: Duration::from_secs(5), retry, max_retry_delay }
+    let give_up = GiveUp { attempts: 20, time: Duration::from_secs(300) };
+    Pace { max_in_flight, request_timeout: Duration::from_secs(5), retry, max_retry_delay, give_up }
 }
 
 fn start(store: Store, pace: Pace, peer: Peer) -> Forwarder {
@@ -267,4 +273,45 @@ async fn a_batch_stays_unsynced_until_the_outbox_has_started() {
     outbox.start(|| Ok(Peer::default())).unwrap();
     outbox.sync().unwrap();
     assert!(outbox.unwritten().unsynced.is_empty());
+}
+
+/// With one request at a time, too: then a further one is tried when the first one has failed many times.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_never_taken_is_given_up_while_others_are_taken() {
+    for max_in_flight in [1, 4] {
+        let directory = tempfile::tempdir().unwrap();
+        let peer = Peer::default();
+        peer.state().never = vec![1, 2];
+        let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(max_in_flight), peer.clone());
+        append(&forwarder, &[&[1, 11, 12], &[3]]);
+        // The destination takes a request each 10 s.
+        for number in 20..=120 {
+            append(&forwarder, &[&[number]]);
+            sleep(Duration::from_secs(10)).await;
+        }
+        assert!(forwarder.settled_within(LONG).await);
+        let sent = Progress { written: 102, failed: 3, ..Progress::default() };
+        assert_eq!(Progress { retries: 0, ..forwarder.progress() }, sent, "{max_in_flight} at a time");
+        let refusals = forwarder.take_refusals();
+        assert!(
+            refusals.len() == 1 && refusals[0].contains("3 events was refused: 500 a poison; given up after 2"),
+            "{refusals:?}"
+        );
+        assert_eq!(std::fs::read_dir(directory.path().join("refused")).unwrap().count(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_given_up_while_the_destination_takes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let peer = Peer::default();
+    peer.state().answers = vec![Answer::Away("away".into(), None); 100_000];
+    let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(2), peer.clone());
+    append(&forwarder, &[&[1], &[2], &[3], &[4]]);
+    assert!(!forwarder.settled_within(24 * LONG).await);
+    assert_eq!((forwarder.progress().waiting, forwarder.progress().failed), (4, 0));
+    assert_eq!(peer.state().attempts.len(), 3, "two at a time, and one that shows whether others are taken");
+    peer.state().answers.clear();
+    assert!(forwarder.settled_within(LONG).await);
+    assert_eq!(forwarder.progress().written, 4);
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::encode::json::JsonEncoder;
 pub use super::forward::client::ClientTls;
 use super::forward::{self, Outbox, Pace, client};
-pub use super::forward::{Compression, Proxy, SpoolOptions, WhenFull};
+pub use super::forward::{Compression, GiveUp, Proxy, SpoolOptions, WhenFull};
 use super::{Progress, RemoteStatus, Selection, Sink, SinkError, SinkFault, Unwritten};
 use destination::Server;
 pub use destination::lines;
@@ -41,6 +41,7 @@ impl Http {
             request_timeout: options.request_timeout,
             retry: options.retry_min..=options.retry_max,
             max_retry_delay: options.max_retry_delay,
+            give_up: options.give_up,
         };
         Http {
             encoder: JsonEncoder::default(),

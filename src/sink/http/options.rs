@@ -9,7 +9,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use crate::event::MOST_BATCH_BYTES;
 use crate::options::{Bounds, Endpoint, LONGEST, Section};
 use crate::sink::forward::client::{ClientTls, endpoint};
-use crate::sink::forward::{Compression, MAX_RETRY_DELAY, Proxy, SpoolOptions};
+use crate::sink::forward::{Compression, GiveUp, MAX_RETRY_DELAY, Proxy, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 1024 * 1024;
@@ -39,6 +39,8 @@ pub struct Options {
     pub retry_max: Duration,
     /// The longest pause that the destination can ask for, and the longest one while it refuses everything. Default 5 minutes.
     pub max_retry_delay: Duration,
+    /// When a request is given up that the destination does not take, although it takes others.
+    pub give_up: GiveUp,
     /// The authorities of server certificates, and a client certificate: `ca`, `cert` and `key`.
     pub tls: ClientTls,
     /// The proxy of requests. Default what the environment says.
@@ -63,6 +65,7 @@ impl Options {
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(30),
             max_retry_delay: MAX_RETRY_DELAY,
+            give_up: GiveUp::default(),
             tls: ClientTls::default(),
             spool: None,
         }
@@ -87,6 +90,7 @@ impl Options {
             retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
             retry_max: section.duration("retry_max", default.retry_max, positive.clone()),
             max_retry_delay: section.duration("max_retry_delay", default.max_retry_delay, positive),
+            give_up: GiveUp::read(section),
             tls: ClientTls::read(section),
             proxy: Proxy::read(section),
             spool: section.optional_section("spool", SpoolOptions::read),

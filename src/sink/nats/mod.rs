@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::encode::json::JsonEncoder;
+pub use super::forward::{GiveUp, SpoolOptions, WhenFull};
 use super::forward::{Outbox, Pace};
-pub use super::forward::{SpoolOptions, WhenFull};
 use super::{Progress, RemoteStatus, Selection, Sink, SinkError, Unwritten};
 use crate::event::Origin;
 use crate::log_throttle::LogThrottle;
@@ -61,6 +61,7 @@ impl Nats {
             request_timeout: options.servers.connect_timeout + 3 * options.servers.request_timeout,
             retry: options.retry_min..=options.retry_max,
             max_retry_delay: options.max_retry_delay,
+            give_up: options.give_up,
         };
         let endpoint = format!("the stream {} at {}", options.stream, options.servers.shown());
         Nats {

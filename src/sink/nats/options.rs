@@ -8,7 +8,7 @@ use super::subject;
 use crate::event::MOST_BATCH_BYTES;
 use crate::nats::{Servers, check_name};
 use crate::options::{Bounds, LONGEST, Section};
-use crate::sink::forward::{MAX_RETRY_DELAY, SpoolOptions};
+use crate::sink::forward::{GiveUp, MAX_RETRY_DELAY, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
@@ -54,6 +54,8 @@ pub struct Options {
     pub retry_max: Duration,
     /// The longest pause while something is wrong that an operator must correct. Default 5 minutes.
     pub max_retry_delay: Duration,
+    /// When a request is given up that the destination does not take, although it takes others.
+    pub give_up: GiveUp,
     /// The queue on disk. Default none.
     pub spool: Option<SpoolOptions>,
 }
@@ -79,6 +81,7 @@ impl Options {
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(5),
             max_retry_delay: MAX_RETRY_DELAY,
+            give_up: GiveUp::default(),
             spool: None,
         }
     }
@@ -105,6 +108,7 @@ impl Options {
             retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
             retry_max: section.duration("retry_max", default.retry_max, positive.clone()),
             max_retry_delay: section.duration("max_retry_delay", default.max_retry_delay, positive),
+            give_up: GiveUp::read(section),
             spool: section.optional_section("spool", SpoolOptions::read),
         };
         options.check(section);

@@ -28,7 +28,7 @@ use crate::event::Origin;
 use crate::log_throttle::LogThrottle;
 
 pub use super::forward::client::ClientTls;
-pub use super::forward::{Compression, Proxy, SpoolOptions, WhenFull};
+pub use super::forward::{Compression, GiveUp, Proxy, SpoolOptions, WhenFull};
 pub use crate::options::Secret;
 use destination::{ProfilesOff, Receiver};
 pub use encode::{Body, Encoder, ExportRequest, Signal};
@@ -68,6 +68,7 @@ impl Otlp {
             request_timeout: options.timeout,
             retry: options.retry_min..=options.retry_max,
             max_retry_delay: options.max_retry_delay,
+            give_up: options.give_up,
         };
         let mut encoder = Encoder::new(options.max_request_bytes, options.origin, HEAD_BYTES);
         encoder.set_heap_profiles(options.sends(Signal::Profiles), options.summed_heaps.clone());

@@ -11,7 +11,7 @@ use crate::event::{Kind, MOST_BATCH_BYTES};
 use crate::options::{Bounds, Endpoint, LONGEST, Secret, Section};
 use crate::sink::Kinds;
 use crate::sink::forward::client::{ClientTls, Version, endpoint};
-use crate::sink::forward::{Compression, MAX_RETRY_DELAY, Proxy, SpoolOptions};
+use crate::sink::forward::{Compression, GiveUp, MAX_RETRY_DELAY, Proxy, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
@@ -59,6 +59,8 @@ pub struct Options {
     pub retry_max: Duration,
     /// The longest pause that the destination can ask for, and the longest one while it refuses everything. Default 5 minutes.
     pub max_retry_delay: Duration,
+    /// When a request is given up that the destination does not take, although it takes others.
+    pub give_up: GiveUp,
     /// Whether events carry where they came from. Default yes.
     pub origin: bool,
     /// The queue on disk. Default none.
@@ -109,6 +111,7 @@ impl Options {
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(30),
             max_retry_delay: MAX_RETRY_DELAY,
+            give_up: GiveUp::default(),
             origin: true,
             spool: None,
             summed_heaps: Vec::new(),
@@ -148,6 +151,7 @@ impl Options {
             retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
             retry_max: section.duration("retry_max", default.retry_max, positive.clone()),
             max_retry_delay: section.duration("max_retry_delay", default.max_retry_delay, positive),
+            give_up: GiveUp::read(section),
             origin: section.bool("origin", default.origin),
             spool: section.optional_section("spool", SpoolOptions::read),
             endpoint: default.endpoint,

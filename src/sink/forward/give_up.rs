@@ -1,0 +1,153 @@
+//! When a request is given up that a destination does not take, although it takes others.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::Answer;
+use crate::options::{LONGEST, Section};
+
+/// After so many failed attempts a request counts as stuck.
+const STUCK_AFTER: u32 = 10;
+
+/// How often, and for how long, a request must fail before it is given up. Only what happens while the destination takes other
+/// requests counts: a destination that takes none is away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GiveUp {
+    /// The number of attempts. Default 20.
+    pub attempts: u32,
+    /// The time in which they were made. Default 5 minutes.
+    pub time: Duration,
+}
+
+impl Default for GiveUp {
+    fn default() -> Self {
+        GiveUp { attempts: 20, time: Duration::from_secs(300) }
+    }
+}
+
+impl GiveUp {
+    /// Reads the options `give_up_attempts` and `give_up_time` of a sink; errors are reported to the section.
+    pub(crate) fn read(section: &mut Section<'_>) -> GiveUp {
+        let default = GiveUp::default();
+        GiveUp {
+            attempts: section.count("give_up_attempts", default.attempts as usize, 1..=1_000_000) as u32,
+            time: section.duration("give_up_time", default.time, Duration::ZERO..=LONGEST),
+        }
+    }
+}
+
+/// What the deliveries of one sink know of each other.
+#[derive(Debug, Default)]
+pub(super) struct Deliveries {
+    /// Requests, or parts of them, that the destination has accepted.
+    accepted: AtomicU64,
+    /// Requests on their way that are stuck.
+    stuck: AtomicUsize,
+    /// A request is stuck.
+    pub(super) noticed: Notify,
+}
+
+impl Deliveries {
+    /// The destination has accepted a request.
+    fn note_accepted(&self) {
+        self.accepted.fetch_add(1, Relaxed);
+    }
+
+    /// The number of requests on their way that have failed many times.
+    pub(super) fn stuck(&self) -> usize {
+        self.stuck.load(Relaxed)
+    }
+}
+
+/// The failed attempts at one request.
+#[derive(Debug)]
+pub(super) struct FailedAttempts<'a> {
+    deliveries: &'a Deliveries,
+    limits: GiveUp,
+    attempts: u32,
+    /// Those between which the destination has accepted another request, and the time between them.
+    beside_others: u32,
+    time: Duration,
+    /// When the last attempt failed, and what the destination had accepted then.
+    last: (Instant, u64),
+}
+
+impl FailedAttempts<'_> {
+    /// No attempt has failed.
+    pub(super) fn new(deliveries: &Deliveries, limits: GiveUp) -> FailedAttempts<'_> {
+        let last = (Instant::now(), deliveries.accepted.load(Relaxed));
+        FailedAttempts { deliveries, limits, attempts: 0, beside_others: 0, time: Duration::ZERO, last }
+    }
+
+    /// The answer to an attempt. One that asks for another attempt is a bad request when the request is given up.
+    pub(super) fn judge(&mut self, answer: Answer) -> Answer {
+        match answer {
+            Answer::Refusing(ref why) | Answer::Away(ref why, _) => match self.note() {
+                Some(end) => Answer::Bad(format!("{why}; {end}")),
+                None => answer,
+            },
+            Answer::Accepted | Answer::Duplicate | Answer::Partial(..) => {
+                self.deliveries.note_accepted();
+                answer
+            }
+            Answer::TooLarge(_) | Answer::Bad(_) => answer,
+        }
+    }
+
+    /// An attempt has failed. Returns why the request is given up, if it is.
+    fn note(&mut self) -> Option<String> {
+        let now = (Instant::now(), self.deliveries.accepted.load(Relaxed));
+        if now.1 > self.last.1 {
+            self.beside_others += 1;
+            self.time += now.0 - self.last.0;
+        }
+        self.last = now;
+        self.attempts += 1;
+        if self.attempts == STUCK_AFTER {
+            self.deliveries.stuck.fetch_add(1, Relaxed);
+            self.deliveries.noticed.notify_one();
+        }
+        let is_given_up = self.beside_others >= self.limits.attempts && self.time >= self.limits.time;
+        is_given_up.then(|| {
+            let seconds = self.time.as_secs();
+            format!(
+                "given up after {} attempts in {seconds} s in which other requests were accepted",
+                self.beside_others
+            )
+        })
+    }
+}
+
+impl Drop for FailedAttempts<'_> {
+    fn drop(&mut self) {
+        if self.attempts >= STUCK_AFTER {
+            self.deliveries.stuck.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_attempts_while_others_are_accepted_count() {
+        let deliveries = Deliveries::default();
+        let mut failed = FailedAttempts::new(&deliveries, GiveUp { attempts: 20, time: Duration::from_secs(300) });
+        for attempt in 1..=1000 {
+            tokio::time::advance(Duration::from_secs(30)).await;
+            assert_eq!(failed.note(), None, "the destination takes nothing");
+            assert_eq!(deliveries.stuck(), usize::from(attempt >= STUCK_AFTER));
+        }
+        for attempt in 1..=30 {
+            tokio::time::advance(Duration::from_secs(10)).await;
+            deliveries.note_accepted();
+            assert_eq!(failed.note().is_some(), attempt == 30, "attempt {attempt} after {} s", 10 * attempt);
+        }
+        drop(failed);
+        assert_eq!(deliveries.stuck(), 0);
+    }
+}
