@@ -37,7 +37,8 @@ fn serve(state: &Mutex<(u16, Vec<String>)>, mut connection: Connection) -> Optio
             state.1.extend(String::from_utf8(body).unwrap().lines().map(str::to_owned));
         }
         drop(state);
-        connection.answer(status, "", "in the move\r\n")?;
+        let headers = if status == 429 { "Retry-After: 315360000\r\n" } else { "" };
+        connection.answer(status, headers, "in the move\r\n")?;
     }
 }
 
@@ -340,6 +341,37 @@ fn refused_requests_are_sent_again_beside_a_daemon_or_by_the_next_one_and_are_co
     let ended = stop(daemon);
     ended.line(&format!("events=0 resumed={second} written={second} shed=0 failed=0"));
     assert_eq!(unique(&site.received().0) as u64, first + second, "each once");
+}
+
+#[test]
+fn a_destination_that_refuses_or_asks_for_ten_years_is_shown_and_tried_again_by_a_reload() {
+    let cases = [
+        (403, "refusing", "its destination refuses what is sent: ", "the destination refuses what is sent; "),
+        (429, "away", "its destination is away: ", "the destination is away; "),
+    ];
+    for (status, state, note, line) in cases {
+        let site = Site::new("min_free_bytes = \"0B\"");
+        site.set(status);
+        let daemon = site.start();
+        let sent = upload(&daemon, 40, 1);
+        let is_shown = |text: &String| text.contains(note) && text.contains("; the next attempt is in ");
+        let (code, text) = until("it is shown", || Some(get(&daemon, "/readyz")).filter(|(_, text)| is_shown(text)));
+        assert_eq!(code, 200, "{text}");
+        assert!(text.contains(&format!("last error: {status} in the move")), "{text}");
+        let series = |state: &str| format!("tributary_destination_state{{sink=\"backend\",state=\"{state}\"}} 1\n");
+        assert!(get(&daemon, "/metrics").1.contains(&series(state)));
+        let logged = daemon.until_stderr(line);
+        let fields = ["sink=\"backend\" endpoint=\"http://127.0.0.1:", "error=\"", "waiting=", "since=\"20"];
+        assert!(logged.contains("WARN") && fields.iter().all(|field| logged.contains(field)), "{logged}");
+        site.set(200);
+        daemon.signal("HUP");
+        until("everything is sent", || (site.received().0.len() as u64 == sent).then_some(()));
+        until("it is ready", || get(&daemon, "/metrics").1.contains(&series("ready")).then_some(()));
+        daemon.until_stderr("the destination takes what is sent again sink=\"backend\"");
+        let ended = stop(daemon);
+        assert_eq!(ended.stderr.matches(line).count(), 1, "once a minute: {}", ended.stderr);
+        ended.line(&format!("sink=\"backend\" events={sent} written={sent} shed=0 failed=0"));
+    }
 }
 
 #[test]

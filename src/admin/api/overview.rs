@@ -12,6 +12,7 @@ use crate::admin::metrics::Process;
 use crate::admin::{LayoutListener, LayoutSink};
 use crate::event::Kind;
 use crate::pipeline::accounting::{ListenerTotals, SinkTotals};
+use crate::sink::file::UploadTotals;
 use crate::sink::{DestinationState, RemoteState};
 
 #[derive(Serialize)]
@@ -82,8 +83,9 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
     let subject = &context.subject;
     let (totals, layout) = (subject.accounting.totals(), subject.layout.get());
     let samples = context.shared.history.with_present(&totals);
-    let remotes = subject.accounting.remotes();
+    let (remotes, files) = (subject.accounting.remotes(), subject.accounting.files());
     let remote = |name: &str| remotes.iter().find(|(of, ..)| of == name).map(|(_, state, _)| state);
+    let uploads = |name: &str| files.iter().find(|(of, _)| of == name).and_then(|(_, files)| files.uploads.as_ref());
     // Listeners and sinks that a reload has removed have counters, and are not shown.
     let listeners = layout.listeners.iter().filter_map(|known| {
         let totals = totals.listeners.iter().find(|totals| totals.name == known.name)?;
@@ -92,7 +94,8 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
     let sinks = totals.sinks.iter().filter_map(|totals| {
         let known = layout.sinks.iter().find(|known| known.name == totals.name);
         let is_added = !layout.sinks.iter().any(|known| known.name == totals.name) && totals.events > 0;
-        (known.is_some() || is_added).then(|| sink(known, totals, remote(&totals.name), &samples))
+        (known.is_some() || is_added)
+            .then(|| sink(known, totals, (remote(&totals.name), uploads(&totals.name)), &samples))
     });
     let not_ready = subject.health.not_ready();
     let process = Process::read();
@@ -168,10 +171,17 @@ fn listener(known: &LayoutListener, totals: &ListenerTotals, samples: &[Sample])
     }
 }
 
+/// The state of a sink whose store takes no files.
+fn outage(uploads: &UploadTotals) -> Option<(&'static str, String)> {
+    let UploadTotals { store, waiting, fault, .. } = uploads;
+    let fault = fault.as_ref().filter(|_| *store != DestinationState::Ready)?;
+    Some((store.as_str(), format!("{waiting} files wait to be uploaded; last error: {fault}")))
+}
+
 fn sink(
     known: Option<&LayoutSink>,
     totals: &SinkTotals,
-    remote: Option<&RemoteState>,
+    (remote, uploads): (Option<&RemoteState>, Option<&UploadTotals>),
     samples: &[Sample],
 ) -> ShownSink {
     let name = &totals.name;
@@ -183,7 +193,7 @@ fn sink(
         (SinkTotals { is_retrying: true, .. }, None) => ("retrying", "cannot write; buffering and retrying".to_owned()),
         (SinkTotals { is_shedding: true, .. }, _) => ("shedding", "it is full and sheds events".to_owned()),
         (_, Some(remote)) if remote.fault.is_some() || remote.cannot_start.is_some() => ("away", remote.to_string()),
-        _ => ("ok", "writes".to_owned()),
+        _ => uploads.and_then(outage).unwrap_or_else(|| ("ok", "writes".to_owned())),
     };
     let millis = |remote: &RemoteState| {
         let since = remote.oldest?.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
