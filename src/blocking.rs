@@ -63,6 +63,7 @@ pub(crate) fn check_threads(number: usize) -> io::Result<()> {
     let refused = threads.iter().position(Result::is_err).map(|at| threads.swap_remove(at));
     threads.into_iter().flatten().for_each(|thread| drop(thread.join()));
     match refused {
+        Some(Err(error)) if number == 1 => Err(error),
         Some(Err(error)) => {
             let why = format!("{number} threads are needed, and {started} can be started now: {error}");
             Err(io::Error::new(error.kind(), why))

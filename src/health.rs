@@ -69,6 +69,7 @@ impl Health {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            wall_clock::observed();
             self.check();
         }
     }

@@ -3,7 +3,7 @@
 //! Sessions get their time as an argument, from the clock of `transport`.
 //!
 //! The wall clock can step, for years on a machine that starts in 1970. What happened while this process runs has its age by a
-//! clock that does not: every reading notes by how much the two differ.
+//! clock that does not: about every second it is noted by how much the two differ.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,13 @@ static PERIODS: Mutex<Periods> = Mutex::new(Periods { known: VecDeque::new(), fi
 
 /// The time. A time before 1970 is 1970.
 pub(crate) fn now() -> UnixNanos {
-    let now = unix();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    UnixNanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// The same, compared with the clock that does not step. Called about once a second, so that a step is noticed.
+pub(crate) fn observed() -> UnixNanos {
+    let now = now();
     periods().note(now, uptime_nanos());
     now
 }
@@ -32,20 +38,21 @@ pub(crate) fn now() -> UnixNanos {
 /// How long ago the wall clock read `time`. What it has read in the life of this process is that long ago whatever it has done
 /// since. A time before it, at which the clock was wrong, counts from the start of this process.
 pub(crate) fn age(time: UnixNanos) -> Duration {
-    let (now, uptime) = (unix(), uptime_nanos());
+    let (now, uptime) = (now(), uptime_nanos());
     let mut periods = periods();
     periods.note(now, uptime);
     periods.age(time, now, uptime)
 }
 
+/// The same of a time of the system.
+pub(crate) fn age_of(time: SystemTime) -> Duration {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    age(UnixNanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
+}
+
 /// The time since the machine has started, by a clock that does not step and counts suspended time.
 pub(crate) fn since_boot() -> Duration {
     Duration::from_nanos(u64::try_from(uptime_nanos()).unwrap_or_default())
-}
-
-fn unix() -> UnixNanos {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    UnixNanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn uptime_nanos() -> i128 {

@@ -252,6 +252,8 @@ fn duration(text: &str) -> Result<std::time::Duration, String> {
 
 /// Runs a future on a new runtime. The runtime ends without waiting for blocked writes.
 fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
+    // Without a thread the runtime would panic.
+    crate::blocking::check_threads(1)?;
     block_on_with(&mut tokio::runtime::Builder::new_multi_thread(), future)
 }
 

@@ -182,6 +182,23 @@ mod tests {
         }
     }
 
+    /// With a comparison of each address with each other this test would not end.
+    #[test]
+    fn many_addresses_and_files_are_claimed_without_comparing_each_with_each() {
+        let mut addresses = Addresses::default();
+        let mut files = OutputFiles::default();
+        for number in 0..200_000_u32 {
+            let address = SocketAddr::from((Ipv4Addr::from(0x7f00_0000 + number), 80));
+            assert_eq!(addresses.claim(address, format!("listener `{number}`")), None);
+        }
+        let again = SocketAddr::from((Ipv4Addr::from(0x7f00_0000 + 7), 80));
+        assert_eq!(addresses.claim(again, "another".to_owned()), Some(("listener `7`", again)));
+        for number in 0..20_000 {
+            assert_eq!(files.claim(&format!("s{number}"), &format!("/none/{number}"), std::iter::empty()), None);
+        }
+        assert_eq!(files.claim("s", "/none/7", std::iter::empty()), Some(("s7", "/none/7".to_owned())));
+    }
+
     #[test]
     fn a_template_is_normalized_and_keeps_its_placeholders() {
         let here = std::env::current_dir().unwrap();

@@ -10,6 +10,7 @@ use tokio::sync::futures::Notified;
 use super::outage_log::OutageLog;
 use crate::histogram::{DurationTotals, Durations};
 use crate::options::units::format_duration;
+use crate::wall_clock;
 
 /// A sink without a spool whose destination has taken nothing for so long is not ready.
 const NOT_READY_AFTER: Duration = Duration::from_secs(1);
@@ -170,12 +171,12 @@ impl RemoteStatus {
 impl RemoteState {
     /// For how long the oldest request has waited.
     pub fn age(&self) -> Option<Duration> {
-        self.oldest.map(|oldest| SystemTime::now().duration_since(oldest).unwrap_or_default())
+        self.oldest.map(wall_clock::age_of)
     }
 
     /// Whether the destination has taken nothing for some time, and no spool keeps events for it.
     pub fn is_not_ready(&self) -> bool {
-        let lasts = self.since.is_some_and(|since| since.elapsed().unwrap_or_default() >= NOT_READY_AFTER);
+        let lasts = self.since.is_some_and(|since| wall_clock::age_of(since) >= NOT_READY_AFTER);
         self.destination != DestinationState::Ready && !self.is_spooled && lasts
     }
 }

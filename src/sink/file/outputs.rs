@@ -216,7 +216,7 @@ impl Outputs {
         self.load_messages()?;
         self.close_for_reopening();
         let mut result = self.write();
-        let now = wall_clock::now();
+        let now = wall_clock::observed();
         let sync_is_due = self.context.options.fsync == Fsync::Interval
             && self.synced.elapsed() >= self.context.options.fsync_interval;
         if sync_is_due {
