@@ -1,13 +1,17 @@
 //! `/agents`: the recently seen agents, those that take commands, and the commands.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use hyper::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::commands::{BytefrogAgents, Processes};
-use crate::event::{AgentFacts, AgentName, Name, ResourceValue, UnixNanos, semconv};
+use crate::event::{
+    AgentFacts, AgentIdentity, AgentName, EventView, Name, Origin, Resource, ResourceValue, UnixNanos, semconv,
+};
 use crate::pipeline::Agent;
 use crate::protocol::{Protocol, bytefrog, rbkit};
 
@@ -38,6 +42,8 @@ impl Known {
     /// What is known for naming it: by its events, and by its connection.
     pub(super) fn facts(&self) -> AgentFacts<'_> {
         let mut facts = self.entry.as_ref().map(|entry| AgentFacts::of(&entry.resource)).unwrap_or_default();
+        let service = self.entry.as_ref().and_then(|entry| entry.service.as_deref());
+        facts.service = facts.service.filter(|service| !service.is_empty()).or(service.map(Cow::Borrowed));
         match &self.status {
             Status::Bytefrog(agent) => {
                 facts.run = Some(u64::from(agent.run));
@@ -65,6 +71,48 @@ impl Known {
     /// What it is called.
     pub(super) fn name(&self) -> AgentName {
         self.facts().name(self.protocol.as_str(), &self.listener, self.peer().as_deref().unwrap_or_default())
+    }
+}
+
+/// Names agents by their events, as the list of agents names them.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// By the listener and the fingerprint.
+    known: HashMap<(String, u32), String>,
+    /// The last connection and resource, and the name of their agent.
+    last: Option<(Arc<Origin>, Arc<Resource>, String)>,
+}
+
+impl Names {
+    /// The names of all recently seen agents.
+    pub(super) fn of(subject: &Subject) -> Names {
+        let named = |known: Known| {
+            let fingerprint = known.entry.as_ref()?.fingerprint;
+            let name = known.name().into_text();
+            Some(((known.listener, fingerprint), name))
+        };
+        Names { known: all(subject).into_iter().filter_map(named).collect(), last: None }
+    }
+
+    /// What the agent of an event is called.
+    pub(super) fn name(&mut self, event: EventView<'_>) -> &str {
+        let (origin, resource) = (event.origin(), event.resource());
+        let is_last = |(of, known, _): &&(Arc<Origin>, Arc<Resource>, String)| {
+            Arc::ptr_eq(of, origin) && Arc::ptr_eq(known, resource)
+        };
+        if self.last.as_ref().filter(is_last).is_none() {
+            let agent = resource.agent();
+            let own = AgentFacts::of(agent.attributes()).name(origin.protocol, &origin.listener, &origin.peer);
+            let name = match own {
+                AgentName::Own(name) => name,
+                AgentName::Address(address) => {
+                    let key = (origin.listener.to_string(), AgentIdentity::of(origin, agent).fingerprint());
+                    self.known.get(&key).cloned().unwrap_or(address)
+                }
+            };
+            self.last = Some((origin.clone(), resource.clone(), name));
+        }
+        self.last.as_ref().map_or("", |(_, _, name)| name)
     }
 }
 

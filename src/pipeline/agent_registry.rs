@@ -4,7 +4,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::codec::lru::Lru;
-use crate::event::{AgentIdentity, Batch, Kind, Origin, Resource, ResourceValue, UnixNanos};
+use crate::event::{
+    AgentIdentity, Batch, DataView, EventView, Kind, Origin, Resource, ResourceValue, UnixNanos, semconv,
+};
 
 /// Agents of one listener that are kept. When there are more, the one that was silent for longest is removed.
 const MAX_AGENTS: usize = 1024;
@@ -12,6 +14,8 @@ const MAX_AGENTS: usize = 1024;
 const MAX_RESOURCE_BYTES: usize = 2048;
 /// Size of an attribute besides its key and text.
 const ATTRIBUTE_BYTES: usize = 80;
+/// Of the name of a service, this much is kept.
+const MAX_SERVICE_BYTES: usize = 64;
 /// Size of an agent besides its attributes.
 const AGENT_BYTES: usize = 256;
 /// The maximum size of a listener's registry.
@@ -31,6 +35,8 @@ pub struct Agent {
     pub fingerprint: u32,
     /// Its latest connection.
     pub origin: Arc<Origin>,
+    /// The service of its first root span, where its resource names none and it sends the spans of several services.
+    pub service: Option<Box<str>>,
     /// Its latest resource, as far as it is kept.
     pub resource: Vec<(String, ResourceValue)>,
     /// When its first and its latest events were received, by the collector's clock.
@@ -99,6 +105,9 @@ impl AgentRegistry {
             if !identity.has_whole_resource() && !is_kept(&agent.resource, resource) {
                 agent.resource = kept(resource);
             }
+            if agent.service.is_none() {
+                agent.service = service(batch, resource);
+            }
             // Batches of several connections may arrive in another order than they were read.
             agent.since = agent.since.min(at);
             agent.last_seen = agent.last_seen.max(at);
@@ -110,10 +119,11 @@ impl AgentRegistry {
         if agents.len() >= MAX_AGENTS {
             agents.pop_oldest();
         }
+        let service = service(batch, resource);
         let (fingerprint, origin, resource) = (identity.fingerprint(), origin.clone(), kept(resource));
         let mut recent = RecentEvents::default();
         recent.add(at, events);
-        let agent = Agent { fingerprint, origin, resource, since: at, last_seen: at, events, losses, recent };
+        let agent = Agent { fingerprint, origin, service, resource, since: at, last_seen: at, events, losses, recent };
         agents.insert(key, agent);
     }
 
@@ -124,6 +134,22 @@ impl AgentRegistry {
         agents.sort_by_key(|agent| agent.since);
         agents
     }
+}
+
+/// The service of the first root span of an agent: of a process, the service that it is, not one that it calls.
+fn service(batch: &Batch, agent: &Resource) -> Option<Box<str>> {
+    // Only Datadog agents name services beside their own resource.
+    let is_told = batch.origin().is_none_or(|origin| origin.protocol != "datadog");
+    if is_told || agent.text(semconv::SERVICE_NAME).is_some() {
+        return None;
+    }
+    let is_root = |event: &EventView<'_>| {
+        matches!(event.data(), DataView::Span(span) if span.parent.is_none())
+            && std::ptr::eq(event.resource().agent(), agent)
+    };
+    let root = batch.events().find(is_root)?;
+    let name = root.resource().text(semconv::SERVICE_NAME).filter(|name| !name.is_empty())?;
+    Some(name[..name.floor_char_boundary(MAX_SERVICE_BYTES)].into())
 }
 
 /// Whether these are the attributes that are kept of a resource.
@@ -147,7 +173,7 @@ fn kept(resource: &Resource) -> Vec<(String, ResourceValue)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{BatchBuilder, Header, Loss, Position, Reason, semconv};
+    use crate::event::{BatchBuilder, Header, Loss, Position, Reason};
 
     fn batch(peer: &str, resource: &[(&str, &str)], events: u64, at: u64) -> Batch {
         batch_of("datadog", peer, resource, events, at)

@@ -186,7 +186,7 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
     let window = Window::whole(context)?;
     let snapshot = snapshot(context, window, &Class::ALL, |_, listener| listener == known.listener)?;
     let mut matcher = Matcher::new(&known);
-    let (events, _) = newest(&snapshot, EVENTS, |event, _| matcher.is_of(event));
+    let (events, _) = newest(&context.subject, &snapshot, EVENTS, |event, _| matcher.is_of(event));
     let is_its = |name: &str, _: Protocol| name == known.listener;
     let coverage = Coverage::of(context, window, &Kind::ALL, is_its, kept(&snapshot));
     let mut agent = serde_json::to_value(shown(&known)).map_err(|_| ApiError::failed())?;

@@ -10,7 +10,9 @@ use super::answer::{ApiError, Made};
 use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::query::{Query, bad};
-use crate::event::{AgentFacts, EventView, Kind};
+use crate::admin::Subject;
+use crate::admin::agents::Names;
+use crate::event::{EventView, Kind};
 use crate::protocol::Protocol;
 use crate::sink::encode::{Encoder, Format};
 use crate::sink::view::store::Kept;
@@ -93,11 +95,22 @@ pub(super) struct ShownEvent {
 pub(super) struct Lines {
     encoder: Encoder,
     line: Vec<u8>,
+    names: Names,
 }
 
 impl Lines {
-    pub(super) fn new() -> Lines {
-        Lines { encoder: Encoder::new(Format::Json), line: Vec::new() }
+    pub(super) fn new(subject: &Subject) -> Lines {
+        Lines { encoder: Encoder::new(Format::Json), line: Vec::new(), names: Names::of(subject) }
+    }
+
+    /// Learns the names of agents that were not seen before.
+    pub(super) fn update_names(&mut self, subject: &Subject) {
+        self.names = Names::of(subject);
+    }
+
+    /// What the agent of an event is called.
+    pub(super) fn agent_name(&mut self, event: EventView<'_>) -> String {
+        self.names.name(event).to_owned()
     }
 
     /// The JSON line of an event, without a line feed.
@@ -110,14 +123,8 @@ impl Lines {
     /// The event with its id.
     pub(super) fn shown(&mut self, kept: &Kept, index: usize, event: EventView<'_>) -> Option<ShownEvent> {
         let line = RawValue::from_string(self.line(event).to_owned()).ok()?;
-        Some(ShownEvent { id: id(kept, index), agent: agent_name(event), event: line })
+        Some(ShownEvent { id: id(kept, index), agent: self.agent_name(event), event: line })
     }
-}
-
-/// What the agent of an event is called.
-pub(super) fn agent_name(event: EventView<'_>) -> String {
-    let origin = event.origin();
-    AgentFacts::of(event.resource().attributes()).name(origin.protocol, &origin.listener, &origin.peer).into_text()
 }
 
 /// The id of an event: of its batch, and its place in it.
@@ -127,11 +134,12 @@ pub(super) fn id(kept: &Kept, index: usize) -> String {
 
 /// The events of a snapshot for which `is_wanted`, the newest first, as far as `limit`; and whether there are more.
 pub(super) fn newest(
+    subject: &Subject,
     snapshot: &Snapshot,
     limit: usize,
     mut is_wanted: impl FnMut(EventView<'_>, &mut Lines) -> bool,
 ) -> (Vec<ShownEvent>, bool) {
-    let (mut lines, mut shown) = (Lines::new(), Vec::new());
+    let (mut lines, mut shown) = (Lines::new(subject), Vec::new());
     for (_, kept) in snapshot.batches.iter().rev() {
         let events: Vec<EventView<'_>> = kept.batch.events().collect();
         for (index, event) in events.into_iter().enumerate().rev() {
@@ -173,7 +181,7 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
     let classes: Vec<Class> = Class::ALL.into_iter().filter(|class| kinds.contains(&class.kind())).collect();
     let snapshot = snapshot(context, window, &classes, wants)?;
     let mut matches = agent.as_deref().map(agents::Matcher::new);
-    let (events, is_cut) = newest(&snapshot, limit, |event, lines| {
+    let (events, is_cut) = newest(&context.subject, &snapshot, limit, |event, lines| {
         filter.wants(event)
             && matches.as_mut().is_none_or(|matches| matches.is_of(event))
             && (filter.text.is_none() || filter.has_text(lines.line(event)))
@@ -190,6 +198,6 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
     let (Ok(number), Ok(index)) = (number.parse(), index.parse::<usize>()) else { return Err(ApiError::gone("event")) };
     let kept = context.view()?.batch(number).ok_or_else(|| ApiError::gone("event"))?;
     let event = kept.batch.events().nth(index).ok_or_else(|| ApiError::gone("event"))?;
-    let shown = Lines::new().shown(&kept, index, event).ok_or_else(ApiError::failed)?;
+    let shown = Lines::new(&context.subject).shown(&kept, index, event).ok_or_else(ApiError::failed)?;
     context.json(&shown)
 }

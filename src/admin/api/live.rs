@@ -8,10 +8,11 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::answer::ApiError;
 use super::context::Context;
-use super::events::{FILTERS, Filter, Lines, agent_name};
+use super::events::{FILTERS, Filter, Lines};
 use super::history::now_ms;
 use super::query::bad;
 use super::sse;
+use crate::admin::Subject;
 use crate::admin::response::AdminResponse;
 use crate::admin::tap::open_reader;
 use crate::event::{Batch, Kind};
@@ -41,7 +42,7 @@ pub(super) fn open(context: Context) -> Result<AdminResponse, ApiError> {
     let (mut reader, memory) = opened.map_err(|line| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line))?;
     let (response, mut body) = sse::response();
     tokio::spawn(async move {
-        let mut stream = Stream::new(filter, rate);
+        let mut stream = Stream::new(filter, rate, &context.subject);
         let mut seconds = interval(Duration::from_secs(1));
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pauses = interval(PAUSE);
@@ -50,7 +51,10 @@ pub(super) fn open(context: Context) -> Result<AdminResponse, ApiError> {
             let mut out = Vec::new();
             tokio::select! {
                 biased;
-                _ = seconds.tick() => stream.second(&mut out),
+                _ = seconds.tick() => {
+                    stream.lines.update_names(&context.subject);
+                    stream.second(&mut out);
+                }
                 _ = pauses.tick() => stream.send(&mut out),
                 item = reader.next() => match item {
                     Some(TapItem::Events(batch)) => stream.add(&batch),
@@ -86,8 +90,8 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(filter: Filter, rate: u64) -> Stream {
-        let (lines, collected, agents) = (Lines::new(), String::new(), Vec::new());
+    fn new(filter: Filter, rate: u64, subject: &Subject) -> Stream {
+        let (lines, collected, agents) = (Lines::new(subject), String::new(), Vec::new());
         Stream { filter, rate, lines, collected, agents, shown: 0, examined: 0, passed: 0, dropped: 0 }
     }
 
@@ -119,7 +123,8 @@ impl Stream {
                     self.collected.push(',');
                 }
                 self.collected.push_str(line);
-                self.agents.push(agent_name(event));
+                let name = self.lines.agent_name(event);
+                self.agents.push(name);
                 self.shown += 1;
             }
         }

@@ -267,7 +267,7 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
     let machine = fleet.places.get(id).and_then(|place| fleet.machines.get(*place));
     let machine = machine.filter(|machine| machine.events > 0).ok_or_else(|| ApiError::gone("machine"))?;
     let mut last: Option<(Arc<Origin>, Arc<Resource>, bool)> = None;
-    let (events, _) = newest(&snapshot, limit, |event, _| {
+    let (events, _) = newest(&context.subject, &snapshot, limit, |event, _| {
         let (origin, resource) = (event.origin(), event.resource());
         match &last {
             Some((known, of, is_its)) if Arc::ptr_eq(known, origin) && Arc::ptr_eq(of, resource) => *is_its,

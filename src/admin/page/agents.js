@@ -17,9 +17,10 @@ export function show(main, route) {
   return route.id === null ? showList(main, route.query) : showAgent(main, route.id);
 }
 
-/** The peer of an agent, unless the agent is called by its address. */
+/** The peer of an agent; of one that is called by its address, the port. */
 export function peerBeside(name, peer) {
-  return peer === undefined || peer === null || peer.replace(/^\[?(.*?)\]?:\d+$/, "$1") === name ? "" : peer;
+  const parts = /^\[?(.*?)\]?(:\d+)$/.exec(peer ?? "");
+  return parts?.[1] === name ? parts[2] : peer === name ? "" : peer ?? "";
 }
 
 function statePill(agent) {

@@ -59,8 +59,10 @@ fn row(agent: &Value) -> Vec<String> {
     let seen = agent["last_seen"].as_str().and_then(|time| time.get(.."2026-11-20T12:15:00".len()));
     let seen = seen.map_or_else(|| "-".to_owned(), |time| format!("{time}Z"));
     // An agent that is called by its address has it once.
-    let is_named_by_peer = agent["peer"].as_str().is_some_and(|peer| agent["name"] == peer_address(peer).0);
-    let peer = if is_named_by_peer { "-".to_owned() } else { text("peer") };
+    let peer = match agent["peer"].as_str().map(peer_address) {
+        Some((address, port)) if agent["name"] == address => port.map_or("-".to_owned(), |port| format!(":{port}")),
+        _ => text("peer"),
+    };
     vec![text("id"), text("protocol"), text("name"), peer, state(agent), seen, text("events"), text("losses")]
 }
 
@@ -102,6 +104,6 @@ mod tests {
         let java = json!({ "id": "java:1", "protocol": "bytefrog", "mode": "tracing", "name": "java:1", "peer": null });
         assert_eq!(row(&java), ["java:1", "bytefrog", "java:1", "-", "tracing", "-", "-", "-"]);
         let span = json!({ "id": "a:1", "protocol": "datadog", "name": "192.0.2.7", "peer": "192.0.2.7:4711" });
-        assert_eq!(row(&span)[2..4], ["192.0.2.7", "-"]);
+        assert_eq!(row(&span)[2..4], ["192.0.2.7", ":4711"]);
     }
 }

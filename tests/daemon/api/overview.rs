@@ -229,6 +229,28 @@ async fn a_machine_is_one_agent_with_one_name_whatever_it_uploads() {
     daemon.stop().await;
 }
 
+#[tokio::test]
+async fn a_process_that_sends_spans_of_several_services_is_called_by_that_of_its_first_root_everywhere() {
+    let daemon = of_spans().await;
+    simulate(&daemon, "test", Agent::Datadog(datadog::Dialect::default()), 500).await;
+    settle(&daemon).await;
+    let shown = json(&daemon, "agents").await;
+    let names: BTreeSet<String> = array(&shown, "agents").iter().map(|agent| text(&agent["name"])).collect();
+    let services: BTreeSet<String> = daemon
+        .events()
+        .iter()
+        .filter(|event| event["kind"] == "span" && event["span"]["parent_span_id"].is_null())
+        .map(|event| text(&event["resource"]["service.name"]))
+        .collect();
+    assert!(!names.is_empty() && names.is_subset(&services), "{names:?} {services:?}");
+    let plain = request(address(&daemon), "GET", "/agents", "").await.json();
+    assert!(plain.as_array().unwrap().iter().all(|agent| names.contains(&text(&agent["name"]))), "{plain}");
+    let path = format!("agents/{}", text(&shown["agents"][0]["id"]));
+    let one = until(&daemon, &path, |one| array(one, "events").len() == 50).await;
+    assert!(array(&one, "events").iter().all(|event| event["agent"] == shown["agents"][0]["name"]), "{one}");
+    daemon.stop().await;
+}
+
 fn text(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
