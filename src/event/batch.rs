@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::text::Text;
+use super::text::{Text, index32};
 use super::{ContentId, Kind, Name, Origin, Reason, Resource, Severity, SpanId, TraceId, UnixNanos};
 
 /// Events of one connection, read-only: at least the events of one message, at most about 1,024.
@@ -495,9 +495,4 @@ impl Span32 {
     pub(super) fn range(self) -> std::ops::Range<usize> {
         self.start as usize..self.end as usize
     }
-}
-
-/// Batches have far fewer than 4 Gi elements; beyond that, ranges would be empty rather than wrong.
-pub(super) fn index32(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -6,10 +6,10 @@ use std::sync::{Arc, OnceLock};
 use super::batch::{
     Attribute, Batch, Data, Event, Frame, Header, Key, Link, LossData, MetricData, NO_CONTEXT, Named, Run, SampleData,
 };
-use super::batch::{Span32, SpanData, TraceContext, Value, index32};
+use super::batch::{Span32, SpanData, TraceContext, Value};
 use super::content::OpenContent;
 use super::semconv::{self, Name};
-use super::text::{Escapes, Text, output_len};
+use super::text::{Escapes, Text, index32, output_len};
 use super::{ContentId, Kind, Loss, Origin, Resource, Severity};
 
 /// A batch is full at this many events …

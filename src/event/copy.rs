@@ -8,10 +8,8 @@ use std::sync::{Arc, OnceLock};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use super::batch::{
-    Attribute, Batch, Data, Event, Frame, Key, LossData, NO_CONTEXT, Named, Run, Span32, Value, index32,
-};
-use super::text::{Escapes, Text};
+use super::batch::{Attribute, Batch, Data, Event, Frame, Key, LossData, NO_CONTEXT, Named, Run, Span32, Value};
+use super::text::{Escapes, Text, index32};
 use super::view::{KeyView, ValueView};
 use super::{Origin, Resource};
 

@@ -1,7 +1,5 @@
 //! Texts of a batch, and how long they are in the output.
 
-use super::batch::index32;
-
 /// A text in the arena of a batch. Valid only with that batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Text {
@@ -110,4 +108,9 @@ pub(super) fn is_plain(text: &str) -> bool {
     // 0xDF clears the bit in which 0xE2 differs from 0xC2.
     let passes = |b: u8| (b >= 0x20) & (b != b'"') & (b != b'\\') & (b != 0x7F) & (b & 0xDF != 0xC2) & (b != 0xD8);
     text.bytes().fold(true, |plain, b| plain & passes(b))
+}
+
+/// Batches have far fewer than 4 Gi elements; beyond that, ranges would be empty rather than wrong.
+pub(super) fn index32(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -11,13 +11,14 @@ use super::cursor::{self, Cursor, Peeked, Saved};
 use super::finding::Finding;
 use super::reader::{Damage, Reader};
 use super::record::Position;
-use super::retry;
 use super::segment::{Format, Name, Segment, format_of, sync_data};
 
 /// Names beside the segments.
-const OWN: [&str; 7] = ["lock", "cursor", DROPPED, "damaged", "aside", "refused", retry::RETRY];
+const OWN: [&str; 7] = ["lock", "cursor", DROPPED, "damaged", "aside", "refused", RETRY];
 /// The file that says what the operator has removed; it has the format of the cursor.
 const DROPPED: &str = "dropped";
+/// The directory of refused requests that are to be sent again.
+pub(super) const RETRY: &str = "retry";
 /// The end of the name of a segment that is being rewritten.
 pub(super) const UNFINISHED: &str = ".unfinished";
 /// Copies of damaged records in `damaged/`, all together.

@@ -299,7 +299,7 @@ impl Spool {
     /// The system's: the next start appends it again.
     pub fn forget_retried(&self, request: &Refused) -> io::Result<()> {
         fs::remove_file(&request.path)?;
-        directory::sync(&self.directory.join(retry::RETRY))
+        directory::sync(&self.directory.join(directory::RETRY))
     }
 
     /// A request that was to be sent again cannot be appended now.

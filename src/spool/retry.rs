@@ -10,11 +10,9 @@ use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::directory;
+use super::directory::{self, RETRY};
 use super::snapshot::{Refused, refused};
 
-/// The directory of requests that are to be sent again.
-pub(super) const RETRY: &str = "retry";
 const WAITING: &str = "request";
 const TAKEN: &str = "taken";
 

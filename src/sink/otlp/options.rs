@@ -175,11 +175,11 @@ impl Options {
                     "write endpoint = \"{endpoint}\" and protocol = \"http/protobuf\", or the address of gRPC without a path"
                 ),
             };
-            let why = format!("ends in {}, which is appended for each signal", signal.path());
+            let why = format!("`endpoint` ends in {}, which is appended for each signal", signal.path());
             section.error("endpoint", why, Some(help));
         } else if self.protocol == Protocol::Grpc && !path.is_empty() {
             let help = "remove the path, or set protocol = \"http/protobuf\"".to_owned();
-            section.error("endpoint", "has a path, which gRPC does not have", Some(help));
+            section.error("endpoint", "`endpoint` has a path, which gRPC does not have", Some(help));
         }
     }
 
