@@ -145,6 +145,12 @@ impl Health {
             let blocked = remotes.iter().find(|(_, state, _)| state.is_not_ready());
             blocked.map(|(name, state, _)| format!("sink {name} cannot send: {state}"))
         };
+        let full = || {
+            let full = remotes
+                .iter()
+                .find(|(_, state, _)| state.full.is_some() && state.destination != DestinationState::Ready);
+            full.map(|(name, state, _)| format!("sink {name} cannot write, and its listeners wait: {state}"))
+        };
         let store = || {
             let faults = self.store_faults();
             let blocked = faults.into_iter().find(|(_, fault)| fault.is_blocked);
@@ -157,7 +163,7 @@ impl Health {
             let (name, why) = streams.iter().find_map(fault)?;
             Some(format!("listener {name} cannot receive: {why}"))
         };
-        down.or_else(cannot_start).or_else(blocked).or_else(store).or_else(away).or_else(|| self.hangs())
+        down.or_else(cannot_start).or_else(blocked).or_else(full).or_else(store).or_else(away).or_else(|| self.hangs())
     }
 
     /// The listeners that cannot use what they share with other daemons, by their names.
@@ -176,6 +182,9 @@ impl Health {
             DestinationState::Away => Some(format!("sink {name}: its destination is away: {state}")),
             DestinationState::Refusing => Some(format!("sink {name}: its destination refuses what is sent: {state}")),
         });
+        let short =
+            remotes.iter().filter(|(_, state, _)| state.full.is_some() && state.destination == DestinationState::Ready);
+        let short = short.map(|(name, state, _)| format!("sink {name}: its spool takes no requests: {state}"));
         let uploads = self.accounting.files().into_iter().filter_map(|(name, files)| Some((name, files.uploads?)));
         let behind = uploads.filter_map(|(name, UploadTotals { waiting, waiting_bytes, fault, .. })| {
             let size = ByteSize(waiting_bytes);
@@ -183,7 +192,7 @@ impl Health {
         });
         let stores = self.store_faults().into_iter();
         let stores = stores.map(|(name, fault)| format!("listener {name}: what it shares is away: {}", fault.why));
-        away.chain(behind).chain(stores).collect()
+        away.chain(short).chain(behind).chain(stores).collect()
     }
 }
 

@@ -90,8 +90,11 @@ fn disk(config: &Config) -> Vec<String> {
             WhenFull::DropOldest => "then the oldest events are dropped",
             WhenFull::DropNewest => "then further events are dropped",
         };
-        let (directory, most, free) =
-            (spool.directory(name), ByteSize(spool.max_bytes), ByteSize(spool.min_free_bytes));
+        let (directory, most) = (spool.directory(name), ByteSize(spool.max_bytes));
+        let free = match spool.min_free_bytes {
+            Some(bytes) => ByteSize(bytes).to_string(),
+            None => "the smaller of 1GiB and a tenth".to_owned(),
+        };
         format!(
             "sink {name} keeps up to {most} in {} while its destination is away, and leaves {free} of that disk free; {full}",
             directory.display()

@@ -130,6 +130,8 @@ impl Report {
         let of = format!("sinks.{}", sink.name);
         if let Some(spool) = sink.kind.spool() {
             self.directory(&format!("{of}.spool.dir"), &spool.directory(&sink.name));
+            let never_keeps = spool.never_keeps(&sink.name);
+            self.errors.extend(never_keeps.map(|why| format!("{of}.spool.min_free_bytes: {why}")));
         }
         match &sink.kind {
             SinkKind::File(options) => self.directory(&format!("{of}.path"), &options.directory()),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::runtime;
 use tokio::sync::{Mutex, Notify, mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -308,7 +308,7 @@ impl Worker {
                     ticks.reset();
                     continue;
                 }
-                () = until_due(sink.flush_due()) => {
+                () = flush_due(sink) => {
                     let flushed = sink.flush().await;
                     self.retry(sink, flushed).await?;
                     self.settle(sink).await?;
@@ -336,7 +336,7 @@ impl Worker {
             let mut is_settled = self.settle(sink).await?;
             if is_last {
                 while !is_settled {
-                    sleep(RETRY.0).await;
+                    let _ = timeout(RETRY.0, sink.woken()).await;
                     let flushed = sink.flush().await;
                     self.retry(sink, flushed).await?;
                     is_settled = self.settle(sink).await?;
@@ -533,6 +533,7 @@ impl Worker {
                     tokio::select! {
                         () = sleep(wait) => {}
                         () = notified(back) => {}
+                        () = sink.woken() => {}
                         () = stopped(&context.stop) => {}
                     }
                     wait = (wait * 2).min(RETRY.1);
@@ -599,10 +600,12 @@ struct Rest {
     is_unsynced: bool,
 }
 
-/// Waits until then; for ever if there is no such time.
-async fn until_due(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => pending().await,
+/// Waits until the sink is to be flushed although no batch arrives.
+async fn flush_due<S: Sink>(sink: &mut S) {
+    match sink.flush_due() {
+        Some(due) => {
+            let _ = timeout_at(due, sink.woken()).await;
+        }
+        None => sink.woken().await,
     }
 }

@@ -37,7 +37,7 @@ pub use remote::{DestinationState, RemoteState, RemoteStatus};
 ///
 /// The order of calls: `write` any number of times, then `flush`. Events count as written only when a flush that
 /// follows them has returned `Ok`, and [`Sink::unwritten`] does not name their batch. After [`SinkError::Retry`] the
-/// worker waits and calls `flush` again, and no other method, until it returns something else.
+/// worker waits and calls `flush` again, and no other method but `woken`, until it returns something else.
 ///
 /// A sink that [may block](Sink::BLOCKS) runs on a thread of its own, in a tokio runtime with timers and I/O. All
 /// methods may wait.
@@ -62,6 +62,12 @@ pub trait Sink: Send + 'static {
     /// When the worker calls [`Sink::flush`] although no batch arrives: the sink keeps events open, and writes them then.
     fn flush_due(&self) -> Option<Instant> {
         None
+    }
+
+    /// Completes when a flush can achieve more than the last one, which returned [`SinkError::Retry`] or left batches in
+    /// [`Unwritten`]: the worker calls it then. Dropping the future loses nothing.
+    fn woken(&mut self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
     }
 
     /// No batch follows: from now on a flush writes everything.
@@ -145,7 +151,8 @@ pub struct Unwritten {
     /// Batches that the sink keeps and writes as soon as it can, each with the number of its events that are not in the
     /// output yet. 0: all are, but not as safely as configured.
     pub held: BTreeMap<u64, u64>,
-    /// Batches that ask to be [durable](AckLevel::Durable), and are in the output without being so.
+    /// Batches whose peers wait, and which are not as safe as these ask for: in the output without being
+    /// [durable](AckLevel::Durable), or only in a queue of the sink that counts their events itself.
     pub unsynced: BTreeSet<u64>,
     /// So much is held that connections of its listeners are to wait.
     pub is_crowded: bool,

@@ -297,13 +297,25 @@ pub(super) fn keep_refused(
     Ok(Some(path))
 }
 
-/// Free bytes of the file system, as far as this user may use them.
+/// A file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskSpace {
+    /// Its size, in bytes.
+    pub total_bytes: u64,
+    /// What this user may still use of it, in bytes.
+    pub free_bytes: u64,
+}
+
+/// The file system of a directory, or of the nearest one above it that exists.
 ///
 /// # Errors
 /// The system's.
-pub(super) fn free_bytes(directory: &Path) -> io::Result<u64> {
-    let stat = rustix::fs::statvfs(directory)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+pub fn disk_space(directory: &Path) -> io::Result<DiskSpace> {
+    let existing = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
+    let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
+    let stat = rustix::fs::statvfs(existing)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+    Ok(DiskSpace { total_bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail) })
 }
 
 /// A random number.

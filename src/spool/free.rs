@@ -10,30 +10,56 @@ use super::segment::{HEADER_BYTES, Segment, copy_records};
 use super::{Dropped, REMOVED_PART, Spool};
 
 impl Spool {
-    /// Saves the cursor and removes segments that are settled, wherever they are. The one that is written stays while it is short.
+    /// Saves the cursor and removes segments that are settled, wherever they are. The one that is written stays while it is short,
+    /// unless the disk or the spool is full.
     ///
     /// # Errors
     /// The system's. The next call tries again.
     pub fn tidy(&mut self) -> io::Result<()> {
-        self.save_cursor()?;
-        self.remove_settled(false);
-        Ok(())
+        self.save_and_remove(self.is_short)
     }
 
-    /// Drops the records of the oldest segment that has some which are not taken; returns them. `None`: all are taken. What is
-    /// taken and not settled stays, also on the disk.
+    /// The disk or the spool is full: removes segments as soon as they are settled.
+    ///
+    /// # Errors
+    /// As for [`Spool::tidy`].
+    pub(super) fn remove_at_once(&mut self) -> io::Result<()> {
+        let is_any_settled = (0..self.segments.len()).any(|index| self.is_settled(index));
+        if is_any_settled { self.save_and_remove(true) } else { Ok(()) }
+    }
+
+    /// Settled records stay settled after a loss of power: the cursor is saved before their segments are removed. On a full disk
+    /// it may need their space. If the daemon is killed then before it is saved, the next start counts these records as damaged;
+    /// but nothing would be removed otherwise.
+    fn save_and_remove(&mut self, is_space_needed: bool) -> io::Result<()> {
+        match self.save_cursor() {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                self.remove_settled(true);
+                self.save_cursor()
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                self.remove_settled(is_space_needed);
+                Ok(())
+            }
+        }
+    }
+
+    /// Drops the records of the oldest segment that has some which are not taken; returns them. `None`: all that are on the
+    /// disk are taken. What is taken and not settled stays, also on the disk.
     ///
     /// # Errors
     /// The system's: what is settled cannot be removed. Nothing is dropped then.
     pub fn drop_oldest(&mut self) -> io::Result<Option<Dropped>> {
         self.free()?;
         let start = self.walk.next();
-        if start.number >= self.end.number {
+        if start.number >= self.written.number {
             return Ok(None);
         }
         let following = self.segments.partition_point(|segment| segment.name.start.number <= start.number);
-        let end = self.segments.get(following).map_or(self.end, |next| next.name.start);
+        let end = self.segments.get(following).map_or(self.written, |next| next.name.start);
         let events = self.taken.settle_rest(start, end);
+        (start.number..end.number).for_each(|number| self.recent.settle(number));
         self.walk.continue_at(end);
         // If these fail, the next call reports it.
         let _ = self.cursor.note(self.saved());
@@ -50,14 +76,12 @@ impl Spool {
         if !(0..self.segments.len()).any(|index| self.is_settled(index) || self.is_mostly_settled(index)) {
             return Ok(false);
         }
-        // Settled records stay settled after a loss of power.
-        self.save_cursor()?;
         let bytes = |segments: &[Segment]| segments.iter().map(|segment| segment.len).sum::<u64>();
         let before = bytes(self.segments.make_contiguous());
-        self.remove_settled(true);
+        self.save_and_remove(true)?;
         if let Some(last) = self.segments.len().checked_sub(1)
             && self.is_mostly_settled(last)
-            && self.sync().is_ok()
+            && self.sync_written().is_ok()
         {
             self.writer = None;
         }
@@ -88,8 +112,7 @@ impl Spool {
                 continue;
             }
             if is_last {
-                self.writer = None;
-                self.forget_unsynced();
+                self.close_writer();
             }
             self.segments.remove(index);
             self.remove(name);
@@ -98,7 +121,7 @@ impl Spool {
 
     /// The records of a segment.
     fn range(&self, index: usize) -> Range<Position> {
-        let end = self.segments.get(index + 1).map_or(self.end, |next| next.name.start);
+        let end = self.segments.get(index + 1).map_or(self.written, |next| next.name.start);
         self.segments[index].name.start..end
     }
 

@@ -1,8 +1,9 @@
 //! Layer 2: the spool, a queue of requests on disk for a sink whose destination can be away.
 //!
-//! A record is one request as it is sent, with its number of events. Records are appended to segments, synced
-//! on demand, read in order, and removed when the destination has acknowledged them. What was acknowledged since the
-//! cursor was last saved can be sent again after a kill: delivery is at least once.
+//! A record is one request as it is sent, with its number of events. It is appended in memory, and taken from there if the
+//! destination takes it soon. Otherwise it is written to a segment, and synced on demand. Records are taken in order, and removed
+//! when the destination has acknowledged them. What was acknowledged since the cursor was last saved can be sent again after a
+//! kill: delivery is at least once.
 //!
 //! A spool starts with any content of its directory. A record that was not completely written is at the end of a segment
 //! and was never confirmed, so it is ignored; a damaged one is copied to `damaged/`, and its events are counted exactly.
@@ -16,6 +17,7 @@ mod finding;
 mod free;
 mod open;
 mod reader;
+mod recent;
 mod record;
 mod retry;
 mod segment;
@@ -29,6 +31,7 @@ mod taken;
 #[cfg(test)]
 mod tests;
 mod walk;
+mod write;
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -36,14 +39,14 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
-
 use cursor::{Cursor, Saved};
+pub use directory::{DiskSpace, disk_space};
 pub use finding::Finding;
 pub use reader::Damage;
+use recent::RecentRecords;
 pub use record::Position;
 pub use retry::retry_refused;
-use segment::{HEADER_BYTES, Name, Segment, Writer};
+use segment::{Name, Segment, Writer, record_id};
 pub use snapshot::{DropError, Kept, Refused, Snapshot, drop_waiting, is_spool, kept, refused, used_by};
 pub use state::{AppendError, Dropped, UsedBy, Waiting};
 use taken::TakenRecords;
@@ -78,17 +81,21 @@ pub struct Spool {
     segments: VecDeque<Segment>,
     writer: Option<Writer>,
     last_serial: u32,
-    /// Behind the last record that is on the disk, with the name of its file, or settled with all before it.
-    synced: Position,
-    /// The records behind that, for the case that a sync fails.
-    unsynced: VecDeque<Unsynced>,
-    unsynced_bytes: u64,
-    /// The unsynced records are to be written to a new segment, because a sync has failed.
+    /// Part of the ids and of the checksums of all records that this process appends.
+    salt: u64,
+    /// Behind the last record that is in a segment.
+    written: Position,
+    /// The records that are not on the disk, or whose segment has no name there, from the first one that is not settled: they
+    /// are taken from memory, and are written again when a sync fails.
+    recent: RecentRecords,
+    /// The records in memory are to be written to a new segment, because a sync has failed.
     must_rewrite: bool,
+    /// Why the last attempt to write or sync has failed, if it has.
+    shortage: Option<String>,
+    /// The last record was not written because the disk or the spool is full: what is settled is removed at once.
+    is_short: bool,
     /// Names in the directory are not on the disk.
     is_directory_unsynced: bool,
-    /// Behind the last record.
-    end: Position,
     /// At the next record to be taken.
     walk: Walk,
     /// Records that are taken and not acknowledged.
@@ -97,121 +104,28 @@ pub struct Spool {
     dropped: Waiting,
 }
 
-#[derive(Debug)]
-struct Unsynced {
-    payload: Bytes,
-    events: u32,
-    time: u64,
-}
-
-impl Unsynced {
-    /// What it takes in its file.
-    fn bytes(&self) -> u64 {
-        (record::HEAD_BYTES + self.payload.len()) as u64
-    }
-}
-
 impl Spool {
-    /// Appends a request with this many events. It survives a kill of the daemon from here on, and a loss of power from the
-    /// next [`Spool::sync`] on.
-    ///
-    /// # Errors
-    /// Nothing was appended, and why.
-    pub fn append(&mut self, payload: Bytes, events: u32) -> Result<(), AppendError> {
-        let record_bytes = record::HEAD_BYTES as u64 + payload.len() as u64;
-        while let Err(error) = self.require_room(record_bytes) {
-            let has_freed = matches!(error, AppendError::Full(_)) && self.free().unwrap_or(false);
-            if !has_freed {
-                return Err(error);
-            }
-        }
-        let segment_len = self.writer.as_ref().map_or(0, Writer::len);
-        let is_segment_full = segment_len > HEADER_BYTES && segment_len + record_bytes > self.limits.segment_bytes;
-        self.forget_settled();
-        let is_much_unsynced = self.unsynced_bytes + record_bytes > MAX_UNSYNCED_BYTES;
-        if is_segment_full && self.unsynced.is_empty() && !self.must_rewrite {
-            // After a loss of power, records of this segment may be missing before those of the next one: they are settled.
-            self.save_cursor().map_err(|error| AppendError::Io(self.directory.clone(), error))?;
-        } else if is_segment_full || is_much_unsynced || self.must_rewrite {
-            self.sync().map_err(|(path, error)| AppendError::Io(path, error))?;
-        }
-        if is_segment_full {
-            self.writer = None;
-        }
-        let time = now();
-        self.write(&payload, events, time).map_err(|error| match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => AppendError::Full(error.to_string()),
-            _ => AppendError::Io(self.directory.clone(), error),
-        })?;
-        let record = Unsynced { payload, events, time };
-        self.unsynced_bytes += record.bytes();
-        self.unsynced.push_back(record);
-        Ok(())
-    }
-
-    /// Forces everything that was appended to the disk. A segment that cannot be synced is given up: what it has since its
-    /// last sync is appended to a new one, from memory.
-    ///
-    /// # Errors
-    /// The system's, with the path. What was appended since the last sync is not confirmed, and stays appended.
-    pub fn sync(&mut self) -> Result<(), (PathBuf, io::Error)> {
-        if let Some(writer) = &mut self.writer
-            && !self.must_rewrite
-            && let Err(error) = writer.sync()
-        {
-            let path = self.directory.join(writer.name.file_name());
-            tracing::warn!(path = %path.display(), %error, "cannot sync a segment; its records go to a new one");
-            self.must_rewrite = true;
-        }
-        if self.must_rewrite {
-            self.rewrite().map_err(|error| (self.directory.clone(), error))?;
-        }
-        if self.is_directory_unsynced {
-            directory::sync(&self.directory).map_err(|error| (self.directory.clone(), error))?;
-            self.is_directory_unsynced = false;
-        }
-        self.forget_unsynced();
-        Ok(())
-    }
-
-    /// The same as [`Spool::sync`], if a record has been waiting for so long, neither synced nor settled.
-    ///
-    /// # Errors
-    /// As for [`Spool::sync`].
-    pub fn sync_waiting(&mut self, longest: Duration) -> Result<(), (PathBuf, io::Error)> {
-        self.forget_settled();
-        let recent = now().saturating_sub(longest.as_millis() as u64)..=now();
-        let is_due = self.unsynced.front().is_some_and(|oldest| !recent.contains(&oldest.time));
-        if is_due || self.must_rewrite { self.sync() } else { Ok(()) }
-    }
-
-    /// Records that are settled, with all before them, need no sync: the destination has accepted them, or has refused them and
-    /// `refused/` has them. The cursor is saved before the next segment begins.
-    fn forget_settled(&mut self) {
-        let settled = self.taken.acknowledged().number;
-        while self.synced.number < settled
-            && let Some(record) = self.unsynced.pop_front()
-        {
-            self.unsynced_bytes -= record.bytes();
-            self.synced.number += 1;
-            self.synced.events += u64::from(record.events);
-        }
-    }
-
     /// The next record, or `None` when all were taken. Records that cannot be read are settled, and what is left of them is
     /// copied.
     ///
     /// # Errors
     /// The system's. The same call can succeed later.
     pub fn take(&mut self) -> io::Result<Option<Item>> {
-        if let Some(record) = self.unsynced_record(self.walk.next()) {
+        let position = self.walk.next();
+        if let Some(recent) = self.recent.get(position.number) {
+            let record = Record {
+                position,
+                id: record_id(self.salt, position),
+                events: recent.events,
+                time: UNIX_EPOCH + Duration::from_millis(recent.time),
+                payload: recent.payload.clone(),
+            };
             self.walk.pass(record.next());
-            self.taken.push(record.position, record.next(), Some(record.time), record.bytes());
+            self.taken.push(position, record.next(), Some(record.time), record.bytes());
             return Ok(Some(Item::Record(record)));
         }
-        // Until they are written again, unsynced records cannot be read.
-        let end = if self.must_rewrite { self.synced } else { self.end };
-        let item = self.walk.step(&self.segments, Some(end))?;
+        // What is in memory is not read.
+        let item = self.walk.step(&self.segments, Some(self.recent.start()))?;
         match &item {
             Some(Item::Record(record)) => {
                 self.taken.push(record.position, record.next(), Some(record.time), record.bytes());
@@ -224,21 +138,6 @@ impl Spool {
             None => {}
         }
         Ok(item)
-    }
-
-    /// The record at this position if it is not synced: then it is in memory, and is not read.
-    fn unsynced_record(&self, position: Position) -> Option<Record> {
-        let index = position.number.checked_sub(self.synced.number)?;
-        let Unsynced { payload, events, time } = self.unsynced.get(usize::try_from(index).ok()?)?;
-        // Older segments are synced.
-        let segment = self.segments.back().filter(|_| !self.must_rewrite)?;
-        Some(Record {
-            position,
-            id: segment.name.record_id(position),
-            events: *events,
-            time: UNIX_EPOCH + Duration::from_millis(*time),
-            payload: payload.clone(),
-        })
     }
 
     /// What the operator has removed between the last start and this one.
@@ -255,8 +154,13 @@ impl Spool {
     /// taken again after a kill. A loss of power can forget what was settled since the last [`Spool::tidy`].
     pub fn acknowledge(&mut self, number: u64) {
         self.taken.settle(number);
+        self.recent.settle(number);
         // If this fails, the next call or tidy writes it, and tidy reports why it cannot.
         let _ = self.cursor.note(self.saved());
+        if self.is_short {
+            // If this fails, tidy reports why.
+            let _ = self.remove_at_once();
+        }
     }
 
     /// Everything that was taken and is not acknowledged is taken again.
@@ -272,7 +176,7 @@ impl Spool {
 
     fn saved(&self) -> Saved {
         let taken = &self.taken;
-        Saved { acknowledged: taken.acknowledged(), settled: taken.settled(), synced: self.synced }
+        Saved { acknowledged: taken.acknowledged(), settled: taken.settled(), synced: self.recent.start() }
     }
 
     /// Keeps a request that the destination has refused for good in `refused/`, on the disk; returns its path, or `None` when
@@ -312,96 +216,25 @@ impl Spool {
 
     /// The number of the last record; 0: none.
     pub fn last_number(&self) -> u64 {
-        self.end.number - 1
+        self.recent.end().number - 1
     }
 
     /// What waits.
     pub fn waiting(&self) -> Waiting {
         let ((records, events), acknowledged) = (self.taken.settled_early(), self.taken.acknowledged());
+        let end = self.recent.end();
         Waiting {
-            records: self.end.number - acknowledged.number - records,
-            events: self.end.events - acknowledged.events - events,
+            records: end.number - acknowledged.number - records,
+            events: end.events - acknowledged.events - events,
             bytes: self.segments.iter().map(|segment| segment.len).sum(),
         }
     }
 
-    fn require_room(&self, record_bytes: u64) -> Result<(), AppendError> {
-        let Limits { max_bytes, min_free_bytes, .. } = self.limits;
-        let needed = record_bytes + HEADER_BYTES;
-        if self.waiting().bytes + needed > max_bytes {
-            return Err(AppendError::Full(format!("max_bytes = {max_bytes} is reached")));
-        }
-        if min_free_bytes > 0 {
-            let free = directory::free_bytes(&self.directory)
-                .map_err(|error| AppendError::Io(self.directory.clone(), error))?;
-            if free < min_free_bytes.saturating_add(needed) {
-                let why = format!("its file system has {free} bytes free, min_free_bytes = {min_free_bytes}");
-                return Err(AppendError::Full(why));
-            }
-        }
-        Ok(())
-    }
-
-    /// Appends to the writer's segment, or to a new one.
-    fn write(&mut self, payload: &[u8], events: u32, time: u64) -> io::Result<()> {
-        if self.writer.is_none() {
-            let name = self.new_name(self.end);
-            let path = self.directory.join(name.file_name());
-            let writer = Writer::create(&path, name).inspect_err(|_| self.remove(name))?;
-            self.segments.push_back(Segment { name, len: writer.len() });
-            self.writer = Some(writer);
-        }
-        if let (Some(writer), Some(segment)) = (&mut self.writer, self.segments.back_mut()) {
-            segment.len += writer.append(payload, events, time)?;
-            self.end = writer.end();
-        }
-        Ok(())
-    }
-
-    /// Nothing is left that could have to be written again.
-    fn forget_unsynced(&mut self) {
-        self.synced = self.end;
-        self.unsynced.clear();
-        self.unsynced_bytes = 0;
+    /// The last segment is not written any more. Nothing of it could have to be written again.
+    fn close_writer(&mut self) {
+        self.writer = None;
         self.must_rewrite = false;
-    }
-
-    /// Writes the unsynced records to a new segment, which takes the place of those records only when it is synced.
-    fn rewrite(&mut self) -> io::Result<()> {
-        // Settled records of the old segment are in no other one, and a loss of power can remove them.
-        self.save_cursor()?;
-        let name = self.new_name(self.synced);
-        let temporary = self.directory.join(name.file_name() + directory::UNFINISHED);
-        let written = Writer::create(&temporary, name).and_then(|mut writer| {
-            for record in &self.unsynced {
-                writer.append(&record.payload, record.events, record.time)?;
-            }
-            writer.sync()?;
-            fs::rename(&temporary, self.directory.join(name.file_name()))?;
-            Ok(writer)
-        });
-        let writer = written.inspect_err(|_| {
-            // What is left is removed at the next start.
-            let _ = fs::remove_file(&temporary);
-        })?;
-        // Segments that have no other record.
-        while self.segments.back().is_some_and(|last| last.name.start == name.start)
-            && let Some(last) = self.segments.pop_back()
-        {
-            self.remove(last.name);
-        }
-        self.segments.push_back(Segment { name, len: writer.len() });
-        self.writer = Some(writer);
-        // What was read of the old segment is in the new one.
-        self.walk.continue_at(self.walk.next());
-        Ok(())
-    }
-
-    /// The name of a new segment. Its serial is used up.
-    fn new_name(&mut self, start: Position) -> Name {
-        self.last_serial += 1;
-        self.is_directory_unsynced = true;
-        Name { serial: self.last_serial, start, salt: directory::random() }
+        self.recent.forget_until(self.written.number);
     }
 
     /// Removes the file of a segment. A file that cannot be removed is found and removed at the next start.

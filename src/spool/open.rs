@@ -1,10 +1,10 @@
 //! Opening a spool: what an earlier process has left in its directory.
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::cursor::Saved;
+use super::recent::RecentRecords;
 use super::record::Position;
 use super::taken::TakenRecords;
 use super::walk::Walk;
@@ -61,12 +61,13 @@ impl Spool {
             segments: listed.segments,
             writer: None,
             last_serial,
-            synced: end,
-            unsynced: VecDeque::new(),
-            unsynced_bytes: 0,
+            salt: directory::random(),
+            written: end,
+            recent: RecentRecords::from(end),
             must_rewrite: false,
+            shortage: None,
+            is_short: false,
             is_directory_unsynced: false,
-            end,
             walk: Walk::from(directory.to_owned(), taken.acknowledged(), taken.settled()),
             taken,
             dropped,

@@ -27,16 +27,11 @@ pub(super) struct Name {
     pub(super) serial: u32,
     /// Where its first record is.
     pub(super) start: Position,
-    /// Part of the checksum of each head.
+    /// Part of the checksum of each head: the same in all segments of one process.
     pub(super) salt: u64,
 }
 
 impl Name {
-    /// The id of a record of this segment: the same whenever it is read, and different for every other record of any spool.
-    pub(super) fn record_id(&self, position: Position) -> String {
-        format!("{:016x}-{}", self.salt, position.number)
-    }
-
     /// The file's name.
     pub(super) fn file_name(&self) -> String {
         let Name { serial, start, salt } = self;
@@ -53,6 +48,12 @@ impl Name {
         // Only the one spelling that is written.
         (parsed.file_name() == name && start.number > 0).then_some(parsed)
     }
+}
+
+/// The id of a record: the same whenever it is read, and different for every other record of any spool. `salt` is that of its
+/// segment, and of the process that has appended it.
+pub(super) fn record_id(salt: u64, position: Position) -> String {
+    format!("{salt:016x}-{}", position.number)
 }
 
 /// A file of a spool.

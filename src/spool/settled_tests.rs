@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::segment::HEADER_BYTES;
 use super::tests::{LIMITS, append, faults, open, payload, segments, sum, take_all};
 use super::*;
 

@@ -114,6 +114,15 @@ impl Snapshot {
     /// # Errors
     /// The system's.
     pub fn next_item(&mut self) -> io::Result<Option<Item>> {
+        loop {
+            match self.step()? {
+                Some(Item::Record(record)) if record.payload.is_empty() => {}
+                item => return Ok(item),
+            }
+        }
+    }
+
+    fn step(&mut self) -> io::Result<Option<Item>> {
         let from = self.walk.next();
         let item = self.walk.step(&self.segments, Some(self.end))?;
         let Some(Item::Damaged(damage)) = item else { return Ok(item) };

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use bytes::Bytes;
+
 use super::tests::{LIMITS, append, open, payload, segments, sum, take_all, take_one};
 use super::*;
 

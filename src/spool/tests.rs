@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use bytes::Bytes;
+
+use super::segment::HEADER_BYTES;
 use super::*;
 
 /// Injected faults of writes and syncs, and what the disk has. Each test runs on a thread of its own.
@@ -495,17 +498,30 @@ fn whatever_happens_synced_records_are_taken_in_order_and_nothing_is_lost() {
         // taken and not settled.
         let (mut appended, mut synced, mut settled, mut next) = (0, 0, BTreeSet::new(), 1);
         let mut taken = Vec::new();
-        // What was synced when the power was lost.
-        let mut kept = 0;
+        // Written up to there, those that a kill or a loss of power may have removed, and those that were ever settled.
+        let (mut written, mut uncertain, mut ever_settled) = (0, BTreeSet::new(), BTreeSet::new());
         for step in 0..200 {
             faults::plan((0..4).map(|_| random(12) == 0).collect());
             match random(19) {
-                0..6 => appended += u64::from(spool.append(payload(appended + 1), (appended + 1) as u32).is_ok()),
-                6..8 => synced = if spool.sync().is_ok() { appended } else { synced },
+                0..4 => {
+                    let is_appended = spool.append(payload(appended + 1), (appended + 1) as u32).is_ok();
+                    appended += u64::from(is_appended);
+                    written = if is_appended { appended } else { written };
+                }
+                4..6 => appended += u64::from(spool.hold(payload(appended + 1), (appended + 1) as u32).is_ok()),
+                6..8 => {
+                    let is_synced = spool.sync().is_ok();
+                    (written, synced) = if is_synced { (appended, appended) } else { (written, synced) };
+                }
                 8..12 => {
                     let item = spool.take().unwrap();
                     next = (next..).find(|number| !settled.contains(number)).unwrap();
                     match item {
+                        Some(Item::Record(Record { position, payload: found, .. })) if found.is_empty() => {
+                            assert!(ever_settled.contains(&position.number), "seed {seed}, step {step}");
+                            settled.insert(position.number);
+                            spool.acknowledge(position.number);
+                        }
                         Some(Item::Record(Record { position, payload: found, .. })) => {
                             let number = position.number;
                             assert_eq!((number, &*found), (next, &*payload(number)), "seed {seed}, step {step}");
@@ -513,8 +529,10 @@ fn whatever_happens_synced_records_are_taken_in_order_and_nothing_is_lost() {
                             next += 1;
                         }
                         Some(Item::Damaged(damage)) => {
-                            // Not synced, and before one that was accepted.
-                            assert!(damage.start.number > kept, "seed {seed}, step {step}: {damage:?}");
+                            // Not safe, and before one that was accepted.
+                            let mut lost = damage.start.number..damage.end.number;
+                            let is_uncertain = lost.all(|number| uncertain.contains(&number));
+                            assert!(is_uncertain, "seed {seed}, step {step}: {damage:?}");
                             assert_eq!(damage.start.number, next, "seed {seed}, step {step}: {damage:?}");
                             next = damage.end.number;
                             settled.extend(damage.start.number..next);
@@ -525,6 +543,7 @@ fn whatever_happens_synced_records_are_taken_in_order_and_nothing_is_lost() {
                 12..14 if !taken.is_empty() => {
                     let number = taken.remove(random(taken.len() as u64) as usize);
                     settled.insert(number);
+                    ever_settled.insert(number);
                     spool.acknowledge(number);
                 }
                 14 => {
@@ -539,7 +558,6 @@ fn whatever_happens_synced_records_are_taken_in_order_and_nothing_is_lost() {
                     let is_power_lost = random(2) == 0;
                     if is_power_lost {
                         lose_power(directory, &mut random);
-                        kept = synced;
                     }
                     faults::plan(Vec::new());
                     let (opened, _) = Spool::open(directory, LIMITS).unwrap();
@@ -547,26 +565,30 @@ fn whatever_happens_synced_records_are_taken_in_order_and_nothing_is_lost() {
                     let ranges =
                         spool.taken.settled().into_iter().flat_map(|range| range.start.number..range.end.number);
                     let found: BTreeSet<u64> = (1..spool.taken.acknowledged().number).chain(ranges).collect();
-                    let last = spool.end.number - 1;
+                    let last = spool.recent.end().number - 1;
                     assert!(found.is_subset(&settled), "seed {seed}, step {step}");
                     assert!(is_power_lost || found == settled, "seed {seed}, step {step}");
                     // Records that are settled before their sync is due are not synced.
                     assert!((last + 1..=synced).all(|number| settled.contains(&number)), "seed {seed}, step {step}");
-                    assert!(is_power_lost || last == appended, "seed {seed}, step {step}");
+                    assert!(is_power_lost || last >= written, "seed {seed}, step {step}");
+                    uncertain.extend(1 + if is_power_lost { synced } else { written }..=last);
                     (appended, settled, next) = (last, found, 1);
                     taken.clear();
-                    synced = appended;
+                    (written, synced) = (appended, appended);
                 }
                 16 => {
-                    let all_before = spool.unsynced.is_empty();
+                    let all_before = spool.recent.is_empty();
                     let is_synced = spool.sync_waiting(Duration::ZERO).is_ok();
-                    synced = if is_synced && !all_before { synced.max(spool.synced.number - 1) } else { synced };
+                    synced =
+                        if is_synced && !all_before { synced.max(spool.recent.start().number - 1) } else { synced };
+                    written = written.max(synced);
                 }
                 17 => {
                     if let Ok(Some(Dropped { numbers, events })) = spool.drop_oldest() {
                         let dropped: Vec<u64> = numbers.filter(|number| !settled.contains(number)).collect();
                         assert_eq!(events, sum(dropped.iter().copied()), "seed {seed}, step {step}");
                         assert!(dropped.iter().all(|number| !taken.contains(number)), "seed {seed}, step {step}");
+                        ever_settled.extend(dropped.iter().copied());
                         settled.extend(dropped);
                     }
                 }
@@ -575,6 +597,79 @@ fn whatever_happens_synced_records_are_taken_in_order_and_nothing_is_lost() {
             }
         }
     }
+}
+
+#[test]
+fn what_is_delivered_is_removed_when_a_record_needs_its_space() {
+    let directory = tempfile::tempdir().unwrap();
+    // One segment is all that it may have.
+    let limits = Limits { max_bytes: 600, ..LIMITS };
+    let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
+    let mut last = 0;
+    for _ in 0..20 {
+        while spool.append(payload(last + 1), (last + 1) as u32).is_ok() {
+            last += 1;
+        }
+        assert!(spool.shortage().is_some_and(|why| why.contains("max_bytes = 600 is reached")));
+        let (numbers, damages) = take_all(&mut spool);
+        assert!(!numbers.is_empty() && damages.is_empty());
+        numbers.iter().for_each(|number| spool.acknowledge(*number));
+        // At once: nothing else has to be called.
+        assert_eq!((segments(directory.path()).len(), spool.waiting().bytes), (0, 0));
+    }
+    assert!(last > 40);
+}
+
+#[test]
+fn records_that_are_held_are_taken_from_memory_and_leave_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut spool = open(directory.path());
+    for number in 1..=300 {
+        spool.hold(payload(number), number as u32).unwrap();
+        assert_eq!(take_one(&mut spool), number);
+        spool.acknowledge(number);
+    }
+    assert_eq!((segments(directory.path()).len(), spool.waiting().records), (0, 0));
+    // What follows so many settled records gets a segment of its own, what follows few of them does not.
+    append(&mut spool, 301..=301);
+    (302..=305).for_each(|number| spool.hold(payload(number), number as u32).unwrap());
+    assert_eq!(take_all(&mut spool).0, (301..=305).collect::<Vec<_>>());
+    (301..=304).for_each(|number| spool.acknowledge(number));
+    append(&mut spool, 306..=306);
+    spool.sync().unwrap();
+    assert_eq!(segments(directory.path()).len(), 1);
+    assert!(spool.has_kept(1..307, true));
+    // What a loss of power leaves has no gap.
+    fs::write(directory.path().join("cursor"), faults::synced_cursor(directory.path())).unwrap();
+    drop(spool);
+    let mut spool = Spool::open(directory.path(), LIMITS).unwrap().0;
+    let mut found = Vec::new();
+    while let Some(item) = spool.take().unwrap() {
+        let Item::Record(record) = item else { panic!("{item:?}") };
+        found.push((record.position.number, record.payload.is_empty()));
+    }
+    assert_eq!(found, [(301, false), (302, true), (303, true), (304, true), (305, false), (306, false)]);
+}
+
+#[test]
+fn records_that_the_disk_does_not_take_are_taken_from_memory_and_written_as_soon_as_it_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits { min_free_bytes: u64::MAX / 2, ..LIMITS };
+    let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
+    (1..=5).for_each(|number| spool.hold(payload(number), number as u32).unwrap());
+    assert!(spool.append(payload(6), 6).is_err() && spool.sync().is_err());
+    assert_eq!((take_one(&mut spool), take_one(&mut spool)), (1, 2));
+    spool.acknowledge(2);
+    assert!(!spool.has_kept(1..2, false) && spool.has_kept(2..3, true) && !spool.has_kept(1..6, false));
+    assert_eq!(spool.unwritten_events(), 1 + 3 + 4 + 5);
+    spool.limits = LIMITS;
+    spool.write_out().unwrap();
+    assert!(spool.has_kept(1..6, false) && !spool.has_kept(1..6, true) && spool.shortage().is_none());
+    assert_eq!(spool.unwritten_events(), 0);
+    assert_eq!(take_all(&mut spool).0, [3, 4, 5]);
+    drop(spool);
+    let mut spool = open(directory.path());
+    assert_eq!(take_all(&mut spool).0, [1, 3, 4, 5]);
 }
 
 #[test]
@@ -610,14 +705,14 @@ fn a_record_that_waits_is_synced() {
     spool.sync_waiting(Duration::from_secs(3600)).unwrap();
     let [path] = &segments(directory.path())[..] else { panic!("one segment") };
     assert_eq!(faults::synced_len(path), None, "it has not waited for so long");
-    spool.unsynced[0].time -= 2;
+    spool.recent.set_oldest_time(|time| time - 2);
     spool.sync_waiting(Duration::from_millis(1)).unwrap();
     assert_eq!(faults::synced_len(path), Some(fs::metadata(path).unwrap().len()));
     // A clock that was set back delays nothing.
     append(&mut spool, 3..=3);
-    spool.unsynced[0].time += 3_600_000;
+    spool.recent.set_oldest_time(|time| time + 3_600_000);
     spool.sync_waiting(Duration::from_secs(1)).unwrap();
-    assert!(spool.unsynced.is_empty());
+    assert!(spool.recent.is_empty());
 }
 
 #[test]

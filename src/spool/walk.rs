@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::reader::{Damage, Reader, Step};
 use super::record::{HEAD_BYTES, Position};
-use super::segment::{Name, Segment};
+use super::segment::{Name, Segment, record_id};
 
 /// A record, or what was lost in its place.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Record {
     pub events: u32,
     /// When it was appended.
     pub time: SystemTime,
-    /// The request.
+    /// The request. Empty: the record was settled before it was written.
     pub payload: Bytes,
 }
 
@@ -136,7 +136,7 @@ impl Walk {
                 Step::Record(head) => {
                     let record = Record {
                         position: head.position,
-                        id: reader.name.record_id(head.position),
+                        id: record_id(reader.name.salt, head.position),
                         events: head.events,
                         time: UNIX_EPOCH + Duration::from_millis(head.time),
                         payload: reader.take_payload().into(),

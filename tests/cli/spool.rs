@@ -190,7 +190,7 @@ fn check_says_what_a_spool_takes_and_what_a_sink_without_one_means() {
     )
     .unwrap();
     let printed = run(&["check", "--print", "--config", config]);
-    let words = "sink remote keeps up to 10GiB in /s/remote while its destination is away, and leaves 1GiB of that disk free; \
+    let words = "sink remote keeps up to 10GiB in /s/remote while its destination is away, and leaves the smaller of 1GiB and a tenth of that disk free; \
                  then the oldest events are dropped";
     printed.line(words);
     assert!(printed.stdout.contains(&format!("# {words}\n")), "{}", printed.stdout);

@@ -50,6 +50,7 @@ mod service;
 mod shed;
 mod spool;
 mod spool_directory;
+mod spool_small_disk;
 mod tap;
 mod threads;
 mod tls;

@@ -13,14 +13,14 @@ use crate::live::binary::{Binary, Ended, run, tributary, until};
 
 /// An HTTP server on a thread of its own, which answers with a status that the test sets.
 #[derive(Clone)]
-struct Receiver {
-    address: SocketAddr,
+pub(crate) struct Receiver {
+    pub(crate) address: SocketAddr,
     /// The status, and the lines that were answered with 200.
-    state: Arc<Mutex<(u16, Vec<String>)>>,
+    pub(crate) state: Arc<Mutex<(u16, Vec<String>)>>,
 }
 
 impl Receiver {
-    fn start(status: u16) -> Receiver {
+    pub(crate) fn start(status: u16) -> Receiver {
         let state = Arc::new(Mutex::new((status, Vec::new())));
         let serving = state.clone();
         Receiver { address: http_server::start(move |connection| serve(&serving, connection)), state }

@@ -112,7 +112,8 @@ fn options(address: SocketAddr) -> Options {
 }
 
 fn spooled(address: SocketAddr, dir: &Path) -> Options {
-    let spool = SpoolOptions { dir: dir.to_owned(), max_bytes: 1 << 20, when_full: WhenFull::Block, min_free_bytes: 0 };
+    let spool =
+        SpoolOptions { dir: dir.to_owned(), max_bytes: 1 << 20, when_full: WhenFull::Block, min_free_bytes: Some(0) };
     Options { spool: Some(spool), ..options(address) }
 }
 

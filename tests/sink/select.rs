@@ -312,7 +312,7 @@ async fn written(directory: &Path, batch: impl Fn() -> Batch, text: &str) -> Vec
         sinks.add_with(name, QueueOptions::default(), rules(text), make);
     }
     let endpoint = "http://127.0.0.1:9/".parse::<hyper::Uri>().unwrap();
-    let spool = Some(SpoolOptions { min_free_bytes: 0, ..SpoolOptions::at(directory.join("spool")) });
+    let spool = Some(SpoolOptions { min_free_bytes: Some(0), ..SpoolOptions::at(directory.join("spool")) });
     let minute = Duration::from_secs(60);
     let http_options = http::Options {
         spool: spool.clone(),

@@ -23,7 +23,7 @@ mod tests;
 
 use std::future::{Future, ready};
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::{DestinationState, LossCause, Progress, RemoteStatus};
+use super::{AckLevel, DestinationState, LossCause, Progress, RemoteStatus};
 use crate::log_throttle::LogThrottle;
 pub(crate) use answer::Answer;
 use backoff::Pauses;
@@ -45,6 +45,7 @@ pub(crate) use lines::divide_lines;
 pub(crate) use outbox::Outbox;
 pub use proxy::Proxy;
 pub use spool_options::SpoolOptions;
+use store::Reach;
 pub(crate) use store::Store;
 pub use store::WhenFull;
 
@@ -120,6 +121,8 @@ struct Shared {
     appended: Notify,
     /// A request was settled, or an attempt has failed.
     changed: Notify,
+    /// The same, for the sink: what the store has not taken may find space now.
+    woken: Notify,
     status: Arc<RemoteStatus>,
     /// Reports that refused requests cannot be sent again.
     retrying: LogThrottle,
@@ -139,6 +142,25 @@ struct State {
     contents: AllContents,
     /// The last request was dropped because the store was full.
     is_shedding: bool,
+    /// The destination was ready once.
+    is_prepared: bool,
+    /// Requests that are being sent, and how many may be.
+    in_flight: (usize, usize),
+    /// Attempts that have failed since one has succeeded.
+    failures: usize,
+    /// What is not settled is not sent any more.
+    is_closed: bool,
+}
+
+impl State {
+    fn reach(&self) -> Reach {
+        let (sent, most) = self.in_flight;
+        match self.failures {
+            0 => Reach::Good,
+            failures if !self.is_prepared || (sent >= most && failures >= most) => Reach::Away,
+            _ => Reach::Doubtful,
+        }
+    }
 }
 
 /// What became of a request.
@@ -165,50 +187,73 @@ impl Forwarder {
         let last_resumed = store.last_number();
         let mut contents = AllContents::default();
         contents.gone(0..0, LossCause::Removed, shed);
-        let state = State { store, progress, fault: None, refusals: Vec::new(), contents, is_shedding: false };
-        let (appended, changed) = (Notify::new(), Notify::new());
+        let state = State {
+            store,
+            progress,
+            fault: None,
+            refusals: Vec::new(),
+            contents,
+            is_shedding: false,
+            is_prepared: false,
+            in_flight: (0, pace.max_in_flight),
+            failures: 0,
+            is_closed: false,
+        };
+        let (appended, changed, woken) = (Notify::new(), Notify::new(), Notify::new());
         let (retrying, deliveries) = (LogThrottle::new(), Deliveries::default());
         let state = Mutex::new(state);
-        let shared = Shared { state, appended, changed, status, retrying, last_resumed, deliveries };
+        let shared = Shared { state, appended, changed, woken, status, retrying, last_resumed, deliveries };
         shared.publish(&shared.state());
         let shared = Arc::new(shared);
         let sending = tokio::spawn(run(shared.clone(), pace, destination)).abort_handle();
         Forwarder { shared, sending }
     }
 
-    /// Appends a request. What the store drops of it or for it is in [`Forwarder::take_missed`].
+    /// Appends a request; returns its number, or `None` when it was dropped. What the store drops of it or for it is in
+    /// [`Forwarder::take_missed`].
     ///
     /// # Errors
-    /// The store has no room, or the system's error. Nothing was appended.
-    pub(crate) fn append(&self, payload: Bytes, events: u32, of: &Contents) -> io::Result<()> {
+    /// The store does not take it now. Nothing was appended.
+    pub(crate) fn append(&self, payload: Bytes, events: u32, of: &Contents) -> io::Result<Option<u64>> {
         let mut state = self.shared.state();
+        let reach = state.reach();
         let State { store, progress, contents, is_shedding, .. } = &mut *state;
-        let appended = store.append(payload, events);
-        let full = appended.as_ref().err().filter(|error| error.kind() == io::ErrorKind::StorageFull);
-        let full = full.map(ToString::to_string);
-        self.shared.status.update(|status| status.full = full);
-        let appended = appended?;
-        for dropped in appended.dropped {
-            progress.shed += dropped.events;
-            contents.gone(dropped.numbers, LossCause::QueueFull, dropped.events);
-        }
-        if let Some(fault) = appended.fault {
-            progress.waiting = store.waiting();
-            self.shared.publish(&state);
-            return Err(fault);
-        }
-        *is_shedding = appended.is_dropped;
-        if appended.is_dropped {
-            progress.shed += u64::from(events);
-            contents.refused(of.clone(), events.into());
-        } else {
-            contents.insert(store.last_number(), of.clone());
-        }
+        let appended = store.append(payload, events, reach);
+        let number = match &appended {
+            Ok(appended) => {
+                for dropped in &appended.dropped {
+                    progress.shed += dropped.events;
+                    contents.gone(dropped.numbers.clone(), LossCause::QueueFull, dropped.events);
+                }
+                *is_shedding = appended.is_dropped && appended.fault.is_none();
+                if appended.fault.is_some() {
+                    // It stays with the sink.
+                } else if appended.is_dropped {
+                    progress.shed += u64::from(events);
+                    contents.refused(of.clone(), events.into());
+                } else {
+                    contents.insert(store.last_number(), of.clone());
+                }
+                (!appended.is_dropped && appended.fault.is_none()).then(|| store.last_number())
+            }
+            Err(_) => None,
+        };
         progress.waiting = store.waiting();
         self.shared.publish(&state);
         drop(state);
+        if let Some(fault) = appended?.fault {
+            return Err(fault);
+        }
         self.shared.appended.notify_one();
-        Ok(())
+        Ok(number)
+    }
+
+    /// Writes what is only in memory to the disk, if requests are kept there.
+    ///
+    /// # Errors
+    /// Not all is written. It stays in memory.
+    pub(crate) fn write_out(&self) -> io::Result<()> {
+        self.kept(Store::write_out)
     }
 
     /// Forces what was appended to the disk, if it is kept there.
@@ -216,7 +261,7 @@ impl Forwarder {
     /// # Errors
     /// The system's. What was appended since the last call is not confirmed.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.shared.state().store.sync()
+        self.kept(Store::sync)
     }
 
     /// The same, if a request has been waiting for so long, neither synced nor settled.
@@ -224,7 +269,34 @@ impl Forwarder {
     /// # Errors
     /// As for [`Forwarder::sync`].
     pub(crate) fn sync_waiting(&self, longest: Duration) -> io::Result<()> {
-        self.shared.state().store.sync_waiting(longest)
+        self.kept(|store| store.sync_waiting(longest))
+    }
+
+    fn kept(&self, keep: impl FnOnce(&mut Store) -> io::Result<()>) -> io::Result<()> {
+        let mut state = self.shared.state();
+        let kept = keep(&mut state.store);
+        self.shared.publish(&state);
+        kept
+    }
+
+    /// Whether each of these requests is settled, or is kept on the disk at this level.
+    pub(crate) fn has_kept(&self, numbers: Range<u64>, level: AckLevel) -> bool {
+        self.shared.state().store.has_kept(numbers, level)
+    }
+
+    /// Whether the disk has not taken a request, and is to be tried again.
+    pub(crate) fn is_short(&self) -> bool {
+        self.shared.state().store.shortage().is_some()
+    }
+
+    /// Whether the last attempt has failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.shared.state().failures > 0
+    }
+
+    /// Waits until a request was settled or an attempt has failed since the last call.
+    pub(crate) async fn woken(&self) {
+        self.shared.woken.notified().await;
     }
 
     /// The events until now.
@@ -263,13 +335,25 @@ impl Forwarder {
         timeout(longest, settled).await.is_ok()
     }
 
-    /// Stops sending, and saves what was acknowledged.
+    /// Stops sending, and saves what waits and what was acknowledged. Requests that the disk does not take have failed.
     ///
     /// # Errors
     /// The system's.
     pub(crate) fn close(&self) -> io::Result<()> {
         self.sending.abort();
-        self.shared.state().store.close()
+        let mut state = self.shared.state();
+        if state.is_closed {
+            return Ok(());
+        }
+        state.is_closed = true;
+        let (saved, lost) = state.store.close();
+        state.progress.failed += lost;
+        state.progress.waiting = state.store.waiting() - lost;
+        if lost > 0 {
+            let why = saved.as_ref().err().map(ToString::to_string).unwrap_or_default();
+            state.refusals.push(format!("{lost} events were not sent, and the disk has not taken them: {why}"));
+        }
+        saved
     }
 }
 
@@ -293,6 +377,7 @@ impl Shared {
             status.is_spooled = matches!(state.store, Store::Spool(..));
             (status.requests, status.events, status.bytes) = (requests, events, bytes);
             (status.oldest, status.retries) = (oldest, retries);
+            status.full = state.store.shortage().map(str::to_owned);
             // That of an attempt stays until the destination is ready again.
             if status.destination == DestinationState::Ready {
                 status.fault.clone_from(&state.fault);
@@ -315,6 +400,7 @@ impl Shared {
             progress.waiting = store.waiting();
             match taken {
                 Ok(Some(store::Item::Request(number, request))) => return Some((number, request)),
+                Ok(Some(store::Item::Settled(events))) => progress.written += events,
                 Ok(Some(store::Item::Damaged(damaged))) => {
                     progress.failed += damaged.events;
                     contents.gone(damaged.numbers, LossCause::Failed, damaged.events);
@@ -331,6 +417,9 @@ impl Shared {
 
     fn settle(&self, settled: Settled) {
         let mut state = self.state();
+        if state.is_closed {
+            return;
+        }
         state.store.settle(settled.number);
         state.progress.waiting = state.store.waiting();
         state.progress.written += settled.written;
@@ -338,16 +427,24 @@ impl Shared {
         state.progress.duplicates += settled.duplicates;
         state.progress.uncertain_duplicates += settled.uncertain_duplicates;
         state.contents.settled(settled.number, settled.failed);
-        state.fault = None;
+        (state.fault, state.failures) = (None, 0);
         self.publish(&state);
         drop(state);
         self.status.note_ready();
+        self.note_change();
+    }
+
+    fn note_change(&self) {
         self.changed.notify_waiters();
+        self.woken.notify_one();
     }
 
     fn note_prepared(&self) {
-        self.state().fault = None;
+        let mut state = self.state();
+        (state.fault, state.failures, state.is_prepared) = (None, 0, true);
+        drop(state);
         self.status.note_ready();
+        self.note_change();
     }
 
     fn note_retried(&self, retried: io::Result<(u64, u64)>) {
@@ -369,11 +466,14 @@ impl Shared {
     fn note_outage(&self, destination: DestinationState, why: String, pause: Duration) {
         let mut state = self.state();
         state.progress.retries += 1;
+        state.failures += 1;
         state.fault = Some(why.clone());
+        // The destination may be leaving. What the disk does not take stays in memory.
+        let _ = state.store.write_out();
         self.publish(&state);
         drop(state);
         self.status.note_outage(destination, why, pause);
-        self.changed.notify_waiters();
+        self.note_change();
     }
 
     /// An attempt has failed; waits until the next one.
@@ -438,12 +538,8 @@ async fn tick(shared: &Shared) {
 fn append_retried(state: &mut State) -> io::Result<(u64, u64)> {
     let (mut requests, mut events) = (0, 0);
     while let Some(request) = state.store.take_retried()? {
-        let appended = state.store.append(Bytes::copy_from_slice(&request.payload), request.events());
-        let is_appended = appended.as_ref().is_ok_and(|appended| !appended.is_dropped);
-        for dropped in appended.into_iter().flat_map(|appended| appended.dropped) {
-            state.progress.shed += dropped.events;
-            state.contents.gone(dropped.numbers, LossCause::QueueFull, dropped.events);
-        }
+        let payload = Bytes::copy_from_slice(&request.payload);
+        let is_appended = state.store.append_again(payload, request.events()).is_ok();
         if is_appended {
             requests += 1;
             events += u64::from(request.events());
@@ -469,9 +565,11 @@ async fn send_all<D: Destination>(shared: &Arc<Shared>, pace: &Pace, destination
             && let Some((number, request)) = shared.take()
         {
             in_flight.spawn(deliver(shared.clone(), pace.clone(), destination.clone(), number, request));
+            shared.state().in_flight.0 = in_flight.len();
         }
         tokio::select! {
             Some(settled) = in_flight.join_next() => {
+                shared.state().in_flight.0 = in_flight.len();
                 // A delivery that panics leaves its request unsettled; it is sent again after the next start.
                 if let Ok(settled) = settled {
                     shared.settle(settled);

@@ -1,15 +1,17 @@
 //! The part of a sink that begins at a complete request: it opens the spool, starts to send, and answers what every sink is
 //! asked.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
+use std::future::pending;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tracing::warn;
 
-use super::{Contents, Destination, Forwarder, Pace, SpoolOptions, Store};
+use super::{Contents, Destination, Forwarder, Pace, SpoolOptions, Store, WhenFull};
 use crate::event::{DataView, Origin};
 use crate::log_throttle::LogThrottle;
 use crate::sink::{AckLevel, LossCause, Progress, RemoteStatus, Selection, SinkError, SinkFault, Unwritten};
@@ -45,16 +47,30 @@ pub(crate) struct Outbox {
     /// Requests that are not appended yet.
     requests: VecDeque<(Bytes, u32, Contents)>,
     forwarder: Option<Forwarder>,
-    /// Batches that ask to be durable, and whose requests are not known to be on the disk.
-    unsynced: BTreeSet<u64>,
-    /// A sync has failed: the next flush tries it again.
-    must_sync: bool,
+    /// With a spool: the numbers of the requests that were appended since the last complete flush.
+    appended: Range<u64>,
+    /// With a spool: batches whose peers wait, and whose events are in requests that are not appended yet.
+    begun: Vec<(u64, AckLevel)>,
+    /// With a spool: batches whose requests are not known to be safe enough for their peers.
+    awaited: Vec<AwaitedBatch>,
+    /// The store has not taken the first of the requests.
+    is_stopped: bool,
     /// Events that are in the sink's encoder and in `requests`.
     held: u64,
     /// The grace period is over, and this many events were not sent.
     given_up: u64,
     /// Reports what the destination refuses.
     refused: LogThrottle,
+    /// Reports that the disk takes nothing.
+    short: LogThrottle,
+}
+
+/// A batch whose peer waits, with the numbers of the requests that its events are among.
+#[derive(Debug)]
+struct AwaitedBatch {
+    number: u64,
+    level: AckLevel,
+    requests: Range<u64>,
 }
 
 impl Outbox {
@@ -70,11 +86,14 @@ impl Outbox {
             pace,
             requests: VecDeque::new(),
             forwarder: None,
-            unsynced: BTreeSet::new(),
-            must_sync: false,
+            appended: 0..0,
+            begun: Vec::new(),
+            awaited: Vec::new(),
+            is_stopped: false,
             held: 0,
             given_up: 0,
             refused: LogThrottle::new(),
+            short: LogThrottle::new(),
         }
     }
 
@@ -93,6 +112,8 @@ impl Outbox {
         let fault = opened.as_ref().err().map(ToString::to_string);
         self.status.update(|status| status.cannot_start = fault);
         let (destination, store) = opened.map_err(SinkError::Retry)?;
+        let first = store.last_number() + 1;
+        self.appended = first..first;
         self.forwarder = Some(Forwarder::start(store, self.pace.clone(), destination, self.status.clone()));
         Ok(())
     }
@@ -105,8 +126,11 @@ impl Outbox {
     fn open_store(&self) -> Result<Store, SinkFault> {
         let Some(options) = &self.spool else { return Ok(Store::memory()) };
         let directory = options.directory(&self.sink);
-        let (spool, findings) = Spool::open(&directory, options.limits())
+        let (spool, findings) = Spool::open(&directory, options.limits(&self.sink))
             .map_err(|(path, source)| SinkFault { action: format!("open the spool {}", path.display()), source })?;
+        if let Some(why) = options.never_keeps(&self.sink) {
+            warn!(sink = self.sink, spool = %directory.display(), why, "the spool cannot work");
+        }
         for finding in findings {
             warn!(sink = self.sink, spool = %directory.display(), %finding, "the spool is not as it was left");
         }
@@ -115,8 +139,8 @@ impl Outbox {
 
     /// Notes a batch whose events the sink encodes now.
     pub(crate) fn begin(&mut self, events: &Selection<'_>) {
-        if events.level() == AckLevel::Durable && self.spool.is_some() {
-            self.unsynced.insert(events.number());
+        if events.is_awaited() && events.is_counted() && self.spool.is_some() {
+            self.begun.push((events.number(), events.level()));
         }
         if !events.is_counted() {
             for event in events.events() {
@@ -153,21 +177,38 @@ impl Outbox {
         self.requests.push_back((payload, events, contents.with_reports_of(reports)));
     }
 
-    /// Appends the complete requests to the store; without a spool, waits for the responses.
+    /// Appends the complete requests to the store, and writes those to the disk for which a peer waits; without a spool, waits for
+    /// the responses.
     ///
     /// # Errors
     /// The requests cannot be kept, or the destination does not take them now. They stay here, or in the store.
     pub(crate) async fn flush(&mut self) -> Result<(), SinkError> {
         let Some(forwarder) = &self.forwarder else { return Ok(()) };
         while let Some((payload, events, contents)) = self.requests.front() {
-            if let Err(source) = forwarder.append(payload.clone(), *events, contents) {
-                return Err(self.fault("keep a request for", source));
+            let appended = forwarder.append(payload.clone(), *events, contents);
+            self.is_stopped = appended.is_err();
+            match appended {
+                Ok(Some(number)) => self.appended.end = number + 1,
+                Ok(None) => {}
+                Err(source) => return Err(self.fault("keep a request for", source)),
             }
             self.held -= u64::from(*events);
             self.requests.pop_front();
         }
         if self.spool.is_some() {
-            return if self.must_sync { self.sync() } else { Ok(()) };
+            let requests = self.appended.clone();
+            self.appended.start = requests.end;
+            let begun = self.begun.drain(..);
+            self.awaited.extend(begun.map(|(number, level)| AwaitedBatch {
+                number,
+                level,
+                requests: requests.clone(),
+            }));
+            if !self.awaited.is_empty() {
+                // What the disk does not take is written with the next flush, or the destination takes it.
+                let _ = forwarder.write_out();
+            }
+            return Ok(());
         }
         while !forwarder.settled_within(REPORT_AFTER).await {
             if let Some(fault) = forwarder.fault() {
@@ -177,37 +218,29 @@ impl Outbox {
         Ok(())
     }
 
-    /// Forces the appended requests to the disk, if they are kept there.
-    ///
-    /// # Errors
-    /// The system's. The requests since the last sync are not confirmed.
-    pub(crate) fn sync(&mut self) -> Result<(), SinkError> {
-        if self.forwarder.is_none() {
-            // Nothing is appended before the start.
-            return Ok(());
+    /// Waits until a flush can achieve more than the last one: the destination has taken a request, or has not, and a request
+    /// or a peer waits for that.
+    pub(crate) async fn woken(&mut self) {
+        match &self.forwarder {
+            Some(forwarder) if self.is_stopped || !self.awaited.is_empty() => forwarder.woken().await,
+            _ => pending().await,
         }
-        self.sync_by(Forwarder::sync)?;
-        self.unsynced.clear();
-        Ok(())
     }
 
-    fn sync_by(&mut self, sync: impl FnOnce(&Forwarder) -> io::Result<()>) -> Result<(), SinkError> {
-        let synced = self.forwarder.as_ref().map_or(Ok(()), sync);
-        self.must_sync = synced.is_err();
-        synced.map_err(|source| self.fault("keep a request for", source))
+    /// Forces the appended requests to the disk, if they are kept there. What the disk does not take now stays in memory, and
+    /// its batches stay unsynced.
+    pub(crate) fn sync(&mut self) {
+        if let Some(forwarder) = &self.forwarder {
+            self.log_shortage(forwarder.sync());
+        }
     }
 
-    /// Logs refusals, and syncs. If no batch asks to be durable, requests are synced only when the destination has not settled them
-    /// for some time.
-    ///
-    /// # Errors
-    /// As for [`Outbox::sync`].
-    pub(crate) fn tick(&mut self) -> Result<(), SinkError> {
+    /// Logs refusals, and syncs what the destination has not settled for some time.
+    pub(crate) fn tick(&mut self) {
         self.log_refusals();
-        if self.unsynced.is_empty() {
-            return self.sync_by(|forwarder| forwarder.sync_waiting(UNSYNCED_TIME));
+        if let Some(forwarder) = &self.forwarder {
+            self.log_shortage(forwarder.sync_waiting(UNSYNCED_TIME));
         }
-        self.sync()
     }
 
     /// Stops to send. What a spool has is sent after the next start.
@@ -217,6 +250,11 @@ impl Outbox {
     pub(crate) async fn close(&mut self) -> Result<(), SinkError> {
         let Some(forwarder) = &self.forwarder else { return Ok(()) };
         forwarder.settled_within(CLOSE_TIMEOUT).await;
+        // What the disk does not take is sent, while the destination takes it.
+        while forwarder.write_out().is_err()
+            && !forwarder.is_failing()
+            && !forwarder.settled_within(CLOSE_TIMEOUT).await
+        {}
         forwarder.close().map_err(|source| self.fault("save what was sent to", source))?;
         self.log_refusals();
         Ok(())
@@ -233,9 +271,25 @@ impl Outbox {
         self.given_up += std::mem::take(&mut self.held);
     }
 
-    /// What is not written, or not durable.
-    pub(crate) fn unwritten(&self) -> Unwritten {
-        let mut unwritten = Unwritten { unsynced: self.unsynced.clone(), ..Unwritten::default() };
+    /// What is not safe enough for its peers. A request that neither the disk nor the destination takes now fails for them, and
+    /// is sent all the same as soon as it can be.
+    pub(crate) fn unwritten(&mut self) -> Unwritten {
+        let mut unwritten = Unwritten::default();
+        let mut awaited = std::mem::take(&mut self.awaited);
+        if let Some(forwarder) = &self.forwarder {
+            awaited.retain(|batch| !forwarder.has_kept(batch.requests.clone(), batch.level));
+            if forwarder.is_short() && forwarder.is_failing() {
+                let given_up = awaited.drain(..).map(|batch| (batch.number, 0));
+                // A policy that drops events answers as if they were kept.
+                if self.spool.as_ref().is_some_and(|spool| spool.when_full == WhenFull::Block) {
+                    unwritten.failed.extend(given_up);
+                }
+            }
+        }
+        // Before the start nothing is appended.
+        let begun = self.begun.iter().map(|(number, _)| *number);
+        unwritten.unsynced = begun.chain(awaited.iter().map(|batch| batch.number)).collect();
+        self.awaited = awaited;
         for missed in self.forwarder.iter().flat_map(Forwarder::take_missed) {
             let of_cause = match missed.cause {
                 LossCause::QueueFull => &mut unwritten.shed,
@@ -266,6 +320,19 @@ impl Outbox {
     /// A fault of the sink that another attempt can end.
     pub(crate) fn fault(&self, action: &str, source: io::Error) -> SinkError {
         SinkError::Retry(SinkFault { action: format!("{action} {}", self.endpoint), source })
+    }
+
+    /// Logs why the disk does not take requests. Nothing stops for that: they are in memory.
+    fn log_shortage(&self, kept: io::Result<()>) {
+        if let Err(error) = kept
+            && let Some(suppressed) = self.short.permit()
+        {
+            let (sink, events) = (&self.sink, self.status.state().events);
+            warn!(
+                sink, waiting = events, %error, suppressed,
+                "the spool takes no requests; they wait in memory while the destination takes them"
+            );
+        }
     }
 
     fn log_refusals(&self) {

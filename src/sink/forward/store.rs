@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
 use super::Request;
+use crate::sink::AckLevel;
 use crate::spool::{self, AppendError, Dropped, Refused, Spool};
 
 /// Requests that are not settled.
@@ -33,6 +33,17 @@ pub enum WhenFull {
     DropNewest,
 }
 
+/// Whether the destination takes requests now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reach {
+    /// The last attempt has succeeded, or there was none.
+    Good,
+    /// The last attempt has failed, and further requests can be tried at once.
+    Doubtful,
+    /// As many attempts as are made at the same time have failed, and none has succeeded since.
+    Away,
+}
+
 /// Requests in memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -50,6 +61,8 @@ pub(crate) struct Memory {
 pub(super) enum Item {
     /// A request and its number.
     Request(u64, Request),
+    /// The destination had this many events before their request was written. Only a loss of power forgets that.
+    Settled(u64),
     /// Requests that cannot be read.
     Damaged(Damaged),
 }
@@ -132,8 +145,9 @@ impl Store {
         }
     }
 
-    /// Appends a request, or drops it or others, as configured.
-    pub(super) fn append(&mut self, payload: Bytes, events: u32) -> io::Result<Appended> {
+    /// Appends a request. While the destination takes requests, it waits in memory, and on the disk only if that has space. While
+    /// it is away, the request is written; if the disk does not take it, it or others are dropped, as configured.
+    pub(super) fn append(&mut self, payload: Bytes, events: u32, reach: Reach) -> io::Result<Appended> {
         let (spool, when_full) = match self {
             Store::Memory(memory) => {
                 memory.append(payload, events);
@@ -142,12 +156,18 @@ impl Store {
             Store::Spool(spool, when_full) => (spool, *when_full),
         };
         let mut appended = Appended::default();
+        if reach != Reach::Away {
+            spool.hold(payload, events).map_err(described)?;
+            if reach == Reach::Doubtful {
+                // What the disk does not take stays in memory.
+                let _ = spool.write_out();
+            }
+            return Ok(appended);
+        }
         loop {
             match spool.append(payload.clone(), events) {
                 Ok(()) => return Ok(appended),
-                Err(AppendError::Full(_)) if when_full == WhenFull::DropNewest => {
-                    return Ok(Appended { is_dropped: true, ..appended });
-                }
+                Err(error) if when_full == WhenFull::Block => return Err(described(error)),
                 Err(AppendError::Full(why)) if when_full == WhenFull::DropOldest => match spool.drop_oldest() {
                     Ok(Some(dropped)) => appended.dropped.push(dropped),
                     // Not even a spool with nothing but what is being sent has space for it.
@@ -157,11 +177,25 @@ impl Store {
                     }
                     Err(error) => return Ok(Appended { fault: Some(error), ..appended }),
                 },
-                Err(error @ AppendError::Full(_)) => return Err(io::Error::new(io::ErrorKind::StorageFull, error)),
-                Err(error @ AppendError::Io(..)) => {
-                    return Ok(Appended { fault: Some(io::Error::other(error)), ..appended });
-                }
+                Err(_) => return Ok(Appended { is_dropped: true, ..appended }),
             }
+        }
+    }
+
+    /// Appends a request that was on the disk and is to be sent again, if the disk takes it.
+    pub(super) fn append_again(&mut self, payload: Bytes, events: u32) -> io::Result<()> {
+        match self {
+            Store::Memory(memory) => memory.append(payload, events),
+            Store::Spool(spool, _) => spool.append(payload, events).map_err(described)?,
+        }
+        Ok(())
+    }
+
+    /// Writes what is only in memory to the disk, if it is kept there.
+    pub(super) fn write_out(&mut self) -> io::Result<()> {
+        match self {
+            Store::Memory(_) => Ok(()),
+            Store::Spool(spool, _) => spool.write_out().map_err(described),
         }
     }
 
@@ -181,12 +215,32 @@ impl Store {
         }
     }
 
+    /// Whether each of these requests is settled, or is kept on the disk at this level.
+    pub(super) fn has_kept(&self, numbers: Range<u64>, level: AckLevel) -> bool {
+        match self {
+            Store::Memory(_) => false,
+            Store::Spool(spool, _) => spool.has_kept(numbers, level == AckLevel::Durable),
+        }
+    }
+
+    /// Why the disk has not taken a request, if the last attempt has failed.
+    pub(super) fn shortage(&self) -> Option<&str> {
+        match self {
+            Store::Memory(_) => None,
+            Store::Spool(spool, _) => spool.shortage(),
+        }
+    }
+
     pub(super) fn take(&mut self) -> io::Result<Option<Item>> {
         let spool = match self {
             Store::Memory(memory) => return Ok(memory.take()),
             Store::Spool(spool, _) => spool,
         };
         Ok(spool.take()?.map(|item| match item {
+            spool::Item::Record(record) if record.payload.is_empty() => {
+                spool.acknowledge(record.position.number);
+                Item::Settled(record.events.into())
+            }
             spool::Item::Record(record) => {
                 let request = Request { id: record.id, events: record.events, payload: record.payload };
                 Item::Request(record.position.number, request)
@@ -248,15 +302,23 @@ impl Store {
         }
     }
 
-    /// Everything that was settled is saved.
-    pub(super) fn close(&mut self) -> io::Result<()> {
-        self.sync()?;
-        self.tidy()
+    /// Everything that waits and was settled is saved. Returns the events of requests that the disk does not take.
+    pub(super) fn close(&mut self) -> (io::Result<()>, u64) {
+        let saved = self.sync().and_then(|()| self.tidy());
+        let lost = match self {
+            Store::Memory(_) => 0,
+            Store::Spool(spool, _) => spool.unwritten_events(),
+        };
+        (saved, lost)
     }
 }
 
-fn described((path, error): (PathBuf, io::Error)) -> io::Error {
-    io::Error::new(error.kind(), format!("cannot sync {}: {error}", path.display()))
+fn described(error: AppendError) -> io::Error {
+    let kind = match &error {
+        AppendError::Full(_) => io::ErrorKind::StorageFull,
+        AppendError::Io(_, error) => error.kind(),
+    };
+    io::Error::new(kind, error)
 }
 
 impl Memory {

@@ -237,8 +237,12 @@ async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
         let peer = Peer::default();
         peer.state().answers = vec![Answer::Away("away".into(), None)];
         let forwarder = start(spool(directory.path(), 1000, when_full), pace(1), peer.clone());
-        let mut results = Vec::new();
-        for number in 1..=30 {
+        append(&forwarder, &[&[1; 5]]);
+        while forwarder.fault().is_none() {
+            forwarder.woken().await;
+        }
+        let mut results = vec![true];
+        for number in 2..=30 {
             results.push(forwarder.append(Bytes::copy_from_slice(&[number; 5]), 5, &Contents::default()).is_ok());
         }
         let Progress { waiting, shed, .. } = forwarder.progress();
@@ -249,10 +253,118 @@ async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
         assert_eq!(peer.numbers().len() as u64, waiting);
         let part: Vec<u8> = peer.numbers();
         match expected {
-            Some(30) => assert!(part.ends_with(&[30; 5]) && !part.starts_with(&[1])),
+            // The first one was being sent.
+            Some(30) => assert!(part.ends_with(&[30; 5]) && part.starts_with(&[1; 5]) && part[5] != 2),
             Some(_) => assert!(part.starts_with(&[1; 5]) && !part.ends_with(&[30])),
             None => assert!(part.starts_with(&[1; 5])),
         }
+    }
+}
+
+/// A spool that never has space.
+fn without_space(directory: &Path, when_full: WhenFull) -> Store {
+    let limits = Limits { max_bytes: 1 << 20, segment_bytes: 200, min_free_bytes: u64::MAX / 2 };
+    Store::Spool(Box::new(Spool::open(directory, limits).unwrap().0), when_full)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_destination_that_takes_requests_gets_them_although_the_spool_has_no_space() {
+    for when_full in [WhenFull::Block, WhenFull::DropOldest, WhenFull::DropNewest] {
+        let directory = tempfile::tempdir().unwrap();
+        let peer = Peer::default();
+        // One request is never taken; the others are.
+        peer.state().never = vec![9];
+        let forwarder = start(without_space(directory.path(), when_full), pace(2), peer.clone());
+        append(&forwarder, &[&[9]]);
+        for number in 10..=200 {
+            append(&forwarder, &[&[number, number]]);
+            while forwarder.progress().written < u64::from(number - 9) * 2 {
+                forwarder.woken().await;
+            }
+            // Attempts of the one fail meanwhile.
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(peer.numbers(), (10..=200).flat_map(|number| [number, number]).collect::<Vec<_>>());
+        let Progress { written, failed, shed, waiting, .. } = forwarder.progress();
+        assert_eq!((written, failed, shed, waiting), (382, 0, 0, 1), "{when_full:?}");
+        assert!(peer.state().attempts.values().any(|attempts| *attempts > 5));
+        // The disk does not take what waits.
+        assert!(forwarder.close().is_err());
+        let Progress { written, failed, waiting, .. } = forwarder.progress();
+        assert_eq!((written, failed, waiting), (382, 1, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_spool_takes_requests_as_soon_as_others_are_delivered() {
+    let directory = tempfile::tempdir().unwrap();
+    let peer = Peer::default();
+    peer.state().answers = vec![Answer::Away("away".into(), None); 3];
+    let options = SpoolOptions {
+        dir: directory.path().to_owned(),
+        max_bytes: 1 << 20,
+        when_full: WhenFull::Block,
+        min_free_bytes: Some(0),
+    };
+    let mut outbox = Outbox::new("remote", "a peer".to_owned(), Some(options), pace(1));
+    outbox.start(|| Ok(peer.clone())).unwrap();
+    let payload = Bytes::from(vec![7; 100_000]);
+    let (mut full, mut began) = (false, Instant::now());
+    for _ in 0..200 {
+        outbox.hold(1);
+        outbox.push(payload.clone(), 1, None);
+        while outbox.flush().await.is_err() {
+            if !std::mem::replace(&mut full, true) {
+                began = Instant::now();
+            }
+            outbox.woken().await;
+        }
+        // So that the first attempt fails before the last request is appended.
+        tokio::task::yield_now().await;
+        if !full {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+    assert!(full);
+    while outbox.progress().waiting > 0 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    // A request takes 10 ms, and the pauses of the first one are shorter than a second: nothing has waited for a retry.
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!(outbox.progress().written, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_waits_is_answered_when_the_destination_has_its_events_or_neither_it_nor_the_disk_takes_them() {
+    for is_away in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let peer = Peer::default();
+        if is_away {
+            peer.state().answers = vec![Answer::Away("away".into(), None); 1000];
+        }
+        let options = SpoolOptions {
+            dir: directory.path().to_owned(),
+            max_bytes: 1 << 20,
+            when_full: WhenFull::Block,
+            min_free_bytes: Some(u64::MAX / 2),
+        };
+        let mut outbox = Outbox::new("remote", "a peer".to_owned(), Some(options), pace(4));
+        outbox.start(|| Ok(peer.clone())).unwrap();
+        let batch = crate::sink::memory::tests::batch_of(&["a"]);
+        outbox.begin(&Selection::new(&batch, Kinds::ALL).numbered(7).at_level(AckLevel::Durable));
+        outbox.hold(1);
+        outbox.push(Bytes::from_static(&[1]), 1, None);
+        outbox.flush().await.unwrap();
+        assert!(outbox.unwritten().unsynced.contains(&7));
+        let unwritten = loop {
+            outbox.woken().await;
+            outbox.flush().await.unwrap();
+            let unwritten = outbox.unwritten();
+            if unwritten.unsynced.is_empty() {
+                break unwritten;
+            }
+        };
+        assert_eq!(unwritten.failed.contains_key(&7), is_away);
     }
 }
 
@@ -263,15 +375,16 @@ async fn a_batch_stays_unsynced_until_the_outbox_has_started() {
         dir: directory.path().to_owned(),
         max_bytes: 1 << 20,
         when_full: WhenFull::Block,
-        min_free_bytes: 0,
+        min_free_bytes: Some(0),
     };
     let mut outbox = Outbox::new("remote", "a peer".to_owned(), Some(options), pace(1));
     let batch = Batch::default();
     outbox.begin(&Selection::new(&batch, Kinds::ALL).numbered(7).at_level(AckLevel::Durable));
-    outbox.sync().unwrap();
+    outbox.sync();
     assert_eq!(outbox.unwritten().unsynced.into_iter().collect::<Vec<_>>(), [7]);
     outbox.start(|| Ok(Peer::default())).unwrap();
-    outbox.sync().unwrap();
+    outbox.flush().await.unwrap();
+    outbox.sync();
     assert!(outbox.unwritten().unsynced.is_empty());
 }
 

@@ -115,13 +115,19 @@ impl Sink for Http {
         self.outbox.flush().await
     }
 
+    async fn woken(&mut self) {
+        self.outbox.woken().await;
+    }
+
     async fn sync(&mut self) -> Result<(), SinkError> {
-        self.outbox.sync()
+        self.outbox.sync();
+        Ok(())
     }
 
     async fn tick(&mut self) -> Result<(), SinkError> {
         self.start()?;
-        self.outbox.tick()
+        self.outbox.tick();
+        Ok(())
     }
 
     fn unwritten(&mut self) -> Unwritten {

@@ -151,13 +151,19 @@ impl Sink for Nats {
         self.is_finishing = true;
     }
 
+    async fn woken(&mut self) {
+        self.outbox.woken().await;
+    }
+
     async fn sync(&mut self) -> Result<(), SinkError> {
-        self.outbox.sync()
+        self.outbox.sync();
+        Ok(())
     }
 
     async fn tick(&mut self) -> Result<(), SinkError> {
         self.start()?;
-        self.outbox.tick()
+        self.outbox.tick();
+        Ok(())
     }
 
     fn unwritten(&mut self) -> Unwritten {

@@ -41,7 +41,8 @@ fn patient(request_timeout: Duration, mut options: Options) -> Options {
 }
 
 fn spooled(server: &NatsServer, dir: &Path) -> Options {
-    let spool = SpoolOptions { dir: dir.to_owned(), max_bytes: 1 << 22, when_full: WhenFull::Block, min_free_bytes: 0 };
+    let spool =
+        SpoolOptions { dir: dir.to_owned(), max_bytes: 1 << 22, when_full: WhenFull::Block, min_free_bytes: Some(0) };
     Options { spool: Some(spool), ..options(server) }
 }
 

@@ -119,7 +119,8 @@ async fn a_spool_keeps_the_signal_of_each_request_until_the_next_start() {
 }
 
 fn spooled(receiver: &Receiver, dir: &Path) -> Options {
-    let spool = SpoolOptions { dir: dir.to_owned(), max_bytes: 1 << 20, when_full: WhenFull::Block, min_free_bytes: 0 };
+    let spool =
+        SpoolOptions { dir: dir.to_owned(), max_bytes: 1 << 20, when_full: WhenFull::Block, min_free_bytes: Some(0) };
     Options { spool: Some(spool), ..receiver.options() }
 }
 
