@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::logs::CallLogs;
 use super::spans::Spans;
-use super::stacks::{Stacks, process_text};
+use super::stacks::{OTHERS, Stacks, process_text};
 use super::words::counted;
 use super::{Call, Clock, Counted, Item, Step, pprof, report};
 
@@ -78,13 +78,37 @@ pub struct Collected {
     about: BTreeMap<(Source, String), About>,
     spans: Spans,
     logs: CallLogs,
-    max_nodes: Option<usize>,
+    limits: Option<Limits>,
 }
 
+/// What is kept at most.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Call paths of a source.
+    nodes: usize,
+    /// Bytes of the names of a source.
+    name_bytes: usize,
+    /// Processes of which more is known than their stacks.
+    processes: usize,
+}
+
+/// Memory of a call path, of a span or an entry that waits, and of what is known of a process.
+const NODE_BYTES: usize = 128;
+const WAITING_BYTES: usize = 192;
+const PROCESS_BYTES: usize = 512;
+
 impl Collected {
-    /// Stacks of at most so many call paths for each source.
-    pub fn bounded(max_nodes: usize) -> Self {
-        Collected { max_nodes: Some(max_nodes), ..Collected::default() }
+    /// Stacks of one quantity in about so many bytes: calls of further paths are added to their callers, further names are
+    /// `(other names)`, and traces and entries wait for fewer others before they are summed up.
+    pub fn bounded(bytes: usize) -> Self {
+        let limits = Limits {
+            nodes: (bytes / 4 / NODE_BYTES).max(64),
+            name_bytes: bytes / 4,
+            processes: (bytes / 4 / PROCESS_BYTES).max(64),
+        };
+        let waiting = (bytes / 4 / WAITING_BYTES).max(64);
+        let (spans, logs) = (Spans::bounded(waiting), CallLogs::bounded(waiting));
+        Collected { spans, logs, limits: Some(limits), ..Collected::default() }
     }
 
     /// Adds an item, if it has to do with stacks.
@@ -98,10 +122,14 @@ impl Collected {
             Item::Call(call) => (Source::Entries, &call.agent, call.at, 0),
             Item::Method(_) | Item::Lines(_) | Item::Object(_) | Item::DumpEnd(_) => return,
         };
-        let max_nodes = self.max_nodes;
-        let stacks =
-            self.stacks.entry(source).or_insert_with(|| max_nodes.map_or_else(Stacks::default, Stacks::bounded));
-        let key = (source, process_text(agent));
+        let limits = self.limits;
+        let stacks = self.stacks.entry(source).or_insert_with(|| {
+            limits.map_or_else(Stacks::default, |limits| Stacks::bounded(limits.nodes, limits.name_bytes))
+        });
+        let mut key = (source, process_text(agent));
+        if limits.is_some_and(|limits| self.about.len() >= limits.processes) && !self.about.contains_key(&key) {
+            OTHERS.clone_into(&mut key.1);
+        }
         let about = self.about.entry(key).or_default();
         about.events += u64::from(!matches!(item, Item::Call(Call { step: Step::Break, .. })));
         if let Some(time) = time {

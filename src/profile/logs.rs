@@ -17,11 +17,20 @@ const MAX_OPEN_CALLS: usize = 1 << 20;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Entries and exits of all processes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CallLogs {
     /// By the node of the process.
     processes: HashMap<u32, Process, RandomState>,
     added: u64,
+    /// Entries and exits that wait, of all processes.
+    waiting: usize,
+    max_waiting: usize,
+}
+
+impl Default for CallLogs {
+    fn default() -> Self {
+        CallLogs::bounded(usize::MAX)
+    }
 }
 
 #[derive(Debug)]
@@ -44,6 +53,11 @@ struct Ordered {
 }
 
 impl CallLogs {
+    /// None yet; at most so many wait.
+    pub fn bounded(max_waiting: usize) -> Self {
+        CallLogs { processes: HashMap::default(), added: 0, waiting: 0, max_waiting }
+    }
+
     /// Adds an entry or exit, for `stacks`.
     pub fn add(&mut self, call: &Call<'_>, stacks: &mut Stacks) {
         let thread = stacks.thread(&call.agent, call.thread.as_deref());
@@ -63,8 +77,9 @@ impl CallLogs {
         }
         let Call { step, time, thread_id, .. } = *call;
         process.waiting.push(Reverse(Ordered { number, step, time, frame, thread_id, thread }));
-        if process.waiting.len() > WINDOW {
-            process.take_first(stacks);
+        self.waiting += 1;
+        if process.waiting.len() > WINDOW || self.waiting > self.max_waiting {
+            self.waiting -= usize::from(process.take_first(stacks));
         }
     }
 
@@ -74,6 +89,7 @@ impl CallLogs {
             while process.take_first(stacks) {}
         }
         self.processes.clear();
+        self.waiting = 0;
     }
 
     /// How many entries and exits were added.

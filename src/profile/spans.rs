@@ -17,11 +17,12 @@ const MAX_SPANS: usize = 4 << 20;
 type Trace = (u32, u128);
 
 /// Spans whose traces are not summed up.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Spans {
     traces: HashMap<Trace, Vec<Held>, RandomState>,
     order: VecDeque<Trace>,
     held: usize,
+    max_held: usize,
     added: u64,
     /// Traces that were summed up early.
     early: u64,
@@ -39,7 +40,25 @@ struct Held {
     thread: u32,
 }
 
+impl Default for Spans {
+    fn default() -> Self {
+        Spans::bounded(MAX_SPANS)
+    }
+}
+
 impl Spans {
+    /// No spans; at most so many are held.
+    pub fn bounded(max_held: usize) -> Self {
+        Spans {
+            traces: HashMap::default(),
+            order: VecDeque::new(),
+            held: 0,
+            max_held: max_held.min(MAX_SPANS),
+            added: 0,
+            early: 0,
+        }
+    }
+
     /// Adds a span, for `stacks`.
     pub fn add(&mut self, span: &Span<'_>, stacks: &mut Stacks) {
         let thread = stacks.thread(&span.agent, span.thread.as_deref());
@@ -58,7 +77,7 @@ impl Spans {
         spans.push(Held { id, parent: parent.unwrap_or(0), start, duration, frame, thread });
         self.held += 1;
         self.added += 1;
-        while self.held > MAX_SPANS {
+        while self.held > self.max_held {
             self.early += 1;
             self.sum_up_first(stacks);
         }

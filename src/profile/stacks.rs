@@ -15,6 +15,11 @@ const MAX_NODES: usize = 1 << 23;
 /// The maximum depth of a stack, process and thread included; deeper calls are added to their callers.
 const MAX_DEPTH: u32 = 2048;
 
+/// The text of a frame for which there was no memory.
+pub const OTHERS: &str = "(other names)";
+/// Memory of a name beside its text, which is there twice.
+const NAME_BYTES: usize = 160;
+
 /// What a frame of the tree is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Level {
@@ -47,21 +52,23 @@ pub struct Stacks {
     frames: Vec<Named>,
     numbers: HashMap<(Level, Box<str>), u32, RandomState>,
     tree: Tree,
+    /// Memory that is left for names.
+    name_bytes: usize,
     totals: [u64; 2],
     cut: u64,
 }
 
 impl Default for Stacks {
     fn default() -> Self {
-        Stacks::bounded(MAX_NODES)
+        Stacks::bounded(MAX_NODES, usize::MAX)
     }
 }
 
 impl Stacks {
-    /// No stacks; at most so many call paths.
-    pub fn bounded(max_nodes: usize) -> Self {
+    /// No stacks; at most so many call paths, and names in about so many bytes. Further names are [`OTHERS`].
+    pub fn bounded(max_nodes: usize, name_bytes: usize) -> Self {
         let tree = Tree::new(max_nodes, MAX_DEPTH, 2);
-        Stacks { frames: Vec::new(), numbers: HashMap::default(), tree, totals: [0; 2], cut: 0 }
+        Stacks { frames: Vec::new(), numbers: HashMap::default(), tree, name_bytes, totals: [0; 2], cut: 0 }
     }
 
     /// Adds a sample. An allocation has two more frames than its stack: its site and the class of its objects; an object of a
@@ -97,11 +104,22 @@ impl Stacks {
 
     fn number(&mut self, frame: Named) -> u32 {
         let key = (frame.level, frame.text.clone());
-        let frames = &mut self.frames;
-        *self.numbers.entry(key).or_insert_with(|| {
-            frames.push(frame);
-            frames.len() as u32 - 1
-        })
+        if let Some(number) = self.numbers.get(&key) {
+            return *number;
+        }
+        let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        let bytes = NAME_BYTES + 2 * frame.text.len() + text(&frame.function) + text(&frame.file);
+        // The frame that stands for the others is there in any case, and for each level.
+        let is_others = &*frame.text == OTHERS;
+        if bytes > self.name_bytes && !is_others {
+            self.cut += 1;
+            return self.number(plain(frame.level, OTHERS.to_owned()));
+        }
+        self.name_bytes = self.name_bytes.saturating_sub(bytes);
+        self.frames.push(frame);
+        let number = self.frames.len() as u32 - 1;
+        self.numbers.insert(key, number);
+        number
     }
 
     /// The node of a call by `caller`.

@@ -154,6 +154,12 @@ fn of_process(command: rbkit::Command, status: &rbkit::AgentStatus) -> ShownComm
     ShownCommand { name: command.as_str(), text, is_possible: fits && status.is_reachable }
 }
 
+#[derive(Serialize)]
+struct List {
+    agents: Vec<ShownAgent>,
+    total: usize,
+}
+
 /// `GET /agents`.
 pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
     context.query.only(&["protocol", "text"])?;
@@ -165,9 +171,11 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
         protocol.is_none_or(|protocol| protocol == agent.protocol)
             && text.as_ref().is_none_or(|text| texts.any(|shown| shown.to_lowercase().contains(text)))
     };
-    let agents: Vec<ShownAgent> = all(&context.subject).iter().map(shown).filter(is_wanted).collect();
+    // Each is dropped as soon as it is shown.
+    let agents: Vec<ShownAgent> =
+        all(&context.subject).into_iter().map(|agent| shown(&agent)).filter(is_wanted).collect();
     let total = agents.len();
-    context.json(&json!({ "agents": agents, "total": total }))
+    context.json(&List { agents, total })
 }
 
 #[derive(Serialize)]
@@ -186,7 +194,7 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
     let window = Window::whole(context)?;
     let snapshot = snapshot(context, window, &Class::ALL, |_, listener| listener == known.listener)?;
     let mut matcher = Matcher::new(&known);
-    let (events, _) = newest(&context.subject, &snapshot, EVENTS, |event, _| matcher.is_of(event));
+    let (events, _) = newest(context, &snapshot, EVENTS, |event, _| matcher.is_of(event))?;
     let is_its = |name: &str, _: Protocol| name == known.listener;
     let coverage = Coverage::of(context, window, &Kind::ALL, is_its, kept(&snapshot));
     let mut agent = serde_json::to_value(shown(&known)).map_err(|_| ApiError::failed())?;

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::super::response::{AdminResponse, error, no_sniffing};
 use crate::codec::terminal::write_json;
@@ -50,6 +51,52 @@ impl ApiError {
     }
 }
 
+/// The memory that one answer may take: what it is made of and its text, together `max_answer`.
+#[derive(Debug)]
+pub(super) struct Room {
+    limit: usize,
+    taken: AtomicUsize,
+}
+
+impl Room {
+    pub(super) fn new(limit: usize) -> Room {
+        Room { limit, taken: AtomicUsize::new(0) }
+    }
+
+    /// Takes so many bytes of it for good. `false`: there is not so much left, and nothing is taken.
+    pub(super) fn take(&self, bytes: usize) -> bool {
+        let fits = bytes <= self.left();
+        if fits {
+            self.taken.fetch_add(bytes, Relaxed);
+        }
+        fits
+    }
+
+    /// The same; an error says that the answer is too large.
+    pub(super) fn require(&self, bytes: usize) -> Result<(), ApiError> {
+        if self.take(bytes) { Ok(()) } else { Err(ApiError::too_large(self.limit)) }
+    }
+
+    /// Bytes that are not taken.
+    pub(super) fn left(&self) -> usize {
+        self.limit - self.taken.load(Relaxed)
+    }
+
+    /// Bytes of the answer at most.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+}
+
+/// A list whose elements are made while it is written, so that they are never in memory together.
+pub(super) struct Lazy<F>(pub(super) F);
+
+impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Lazy<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
+
 /// An answer that is made.
 #[derive(Debug)]
 pub(super) struct Made {
@@ -61,26 +108,26 @@ pub(super) struct Made {
 
 impl Made {
     /// A JSON document. Texts of agents in it cannot control the terminal of a reader.
-    pub(super) fn json(limit: usize, document: &impl Serialize) -> Result<Made, ApiError> {
-        let mut out = Bounded::new(limit);
+    pub(super) fn json(room: &Room, document: &impl Serialize) -> Result<Made, ApiError> {
+        let mut out = Bounded::new(room.left());
         match write_json(&mut out, document) {
             Ok(()) => Ok(Made { bytes: out.bytes, content_type: "application/json", file: None }),
-            Err(_) if out.is_full => Err(ApiError::too_large(out.limit)),
+            Err(_) if out.is_full => Err(ApiError::too_large(room.limit())),
             Err(_) => Err(ApiError::failed()),
         }
     }
 
     /// A file, which `write` writes.
     pub(super) fn file(
-        limit: usize,
+        room: &Room,
         name: String,
         content_type: &'static str,
         write: impl FnOnce(&mut Bounded) -> io::Result<()>,
     ) -> Result<Made, ApiError> {
-        let mut out = Bounded::new(limit);
+        let mut out = Bounded::new(room.left());
         match write(&mut out) {
             Ok(()) => Ok(Made { bytes: out.bytes, content_type, file: Some(name) }),
-            Err(_) if out.is_full => Err(ApiError::too_large(out.limit)),
+            Err(_) if out.is_full => Err(ApiError::too_large(room.limit())),
             Err(error) => Err(ApiError::new(StatusCode::NOT_FOUND, error.to_string())),
         }
     }
@@ -143,6 +190,12 @@ impl io::Write for Bounded {
         if self.bytes.len() + bytes.len() > self.limit {
             self.is_full = true;
             return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        // Doubling would take more than the limit.
+        let missing = (self.bytes.len() + bytes.len()).saturating_sub(self.bytes.capacity());
+        if missing > 0 {
+            let more = (self.bytes.capacity() / 2).max(4096).min(self.limit - self.bytes.len());
+            self.bytes.reserve_exact(more.max(bytes.len()));
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())

@@ -19,6 +19,11 @@ use crate::sink::view::Class;
 const MAX_CALLS: usize = 20_000;
 /// The open calls of a thread that are remembered.
 const MAX_OPEN: usize = 4096;
+/// Memory of a name beside its text, of a thread, of an open call, and of a call that has ended.
+const NAME_BYTES: usize = 128;
+const STACK_BYTES: usize = 128;
+const OPEN_BYTES: usize = 32;
+const CALL_BYTES: usize = 128;
 
 #[derive(Serialize, Default)]
 struct Chart {
@@ -64,19 +69,40 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
     items(&snapshot, |item, _, _| {
         let mut number = |name: &str| {
             let next = numbers.len() as u32;
-            *numbers.entry_ref(name).or_insert(next)
+            // A name is there twice. When there is no memory for more, calls of further names are left out.
+            let has_room = numbers.contains_key(name) || context.room.take(NAME_BYTES + 2 * name.len());
+            has_room.then(|| *numbers.entry_ref(name).or_insert(next))
         };
         let (name, call) = match item {
             Item::Span(span) if process_text(&span.agent) == agent => {
                 let (Some(start), Some(duration)) = (span.start, span.duration) else { return };
+                let Some(name) = number(&span.name) else {
+                    is_cut = true;
+                    return;
+                };
                 let end = start.saturating_add(duration);
-                (span.thread.as_deref().unwrap_or("").to_owned(), Timed { name: number(&span.name), start, end })
+                (span.thread.as_deref().unwrap_or("").to_owned(), Timed { name, start, end })
             }
             Item::Call(call) if process_text(&call.agent) == agent => {
+                if call.step == Step::Break {
+                    return open.clear();
+                }
+                let (Some(name), at) = (number(&call.function), call.at.unwrap_or(0)) else {
+                    is_cut = true;
+                    return;
+                };
+                let is_known = open.contains_key(&call.thread_id);
+                if !is_known && !context.room.take(STACK_BYTES) {
+                    is_cut = true;
+                    return;
+                }
                 let stack = open.entry(call.thread_id).or_default();
-                let (name, at) = (number(&call.function), call.at.unwrap_or(0));
                 match call.step {
-                    Step::Break => return open.clear(),
+                    Step::Break => return,
+                    Step::Entry if !context.room.take(OPEN_BYTES) => {
+                        is_cut = true;
+                        return;
+                    }
                     // A stack that never ends is not kept for ever.
                     Step::Entry if stack.len() < MAX_OPEN => return stack.push((name, at)),
                     Step::Entry => return,
@@ -95,7 +121,7 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
         if thread.is_some_and(|thread| thread != name) {
             return;
         }
-        if calls >= MAX_CALLS {
+        if calls >= MAX_CALLS || !context.room.take(CALL_BYTES) {
             is_cut = true;
             return;
         }

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use serde::Serialize;
 use serde_json::json;
 
-use super::answer::{ApiError, Made};
+use super::answer::{ApiError, Made, Room};
 use super::context::Context;
 use super::coverage::{Coverage, Window};
 use crate::protocol::Protocol;
@@ -35,19 +35,36 @@ struct ShownMark {
 }
 
 #[derive(Serialize, Default)]
-struct Package {
-    name: String,
+struct Package<'a> {
+    name: &'a str,
     #[serde(flatten)]
     totals: Totals,
-    classes: Vec<Class>,
+    classes: Vec<Class<'a>>,
 }
 
 #[derive(Serialize, Default)]
-struct Class {
-    name: String,
+struct Class<'a> {
+    name: &'a str,
     #[serde(flatten)]
     totals: Totals,
-    methods_list: Vec<ShownMethod>,
+    methods_list: Vec<ShownMethod<'a>>,
+}
+
+/// The classes of a package with their methods, by name.
+type Classes<'a> = BTreeMap<&'a str, Vec<ShownMethod<'a>>>;
+
+/// Memory of a method, and of a class with its place in its package.
+const METHOD_BYTES: usize = 2 * size_of::<ShownMethod<'_>>();
+const CLASS_BYTES: usize = 2 * size_of::<Class<'_>>() + 128;
+
+#[derive(Serialize)]
+struct One<P> {
+    window: Window,
+    coverage: Coverage,
+    run: ShownRun,
+    since: Option<ShownMark>,
+    packages: P,
+    left_out: u64,
 }
 
 /// Methods, those of them that ran, and what they did.
@@ -60,8 +77,8 @@ struct Totals {
 }
 
 #[derive(Serialize)]
-struct ShownMethod {
-    name: String,
+struct ShownMethod<'a> {
+    name: &'a str,
     calls: u64,
     self_ns: u64,
     exceptions: u64,
@@ -112,50 +129,71 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
 pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
     context.query.only(&["since"])?;
     let (window, coverage, since) = (Window::whole(context)?, coverage(context)?, context.query.number("since")?);
-    let found = context.view()?.code(|code| {
+    context.view()?.code(|code| {
         let run = code.run(id).ok_or_else(|| ApiError::gone("run"))?;
-        let mut packages: BTreeMap<String, BTreeMap<String, Vec<ShownMethod>>> = BTreeMap::new();
-        let mut add = |method: &Method, sums: Sums, has_run: bool| {
-            let (class, name) = class_of(&method.name);
-            let (package, class) = package_of(class);
-            let classes = packages.entry(package.to_owned()).or_default();
-            classes.entry(class.to_owned()).or_default().push(ShownMethod {
-                name: name.to_owned(),
-                calls: sums.calls,
-                self_ns: sums.self_nanos,
-                exceptions: sums.exceptions,
-                has_run,
-                last_ms: method.last.map(|at| at.0 / 1_000_000),
-            });
-        };
+        let mut packages: BTreeMap<&str, Classes<'_>> = BTreeMap::new();
         let mark = match since {
             None => {
-                run.methods().for_each(|(method, has_run)| add(method, method.sums, has_run));
+                for (method, has_run) in run.methods() {
+                    add(&mut packages, method, method.sums, has_run, &context.room)?;
+                }
                 None
             }
             Some(mark) => {
                 let (mark, methods) = run.since(mark).ok_or_else(|| ApiError::gone("mark"))?;
-                methods.for_each(|(method, sums)| add(method, sums, sums.calls > 0));
+                for (method, sums) in methods {
+                    add(&mut packages, method, sums, sums.calls > 0, &context.room)?;
+                }
                 Some(mark_of(mark))
             }
         };
         for class in run.classes() {
-            let (package, class) = package_of(class);
-            packages.entry(package.to_owned()).or_default().entry(class.to_owned()).or_default();
+            methods_of(&mut packages, class, &context.room)?;
         }
-        Ok::<_, ApiError>((shown(run), mark, packages, run.left_out))
-    })?;
-    let (run, mark, packages, left_out) = found;
-    let packages: Vec<Package> = packages.into_iter().map(package).collect();
-    context.json(&json!({
-        "window": window, "coverage": coverage, "run": run, "since": mark, "packages": packages, "left_out": left_out,
-    }))
+        let packages: Vec<Package<'_>> = packages.into_iter().map(package).collect();
+        context.json(&One { window, coverage, run: shown(run), since: mark, packages, left_out: run.left_out })
+    })
 }
 
-fn package((name, classes): (String, BTreeMap<String, Vec<ShownMethod>>)) -> Package {
+/// Adds a method with what it did.
+fn add<'a>(
+    packages: &mut BTreeMap<&'a str, Classes<'a>>,
+    method: &'a Method,
+    sums: Sums,
+    has_run: bool,
+    room: &Room,
+) -> Result<(), ApiError> {
+    room.require(METHOD_BYTES)?;
+    let (class, name) = class_of(&method.name);
+    methods_of(packages, class, room)?.push(ShownMethod {
+        name,
+        calls: sums.calls,
+        self_ns: sums.self_nanos,
+        exceptions: sums.exceptions,
+        has_run,
+        last_ms: method.last.map(|at| at.0 / 1_000_000),
+    });
+    Ok(())
+}
+
+/// The methods of a class.
+fn methods_of<'a, 'b>(
+    packages: &'b mut BTreeMap<&'a str, Classes<'a>>,
+    class: &'a str,
+    room: &Room,
+) -> Result<&'b mut Vec<ShownMethod<'a>>, ApiError> {
+    let (package, class) = package_of(class);
+    let classes = packages.entry(package).or_default();
+    if !classes.contains_key(class) {
+        room.require(CLASS_BYTES)?;
+    }
+    Ok(classes.entry(class).or_default())
+}
+
+fn package<'a>((name, classes): (&'a str, Classes<'a>)) -> Package<'a> {
     let mut package = Package { name, ..Package::default() };
     for (name, mut methods) in classes {
-        methods.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.name.cmp(&b.name)));
+        methods.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.name.cmp(b.name)));
         let mut class = Class { name, ..Class::default() };
         for method in &methods {
             let one =

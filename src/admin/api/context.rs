@@ -7,7 +7,7 @@ use hyper::StatusCode;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
-use super::answer::{ApiError, Bounded, Made};
+use super::answer::{ApiError, Bounded, Made, Room};
 use super::history::History;
 use super::query::Query;
 use crate::admin::Subject;
@@ -35,24 +35,26 @@ pub(super) struct Context {
     pub(super) subject: Arc<Subject>,
     pub(super) shared: Arc<Shared>,
     pub(super) query: Query,
+    /// The memory that is left for the answer.
+    pub(super) room: Room,
 }
 
 impl Context {
+    pub(super) fn new(subject: Arc<Subject>, shared: Arc<Shared>, query: Query) -> Context {
+        let max_answer = subject.view.as_ref().map_or(1 << 20, |view| view.options().max_answer);
+        let room = Room::new(usize::try_from(max_answer).unwrap_or(usize::MAX));
+        Context { subject, shared, query, room }
+    }
+
     /// The view.
     pub(super) fn view(&self) -> Result<&Arc<View>, ApiError> {
         let off = || ApiError::new(StatusCode::NOT_FOUND, "the view is off ([view] enabled)");
         self.subject.view.as_ref().ok_or_else(off)
     }
 
-    /// The most bytes of an answer.
-    pub(super) fn max_answer(&self) -> usize {
-        let max_answer = self.subject.view.as_ref().map_or(1 << 20, |view| view.options().max_answer);
-        usize::try_from(max_answer).unwrap_or(usize::MAX)
-    }
-
     /// A JSON document.
     pub(super) fn json(&self, document: &impl Serialize) -> Result<Made, ApiError> {
-        Made::json(self.max_answer(), document)
+        Made::json(&self.room, document)
     }
 
     /// A file, which `write` writes.
@@ -62,6 +64,6 @@ impl Context {
         content_type: &'static str,
         write: impl FnOnce(&mut Bounded) -> io::Result<()>,
     ) -> Result<Made, ApiError> {
-        Made::file(self.max_answer(), name, content_type, write)
+        Made::file(&self.room, name, content_type, write)
     }
 }

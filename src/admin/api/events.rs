@@ -133,13 +133,16 @@ pub(super) fn id(kept: &Kept, index: usize) -> String {
 }
 
 /// The events of a snapshot for which `is_wanted`, the newest first, as far as `limit`; and whether there are more.
+///
+/// # Errors
+/// The answer would be too large.
 pub(super) fn newest(
-    subject: &Subject,
+    context: &Context,
     snapshot: &Snapshot,
     limit: usize,
     mut is_wanted: impl FnMut(EventView<'_>, &mut Lines) -> bool,
-) -> (Vec<ShownEvent>, bool) {
-    let (mut lines, mut shown) = (Lines::new(subject), Vec::new());
+) -> Result<(Vec<ShownEvent>, bool), ApiError> {
+    let (mut lines, mut shown) = (Lines::new(&context.subject), Vec::new());
     for (_, kept) in snapshot.batches.iter().rev() {
         let events: Vec<EventView<'_>> = kept.batch.events().collect();
         for (index, event) in events.into_iter().enumerate().rev() {
@@ -147,12 +150,14 @@ pub(super) fn newest(
                 continue;
             }
             if shown.len() == limit {
-                return (shown, true);
+                return Ok((shown, true));
             }
+            // The event is there twice: here and in the answer.
+            context.room.require(size_of::<ShownEvent>() + 32 + lines.line(event).len())?;
             shown.extend(lines.shown(kept, index, event));
         }
     }
-    (shown, false)
+    Ok((shown, false))
 }
 
 #[derive(Serialize)]
@@ -181,11 +186,11 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
     let classes: Vec<Class> = Class::ALL.into_iter().filter(|class| kinds.contains(&class.kind())).collect();
     let snapshot = snapshot(context, window, &classes, wants)?;
     let mut matches = agent.as_deref().map(agents::Matcher::new);
-    let (events, is_cut) = newest(&context.subject, &snapshot, limit, |event, lines| {
+    let (events, is_cut) = newest(context, &snapshot, limit, |event, lines| {
         filter.wants(event)
             && matches.as_mut().is_none_or(|matches| matches.is_of(event))
             && (filter.text.is_none() || filter.has_text(lines.line(event)))
-    });
+    })?;
     let coverage =
         Coverage::of(context, window, &kinds, |name, protocol| wants(protocol.as_str(), name), kept(&snapshot));
     context.json(&List { window, coverage, events, is_cut })

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use hyper::StatusCode;
 use serde::Serialize;
-use serde_json::json;
 
-use super::answer::{ApiError, Made};
+use super::answer::{ApiError, Lazy, Made, Room};
 use super::context::Context;
 use super::coverage::{Coverage, Window};
 use crate::sink::view::heap::{HeapDump, Related};
@@ -45,13 +44,73 @@ struct By {
 }
 
 /// A class and a site, as far as rows are told apart by them.
-type Key = (Option<String>, Option<String>, Option<u64>);
+type Key<'a> = (Option<&'a str>, Option<&'a str>, Option<u64>);
+
+/// The rows of a dump, as far as there is memory for them, and the sums of all.
+struct Rows<'a> {
+    rows: BTreeMap<Key<'a>, [u64; 3]>,
+    total: Total,
+    is_cut: bool,
+}
+
+/// Memory of a row: in a tree, and in the list that is sorted.
+const ROW_BYTES: usize = 3 * size_of::<(Key<'_>, [u64; 6])>();
+
+#[derive(Serialize, Default)]
+struct Total {
+    count: u64,
+    bytes: u64,
+    references: u64,
+}
 
 #[derive(Serialize)]
-struct Row {
+struct One<R> {
+    window: Window,
+    coverage: Coverage,
+    dump: Dump,
+    by: &'static str,
+    rows: R,
+    total: Total,
+    is_cut: bool,
+    left_out: u64,
+}
+
+#[derive(Serialize)]
+struct Compared<R> {
+    window: Window,
+    coverage: Coverage,
+    before: Dump,
+    after: Dump,
+    by: &'static str,
+    rows: R,
+    is_cut: bool,
+}
+
+#[derive(Serialize)]
+struct Referred<'a, R> {
+    window: Window,
+    coverage: Coverage,
+    class: Option<&'a str>,
+    objects: u64,
+    referred_from: R,
+    refers_to: R,
+    examined: u64,
+    of: u64,
+    dump: Dump,
+}
+
+#[derive(Serialize)]
+struct ShownRelated {
     class: Option<String>,
+    references: u64,
+    objects: u64,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    class: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<String>,
+    file: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u64>,
     count: u64,
@@ -60,10 +119,10 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct Change {
-    class: Option<String>,
+struct Change<'a> {
+    class: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<String>,
+    file: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u64>,
     count_before: u64,
@@ -72,6 +131,26 @@ struct Change {
     bytes_before: u64,
     bytes: u64,
     bytes_change: i64,
+}
+
+impl<'a> Change<'a> {
+    fn of((class, file, line): Key<'a>, before: [u64; 3], after: [u64; 3]) -> Change<'a> {
+        Change {
+            class,
+            file,
+            line,
+            count_before: before[0],
+            count: after[0],
+            count_change: change(after[0], before[0]),
+            bytes_before: before[1],
+            bytes: after[1],
+            bytes_change: change(after[1], before[1]),
+        }
+    }
+}
+
+fn change(after: u64, before: u64) -> i64 {
+    after.cast_signed().wrapping_sub(before.cast_signed())
 }
 
 impl By {
@@ -115,17 +194,30 @@ fn coverage<'a>(dumps: impl Iterator<Item = &'a HeapDump>) -> Coverage {
 }
 
 /// Calls `read` with the dump that has this id.
-fn with_dump<T>(context: &Context, id: &str, read: impl FnOnce(&HeapDump) -> T) -> Result<T, ApiError> {
+fn with_dump<T>(
+    context: &Context,
+    id: &str,
+    read: impl FnOnce(&HeapDump) -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
     let number = id.parse().map_err(|_| ApiError::gone("dump"))?;
-    context.view()?.heaps(|heaps| heaps.dump(number).map(read)).ok_or_else(|| ApiError::gone("dump"))
+    context.view()?.heaps(|heaps| read(heaps.dump(number).ok_or_else(|| ApiError::gone("dump"))?))
 }
 
-fn rows(dump: &HeapDump, by: By) -> BTreeMap<Key, [u64; 3]> {
-    let mut rows: BTreeMap<Key, [u64; 3]> = BTreeMap::new();
+fn rows<'a>(dump: &'a HeapDump, by: By, room: &Room) -> Rows<'a> {
+    let mut rows = Rows { rows: BTreeMap::new(), total: Total::default(), is_cut: false };
     for row in dump.heap.rows() {
-        let class = row.class.filter(|_| by.has_class).map(str::to_owned);
-        let (file, line) = (row.file.filter(|_| by.has_site).map(str::to_owned), row.line.filter(|_| by.has_site));
-        let sums = rows.entry((class, file, line)).or_default();
+        let [count, bytes, references] = row.sums;
+        let total = &mut rows.total;
+        total.count = total.count.saturating_add(count);
+        total.bytes = total.bytes.saturating_add(bytes);
+        total.references = total.references.saturating_add(references);
+        let site = (row.file.filter(|_| by.has_site), row.line.filter(|_| by.has_site));
+        let key = (row.class.filter(|_| by.has_class), site.0, site.1);
+        if !rows.rows.contains_key(&key) && !room.take(ROW_BYTES) {
+            rows.is_cut = true;
+            continue;
+        }
+        let sums = rows.rows.entry(key).or_default();
         sums.iter_mut().zip(row.sums).for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
     rows
@@ -150,29 +242,25 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
         _ => 2,
     };
     let window = Window::whole(context)?;
-    let (dump, coverage, left_out, rows) =
-        with_dump(context, id, |dump| (shown(dump), coverage(std::iter::once(dump)), dump.left_out, rows(dump, by)))?;
-    let mut total = [0u64; 3];
-    for sums in rows.values() {
-        total.iter_mut().zip(sums).for_each(|(total, sum)| *total = total.saturating_add(*sum));
-    }
-    let row = |((class, file, line), [count, bytes, references]): (Key, [u64; 3])| Row {
-        class,
-        file,
-        line,
-        count,
-        bytes,
-        references,
-    };
-    let mut rows: Vec<(Key, [u64; 3])> = rows.into_iter().collect();
-    rows.sort_by(|(_, a), (_, b)| b[column].cmp(&a[column]));
-    let is_cut = rows.len() > limit;
-    rows.truncate(limit);
-    let rows: Vec<Row> = rows.into_iter().map(row).collect();
-    context.json(&json!({
-        "window": window, "coverage": coverage, "dump": dump, "by": by_name, "rows": rows,
-        "total": {"count": total[0], "bytes": total[1], "references": total[2]}, "is_cut": is_cut, "left_out": left_out,
-    }))
+    with_dump(context, id, |dump| {
+        let Rows { rows, total, mut is_cut } = rows(dump, by, &context.room);
+        let mut rows: Vec<(Key<'_>, [u64; 3])> = rows.into_iter().collect();
+        rows.sort_by(|(_, a), (_, b)| b[column].cmp(&a[column]));
+        is_cut |= rows.len() > limit;
+        rows.truncate(limit);
+        let rows = Lazy(|| {
+            rows.iter().map(|((class, file, line), [count, bytes, references])| Row {
+                class: *class,
+                file: *file,
+                line: *line,
+                count: *count,
+                bytes: *bytes,
+                references: *references,
+            })
+        });
+        let (left_out, coverage) = (dump.left_out, coverage(std::iter::once(dump)));
+        context.json(&One { window, coverage, dump: shown(dump), by: by_name, rows, total, is_cut, left_out })
+    })
 }
 
 /// `GET /heap/compare`.
@@ -184,33 +272,28 @@ pub(super) fn compare(context: &Context) -> Result<Made, ApiError> {
         let missing = || ApiError::new(StatusCode::BAD_REQUEST, "before= and after= must be ids of dumps");
         context.query.text(name).ok_or_else(missing)
     };
-    let read = |id: &str| with_dump(context, id, |dump| (shown(dump), rows(dump, by), coverage(std::iter::once(dump))));
-    let (before, rows_before, _) = read(required("before")?)?;
-    let (after, rows_after, coverage) = read(required("after")?)?;
-    let mut both: BTreeMap<Key, ([u64; 3], [u64; 3])> = BTreeMap::new();
-    rows_before.into_iter().for_each(|(key, sums)| both.entry(key).or_default().0 = sums);
-    rows_after.into_iter().for_each(|(key, sums)| both.entry(key).or_default().1 = sums);
-    let change = |after: u64, before: u64| after.cast_signed().wrapping_sub(before.cast_signed());
-    let row = |((class, file, line), (before, after)): (Key, ([u64; 3], [u64; 3]))| Change {
-        class,
-        file,
-        line,
-        count_before: before[0],
-        count: after[0],
-        count_change: change(after[0], before[0]),
-        bytes_before: before[1],
-        bytes: after[1],
-        bytes_change: change(after[1], before[1]),
-    };
-    let mut rows: Vec<Change> = both.into_iter().map(row).collect();
-    rows.retain(|row| row.count_change != 0 || row.bytes_change != 0);
-    rows.sort_by_key(|row| std::cmp::Reverse((row.bytes_change.unsigned_abs(), row.count_change.unsigned_abs())));
-    let is_cut = rows.len() > limit;
-    rows.truncate(limit);
-    context.json(&json!({
-        "window": window, "coverage": coverage, "before": before, "after": after, "by": by_name, "rows": rows,
-        "is_cut": is_cut,
-    }))
+    let number = |id: &str| id.parse::<u64>().map_err(|_| ApiError::gone("dump"));
+    let (before, after) = (number(required("before")?)?, number(required("after")?)?);
+    context.view()?.heaps(|heaps| {
+        let dump = |number: u64| heaps.dump(number).ok_or_else(|| ApiError::gone("dump"));
+        let (before, after) = (dump(before)?, dump(after)?);
+        let (old, new) = (rows(before, by, &context.room), rows(after, by, &context.room));
+        let mut is_cut = old.is_cut || new.is_cut;
+        let mut both: BTreeMap<Key<'_>, ([u64; 3], [u64; 3])> = BTreeMap::new();
+        old.rows.into_iter().for_each(|(key, sums)| both.entry(key).or_default().0 = sums);
+        new.rows.into_iter().for_each(|(key, sums)| both.entry(key).or_default().1 = sums);
+        both.retain(|_, (before, after)| before[..2] != after[..2]);
+        let mut changed: Vec<(Key<'_>, ([u64; 3], [u64; 3]))> = both.into_iter().collect();
+        changed.sort_by_key(|(_, (before, after))| {
+            let size = |column: usize| change(after[column], before[column]).unsigned_abs();
+            std::cmp::Reverse((size(1), size(0)))
+        });
+        is_cut |= changed.len() > limit;
+        changed.truncate(limit);
+        let rows = Lazy(|| changed.iter().map(|(key, (before, after))| Change::of(*key, *before, *after)));
+        let (coverage, before, after) = (coverage(std::iter::once(after)), shown(before), shown(after));
+        context.json(&Compared { window, coverage, before, after, by: by_name, rows, is_cut })
+    })
 }
 
 /// `GET /heap/ID/references`.
@@ -219,15 +302,17 @@ pub(super) fn references(context: &Context, id: &str) -> Result<Made, ApiError> 
     let limit = context.query.limit(200, 10_000)?;
     let window = Window::whole(context)?;
     let class = context.query.text("class");
-    let (dump, coverage, references) =
-        with_dump(context, id, |dump| (shown(dump), coverage(std::iter::once(dump)), dump.references(class)))?;
-    let related = |related: Vec<Related>| -> Vec<serde_json::Value> {
-        let row = |row: Related| json!({ "class": row.class, "references": row.references, "objects": row.objects });
-        related.into_iter().take(limit).map(row).collect()
-    };
-    context.json(&json!({
-        "window": window, "coverage": coverage, "class": class, "objects": references.objects,
-        "referred_from": related(references.referred_from), "refers_to": related(references.refers_to),
-        "examined": references.examined, "of": dump.objects, "dump": dump,
-    }))
+    with_dump(context, id, |dump| {
+        context.room.require(dump.reference_bytes())?;
+        let references = dump.references(class);
+        let related = |related: Vec<Related>| -> Vec<ShownRelated> {
+            let row = |Related { class, references, objects }| ShownRelated { class, references, objects };
+            related.into_iter().take(limit).map(row).collect()
+        };
+        let (objects, examined) = (references.objects, references.examined);
+        let (referred_from, refers_to) = (related(references.referred_from), related(references.refers_to));
+        let (coverage, dump) = (coverage(std::iter::once(dump)), shown(dump));
+        let of = dump.objects;
+        context.json(&Referred { window, coverage, class, objects, referred_from, refers_to, examined, of, dump })
+    })
 }

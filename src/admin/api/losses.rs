@@ -20,6 +20,8 @@ use super::answer::Made;
 
 /// Groups that are made; losses of further ones are counted together.
 const MAX_GROUPS: usize = 2000;
+/// Memory of a group and of its row: its texts, the explanation and the excerpt.
+const GROUP_BYTES: usize = size_of::<Group>() + 4096;
 /// Peers that are named for a group.
 const MAX_PEERS: usize = 5;
 
@@ -102,7 +104,8 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
                 continue;
             }
             let key = (loss.reason.as_str(), event.origin().listener.to_string(), cause(loss.detail.text()));
-            if groups.len() >= MAX_GROUPS && !groups.contains_key(&key) {
+            let is_known = groups.contains_key(&key);
+            if !is_known && (groups.len() >= MAX_GROUPS || !context.room.take(GROUP_BYTES + 3 * key.2.len())) {
                 is_cut = true;
                 continue;
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::answer::{ApiError, Made};
+use super::answer::{ApiError, Made, Room};
 use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::newest;
@@ -22,6 +22,9 @@ const TOP_NAMES: usize = 10;
 /// The steps of a history.
 const STEPS: u64 = 60;
 const OTHERS: &str = "(others)";
+/// Memory of a group with its history and its row, and of a machine in a group.
+const GROUP_BYTES: usize = size_of::<Group>() + STEPS as usize * 8 + 512;
+const PLACE_BYTES: usize = 24;
 
 #[derive(Serialize, Clone)]
 struct Machine {
@@ -36,6 +39,14 @@ struct Machine {
     is_dualboot: bool,
     #[serde(skip)]
     resource: Arc<Resource>,
+}
+
+impl Machine {
+    /// Memory of it and of its row, with its id a second time.
+    fn memory_bytes(&self) -> usize {
+        let texts = 2 * self.id.len() + self.peer.len() + self.image.len() + self.site.len();
+        2 * (size_of::<Machine>() + texts) + 256
+    }
 }
 
 /// Events, and the machines that sent them.
@@ -70,7 +81,8 @@ struct Filter<'a> {
 }
 
 impl Fleet {
-    fn of(snapshot: &Snapshot, window: Window, filter: &Filter<'_>) -> Fleet {
+    /// As far as the memory of the answer goes; what further machines have sent is counted.
+    fn of(snapshot: &Snapshot, window: Window, filter: &Filter<'_>, room: &Room) -> Fleet {
         let mut fleet = Fleet::default();
         let step_ms = (window.limit_ms / STEPS).max(1);
         for (_, kept) in &snapshot.batches {
@@ -79,7 +91,7 @@ impl Fleet {
                 if filter.name.is_some_and(|wanted| wanted != name) {
                     continue;
                 }
-                let Some(place) = fleet.machine(event) else {
+                let Some(place) = fleet.machine(event, room) else {
                     fleet.left_out += 1;
                     continue;
                 };
@@ -91,9 +103,9 @@ impl Fleet {
                 machine.last_ms = machine.last_ms.max(event.observed().0 / 1_000_000);
                 let (image, site) = (machine.image.clone(), machine.site.clone());
                 let kind = event.kind().as_str();
-                count(&mut fleet.images, &image, kind, place);
-                count(&mut fleet.sites, &site, kind, place);
-                let name = count(&mut fleet.names, name, kind, place);
+                count(&mut fleet.images, &image, kind, place, room);
+                count(&mut fleet.sites, &site, kind, place, room);
+                let name = count(&mut fleet.names, name, kind, place, room);
                 let at_ms = event.observed().0 / 1_000_000;
                 let step = (at_ms.saturating_sub(window.from_ms) / step_ms).min(STEPS - 1);
                 fleet.steps.entry(name).or_insert_with(|| vec![0; STEPS as usize])[step as usize] += 1;
@@ -103,7 +115,7 @@ impl Fleet {
     }
 
     /// The place of the machine that has sent an event. `None`: there are too many.
-    fn machine(&mut self, event: EventView<'_>) -> Option<usize> {
+    fn machine(&mut self, event: EventView<'_>, room: &Room) -> Option<usize> {
         let (origin, resource) = (event.origin(), event.resource());
         if let Some((known_origin, known_resource, place)) = &self.last
             && Arc::ptr_eq(known_origin, origin)
@@ -114,7 +126,7 @@ impl Fleet {
         let machine = describe(origin, resource);
         let place = match self.places.get(&machine.id) {
             Some(place) => *place,
-            None if self.machines.len() >= MAX_ROWS => return None,
+            None if self.machines.len() >= MAX_ROWS || !room.take(machine.memory_bytes()) => return None,
             None => {
                 self.places.insert(machine.id.clone(), self.machines.len());
                 self.machines.push(machine);
@@ -162,12 +174,15 @@ impl Filter<'_> {
 }
 
 /// Adds an event to a group. Returns the name of the group.
-fn count(groups: &mut BTreeMap<String, Group>, name: &str, kind: &'static str, machine: usize) -> String {
-    let name = if groups.len() >= MAX_ROWS && !groups.contains_key(name) { OTHERS } else { name };
+fn count(groups: &mut BTreeMap<String, Group>, name: &str, kind: &'static str, machine: usize, room: &Room) -> String {
+    let is_known = groups.contains_key(name) || (groups.len() < MAX_ROWS && room.take(GROUP_BYTES + name.len()));
+    let name = if is_known { name } else { OTHERS };
     let group = groups.entry(name.to_owned()).or_default();
     group.kind = kind;
     group.events += 1;
-    group.machines.insert(machine);
+    if !group.machines.contains(&machine) && room.take(PLACE_BYTES) {
+        group.machines.insert(machine);
+    }
     name.to_owned()
 }
 
@@ -233,7 +248,7 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
     let text = query.text("text").map(str::to_lowercase);
     let filter =
         Filter { image: query.text("image"), site: query.text("site"), name: query.text("name"), text, machine: None };
-    let fleet = Fleet::of(&snapshot, window, &filter);
+    let fleet = Fleet::of(&snapshot, window, &filter, &context.room);
     let image = |(image, group): (&String, &Group)| {
         let machine = group.machines.iter().next().map(|place| &fleet.machines[*place]);
         let part = |name: crate::event::Name| machine.and_then(|machine| machine.resource.text(name));
@@ -263,11 +278,11 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
     let (window, limit) = (Window::whole(context)?, context.query.limit(200, 1000)?);
     let (snapshot, coverage) = taken(context, window)?;
     let filter = Filter { image: None, site: None, name: None, text: None, machine: Some(id) };
-    let fleet = Fleet::of(&snapshot, window, &filter);
+    let fleet = Fleet::of(&snapshot, window, &filter, &context.room);
     let machine = fleet.places.get(id).and_then(|place| fleet.machines.get(*place));
     let machine = machine.filter(|machine| machine.events > 0).ok_or_else(|| ApiError::gone("machine"))?;
     let mut last: Option<(Arc<Origin>, Arc<Resource>, bool)> = None;
-    let (events, _) = newest(&context.subject, &snapshot, limit, |event, _| {
+    let (events, _) = newest(context, &snapshot, limit, |event, _| {
         let (origin, resource) = (event.origin(), event.resource());
         match &last {
             Some((known, of, is_its)) if Arc::ptr_eq(known, origin) && Arc::ptr_eq(of, resource) => *is_its,
@@ -277,7 +292,7 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
                 is_its
             }
         }
-    });
+    })?;
     let mut shown = serde_json::to_value(machine).map_err(|_| ApiError::failed())?;
     shown["resource"] = attributes(machine.resource.attributes());
     context.json(&json!({

@@ -141,7 +141,7 @@ async fn route(connection: &Connection, request: &Request<Incoming>) -> Result<A
         return Ok(method_not_allowed(true, first.method));
     }
     let query = Query::new(request.uri().query().unwrap_or_default());
-    let context = Context { subject: connection.subject.clone(), shared: connection.api.clone(), query };
+    let context = Context::new(connection.subject.clone(), connection.api.clone(), query);
     match first.handler {
         Handler::Make(make) => self::make(context, move |context| make(context, &arguments)).await,
         Handler::Open(open) => open(context).inspect(|_| connection.progress.begin_tap()),

@@ -6,9 +6,8 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use hyper::StatusCode;
 use serde::Serialize;
-use serde_json::json;
 
-use super::answer::{ApiError, Made};
+use super::answer::{ApiError, Lazy, Made};
 use super::context::Context;
 use super::coverage::{Coverage, Window, kept, passed, snapshot};
 use crate::event::Kind;
@@ -16,25 +15,37 @@ use crate::profile::collected::{Collected, Shown, Source};
 use crate::profile::stacks::{Level, Stacks, process_text};
 use crate::profile::{Call, Counted, Item, Step, events, flamegraph, pprof, speedscope};
 use crate::protocol::Protocol;
+use crate::sink::view::store::Kept;
 use crate::sink::view::{Class, Snapshot};
 
 /// The classes of events that have stacks.
 const CLASSES: [Class; 3] = [Class::Samples, Class::Spans, Class::Calls];
 /// The quantities that are shown.
 const SHOWN: [Counted; 4] = [Counted::Cpu, Counted::Allocations, Counted::Wall, Counted::Calls];
-/// Memory of a call path while stacks are summed up and shown.
-const NODE_BYTES: usize = 256;
+/// The stacks of an answer take this part of its memory: they are copied twice before they are shown.
+const STACKS_PART: usize = 4;
 /// The steps of a history.
 const STEPS: u64 = 60;
+/// Memory of a process in the list beside its name: what is known of it, and its place in a tree.
+const FOUND_BYTES: usize = size_of::<Found>() + STEPS as usize * 8 + 96;
+
+/// The list of processes.
+#[derive(Serialize)]
+struct List<P> {
+    window: Window,
+    coverage: Coverage,
+    profiles: P,
+    is_cut: bool,
+}
 
 #[derive(Serialize)]
-struct Profile {
-    agent: String,
+struct Profile<'a> {
+    agent: &'a str,
     protocol: &'static str,
     types: Vec<Type>,
     from_ms: u64,
     to_ms: u64,
-    history: History,
+    history: History<'a>,
 }
 
 #[derive(Serialize)]
@@ -48,17 +59,18 @@ struct Type {
 }
 
 #[derive(Serialize)]
-struct History {
+struct History<'a> {
     step_ms: u64,
     from_ms: u64,
-    values: Vec<u64>,
+    values: &'a [u64],
 }
 
 /// What is known of a process.
 #[derive(Default)]
 struct Found {
     protocol: &'static str,
-    events: BTreeMap<Source, u64>,
+    /// By [`Source::ALL`].
+    events: [u64; Source::ALL.len()],
     from_ms: u64,
     to_ms: u64,
     values: Vec<u64>,
@@ -66,8 +78,13 @@ struct Found {
 
 /// Passes the items of a snapshot to `take`, with the time of their batch. Where calls are missing, every process that goes on
 /// has a break.
-pub(super) fn items(snapshot: &Snapshot, mut take: impl FnMut(&Item<'_>, &'static str, u64)) {
-    for (class, kept) in &snapshot.batches {
+pub(super) fn items(snapshot: &Snapshot, take: impl FnMut(&Item<'_>, &'static str, u64)) {
+    items_of(snapshot.batches.iter(), take);
+}
+
+/// The same of these batches.
+fn items_of<'a>(batches: impl Iterator<Item = &'a (Class, Kept)>, mut take: impl FnMut(&Item<'_>, &'static str, u64)) {
+    for (class, kept) in batches {
         let protocol = kept.batch.origin().map_or("", |origin| origin.protocol);
         let at_ms = kept.at.0 / 1_000_000;
         let mut broken: BTreeSet<String> = BTreeSet::new();
@@ -108,40 +125,52 @@ fn source_of(item: &Item<'_>) -> Option<(Source, String)> {
     }
 }
 
-/// `GET /profiles`.
+/// `GET /profiles`: the processes whose events came last, as far as `limit` and the memory of the answer go.
 pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
-    context.query.only(&[])?;
-    let window = Window::whole(context)?;
+    context.query.only(&["limit"])?;
+    let (window, limit) = (Window::whole(context)?, context.query.limit(1000, 10_000)?);
     let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
     let step_ms = (window.limit_ms / STEPS).max(1);
     let mut found: BTreeMap<String, Found> = BTreeMap::new();
-    items(&snapshot, |item, protocol, at_ms| {
+    let mut is_cut = false;
+    items_of(snapshot.batches.iter().rev(), |item, protocol, at_ms| {
         let Some((source, agent)) = source_of(item) else { return };
+        if !found.contains_key(&agent) && (found.len() >= limit || !context.room.take(FOUND_BYTES + agent.len())) {
+            is_cut = true;
+            return;
+        }
         let found = found.entry(agent).or_insert_with(|| Found {
             protocol,
             from_ms: at_ms,
             values: vec![0; STEPS as usize],
             ..Found::default()
         });
-        *found.events.entry(source).or_default() += 1;
+        found.events[source as usize] += 1;
         (found.from_ms, found.to_ms) = (found.from_ms.min(at_ms), found.to_ms.max(at_ms));
         let step = (at_ms.saturating_sub(window.from_ms) / step_ms).min(STEPS - 1);
         found.values[step as usize] += 1;
     });
-    let profile = |(agent, found): (String, Found)| {
-        let types = SHOWN.into_iter().filter_map(|counted| {
-            let source = Source::ALL.into_iter().filter(|source| source.quantities().contains(&counted));
-            let events = source.filter_map(|source| found.events.get(&source)).next()?;
-            let (name, unit, text) = (counted.sample_type(), counted.unit(), text(counted));
-            Some(Type { name, unit, text, events: *events })
-        });
-        let history = History { step_ms, from_ms: window.from_ms, values: found.values.clone() };
-        let types = types.collect();
-        Profile { agent, protocol: found.protocol, types, from_ms: found.from_ms, to_ms: found.to_ms, history }
-    };
-    let profiles: Vec<Profile> = found.into_iter().map(profile).filter(|profile| !profile.types.is_empty()).collect();
+    let profiles = Lazy(|| {
+        let with_types = found.iter().map(|(agent, found)| (agent, found, types(found)));
+        with_types.filter(|(.., types)| !types.is_empty()).map(|(agent, found, types)| {
+            let Found { protocol, from_ms, to_ms, values, .. } = found;
+            let history = History { step_ms, from_ms: window.from_ms, values };
+            Profile { agent, protocol, types, from_ms: *from_ms, to_ms: *to_ms, history }
+        })
+    });
     let coverage = coverage(context, window)?;
-    context.json(&json!({ "window": window, "coverage": coverage, "profiles": profiles }))
+    context.json(&List { window, coverage, profiles, is_cut })
+}
+
+/// The quantities that the events of a process have, each of its best source.
+fn types(found: &Found) -> Vec<Type> {
+    let types = SHOWN.into_iter().filter_map(|counted| {
+        let sources = Source::ALL.into_iter().filter(|source| source.quantities().contains(&counted));
+        let events = sources.map(|source| found.events[source as usize]).find(|events| *events > 0)?;
+        let (name, unit, text) = (counted.sample_type(), counted.unit(), text(counted));
+        Some(Type { name, unit, text, events })
+    });
+    types.collect()
 }
 
 fn text(counted: Counted) -> &'static str {
@@ -180,7 +209,7 @@ impl Wanted {
     /// Collects the stacks of a part of the window.
     fn collect(&self, context: &Context, window: Window) -> Result<(Collected, Coverage), ApiError> {
         let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
-        let mut collected = Collected::bounded(context.max_answer() / NODE_BYTES);
+        let mut collected = Collected::bounded(context.room.limit() / STACKS_PART);
         items(&snapshot, |item, _, _| {
             let is_wanted = match item {
                 Item::Sample(sample) => {

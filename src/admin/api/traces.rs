@@ -1,5 +1,6 @@
 //! Traces: the latest and the slowest, and one with its spans and logs.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::answer::{ApiError, Made};
+use super::answer::{ApiError, Lazy, Made, Room};
 use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::id;
@@ -45,30 +46,45 @@ struct Trace {
 }
 
 #[derive(Serialize)]
-struct List {
+struct List<'a, T> {
     window: Window,
     coverage: Coverage,
-    traces: Vec<Trace>,
+    traces: T,
     total: usize,
-    services: Vec<String>,
+    services: BTreeSet<&'a str>,
     is_cut: bool,
 }
 
-/// What the spans of a trace have in common.
-struct Summary<'a> {
+/// The sums of a trace.
+#[derive(Default)]
+struct Sums {
     start: Option<u64>,
     end: Option<u64>,
     longest: Option<u64>,
     /// The latest batch, which orders traces without times.
     newest: u64,
-    /// The place and the rank of the span that stands for the trace: its root, else a span without a parent, else any.
-    root: (&'a Kept, usize, (bool, u64)),
-    /// The span and its parent.
-    spans: Vec<([u8; 8], Option<[u8; 8]>)>,
+    spans: u64,
     errors: u64,
-    services: BTreeSet<&'a str>,
     matches: Matches,
 }
+
+/// What is shown of a trace beside its sums.
+struct Detail<'a> {
+    /// The place of the span that stands for the trace: its root, else a span without a parent, else any.
+    root: (&'a Kept, usize),
+    rank: Rank,
+    /// The span and its parent.
+    spans: Vec<([u8; 8], Option<[u8; 8]>)>,
+    services: BTreeSet<&'a str>,
+}
+
+/// A span without a parent is a better root than one with, and of these the one that began first.
+type Rank = (bool, u64, u64, usize);
+
+/// Memory of the sums of a trace, and of the rest.
+const SUMS_BYTES: usize = 2 * size_of::<(TraceId, Sums)>();
+const DETAIL_BYTES: usize = 2 * size_of::<(TraceId, Detail<'_>)>() + 256;
+const SPAN_BYTES: usize = 2 * size_of::<([u8; 8], Option<[u8; 8]>)>();
 
 /// Which filters a span of the trace matches.
 #[derive(Clone, Copy, Default)]
@@ -109,92 +125,80 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
     let is_protocol = |name: &str| protocol.is_none_or(|protocol| protocol == name);
     let snapshot = snapshot(context, window, &[Class::Spans], |name, _| is_protocol(name))?;
 
-    let mut traces: HashMap<TraceId, Summary<'_>, RandomState> = HashMap::default();
-    for (_, kept) in &snapshot.batches {
-        for (index, event) in kept.batch.events().enumerate() {
-            if let DataView::Span(span) = event.data() {
-                add(&mut traces, &filter, kept, index, event, span);
-            }
+    // The latest spans first: when there is no memory for more traces, older ones are left out.
+    let spans = || {
+        snapshot.batches.iter().rev().flat_map(|(_, kept)| {
+            kept.batch.events().enumerate().filter_map(move |(index, event)| match event.data() {
+                DataView::Span(span) => Some((kept, index, event, span)),
+                _ => None,
+            })
+        })
+    };
+    let mut sums: HashMap<TraceId, Sums, RandomState> = HashMap::default();
+    let (mut services, mut is_cut) = (BTreeSet::new(), false);
+    // It is free again before the others are shown.
+    let room = Room::new(context.room.left());
+    for (kept, _, event, span) in spans() {
+        if !sums.contains_key(&span.trace_id) && !room.take(SUMS_BYTES) {
+            is_cut = true;
+            continue;
+        }
+        let service = service(event);
+        if services.len() < MAX_ALL_SERVICES {
+            services.insert(service);
+        }
+        sums.entry(span.trace_id).or_default().add(&filter, kept, event, span);
+    }
+    sums.retain(|_, sums| filter.accepts(sums));
+    let total = sums.len();
+    let mut found: Vec<(TraceId, Sums)> = sums.into_iter().collect();
+    match order {
+        "slowest" => found.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.duration())),
+        _ => found.sort_by_key(|(_, sums)| std::cmp::Reverse((sums.start, sums.newest))),
+    }
+    is_cut |= found.len() > limit;
+    found.truncate(limit);
+    found.shrink_to_fit();
+    context.room.require(found.len() * (SUMS_BYTES + DETAIL_BYTES))?;
+    let mut details: HashMap<TraceId, Option<Detail<'_>>, RandomState> =
+        found.iter().map(|(id, _)| (*id, None)).collect();
+    for (kept, index, event, span) in spans() {
+        if let Some(detail) = details.get_mut(&span.trace_id) {
+            context.room.require(SPAN_BYTES)?;
+            Detail::add(detail, kept, index, event, span);
         }
     }
-    let mut services = BTreeSet::new();
-    for summary in traces.values() {
-        let more = MAX_ALL_SERVICES - services.len();
-        services.extend(summary.services.iter().take(more).map(|service| (*service).to_owned()));
-    }
-    let mut found: Vec<(TraceId, Summary<'_>)> =
-        traces.into_iter().filter(|(_, summary)| filter.accepts(summary)).collect();
-    let total = found.len();
-    match order {
-        "slowest" => found.sort_by_key(|(_, summary)| std::cmp::Reverse(summary.duration())),
-        _ => found.sort_by_key(|(_, summary)| std::cmp::Reverse((summary.start, summary.newest))),
-    }
-    let is_cut = found.len() > limit;
-    found.truncate(limit);
-    let traces = found.iter().map(|(id, summary)| shown(*id, summary)).collect();
+    let shown = |(id, sums): &(TraceId, Sums)| Some(shown(*id, sums, details.get(id)?.as_ref()?));
+    let traces = Lazy(|| found.iter().filter_map(shown));
     let coverage =
         Coverage::of(context, window, &[Kind::Span], |_, protocol| is_protocol(protocol.as_str()), kept(&snapshot));
-    context.json(&List { window, coverage, traces, total, services: services.into_iter().collect(), is_cut })
+    context.json(&List { window, coverage, traces, total, services, is_cut })
 }
 
-fn add<'a>(
-    traces: &mut HashMap<TraceId, Summary<'a>, RandomState>,
-    filter: &Filter<'_>,
-    kept: &'a Kept,
-    index: usize,
-    event: EventView<'a>,
-    span: &SpanData,
-) {
-    let start = event.time().map(|at| at.0);
-    // A span without a parent is a better root than one with, and of these the one that began first.
-    let rank = (span.parent.is_some(), start.unwrap_or(u64::MAX));
-    let summary = traces.entry(span.trace_id).or_insert_with(|| Summary {
-        start: None,
-        end: None,
-        longest: None,
-        newest: 0,
-        root: (kept, index, rank),
-        spans: Vec::new(),
-        errors: 0,
-        services: BTreeSet::new(),
-        matches: Matches::default(),
-    });
-    summary.newest = kept.number;
-    summary.spans.push((span.span_id.0, span.parent.map(|parent| parent.0)));
-    summary.errors += u64::from(span.status == Status::Error);
-    summary.longest = summary.longest.max(span.duration_nanos);
-    if let Some(start) = start {
-        let end = start.saturating_add(span.duration_nanos.unwrap_or(0));
-        summary.start = Some(summary.start.map_or(start, |first| first.min(start)));
-        summary.end = summary.end.max(Some(end));
+impl Sums {
+    fn add(&mut self, filter: &Filter<'_>, kept: &Kept, event: EventView<'_>, span: &SpanData) {
+        self.newest = self.newest.max(kept.number);
+        self.spans += 1;
+        self.errors += u64::from(span.status == Status::Error);
+        self.longest = self.longest.max(span.duration_nanos);
+        if let Some(start) = event.time().map(|at| at.0) {
+            let end = start.saturating_add(span.duration_nanos.unwrap_or(0));
+            self.start = Some(self.start.map_or(start, |first| first.min(start)));
+            self.end = self.end.max(Some(end));
+        }
+        let (name, service, matches) = (event.name().text(), service(event), &mut self.matches);
+        matches.service |= filter.service.is_none_or(|wanted| wanted == service);
+        matches.name |= filter.name.as_ref().is_none_or(|wanted| name.to_lowercase().contains(wanted));
+        matches.text = matches.text
+            || filter.text.as_ref().is_none_or(|wanted| {
+                let has = |text: &str| text.to_lowercase().contains(wanted);
+                has(name)
+                    || has(service)
+                    || detail(event).is_some_and(has)
+                    || span.trace_id.to_string().contains(wanted)
+            });
     }
-    if rank < summary.root.2 {
-        summary.root = (kept, index, rank);
-    }
-    let service = service(event);
-    if summary.services.len() < MAX_SERVICES {
-        summary.services.insert(service);
-    }
-    let matches = &mut summary.matches;
-    let name = event.name().text();
-    matches.service |= filter.service.is_none_or(|wanted| wanted == service);
-    matches.name |= filter.name.as_ref().is_none_or(|wanted| name.to_lowercase().contains(wanted));
-    matches.text = matches.text
-        || filter.text.as_ref().is_none_or(|wanted| {
-            let has = |text: &str| text.to_lowercase().contains(wanted);
-            has(name) || has(service) || detail(event).is_some_and(has) || span.trace_id.to_string().contains(wanted)
-        });
-}
 
-impl Filter<'_> {
-    fn accepts(&self, summary: &Summary<'_>) -> bool {
-        let Matches { name, service, text } = summary.matches;
-        let is_long = self.min_nanos == 0 || summary.duration().is_some_and(|duration| duration >= self.min_nanos);
-        name && service && text && is_long && (!self.is_error || summary.errors > 0)
-    }
-}
-
-impl Summary<'_> {
     /// From the first start to the last end; without times the longest duration. `None`: no span has one.
     fn duration(&self) -> Option<u64> {
         let longest = self.longest?;
@@ -205,10 +209,33 @@ impl Summary<'_> {
     }
 }
 
-fn shown(trace_id: TraceId, summary: &Summary<'_>) -> Trace {
-    let (kept, index, _) = summary.root;
+impl<'a> Detail<'a> {
+    fn add(detail: &mut Option<Self>, kept: &'a Kept, index: usize, event: EventView<'a>, span: &SpanData) {
+        let start = event.time().map_or(u64::MAX, |at| at.0);
+        let (root, rank) = ((kept, index), (span.parent.is_some(), start, kept.number, index));
+        let detail = detail.get_or_insert_with(|| Detail { root, rank, spans: Vec::new(), services: BTreeSet::new() });
+        detail.spans.push((span.span_id.0, span.parent.map(|parent| parent.0)));
+        if rank < detail.rank {
+            (detail.root, detail.rank) = (root, rank);
+        }
+        if detail.services.len() < MAX_SERVICES {
+            detail.services.insert(service(event));
+        }
+    }
+}
+
+impl Filter<'_> {
+    fn accepts(&self, sums: &Sums) -> bool {
+        let Matches { name, service, text } = sums.matches;
+        let is_long = self.min_nanos == 0 || sums.duration().is_some_and(|duration| duration >= self.min_nanos);
+        name && service && text && is_long && (!self.is_error || sums.errors > 0)
+    }
+}
+
+fn shown(trace_id: TraceId, sums: &Sums, of: &Detail<'_>) -> Trace {
+    let (kept, index) = of.root;
     let root = kept.batch.events().nth(index);
-    let spans: std::collections::HashSet<[u8; 8]> = summary.spans.iter().map(|(id, _)| *id).collect();
+    let spans: std::collections::HashSet<[u8; 8]> = of.spans.iter().map(|(id, _)| *id).collect();
     let text = |of: Option<&str>| of.map(|text| cut(text).to_owned());
     Trace {
         trace_id: trace_id.to_string(),
@@ -217,21 +244,21 @@ fn shown(trace_id: TraceId, summary: &Summary<'_>) -> Trace {
         service: root.map_or_else(String::new, |root| service(root).to_owned()),
         name: root.map_or_else(String::new, |root| cut(root.name().text()).to_owned()),
         detail: text(root.and_then(detail)),
-        start_ms: summary.start.map(|start| start / 1_000_000),
-        duration_ns: summary.duration(),
-        spans: summary.spans.len() as u64,
-        errors: summary.errors,
-        services: summary.services.iter().map(|service| (*service).to_owned()).collect(),
-        is_complete: summary.spans.iter().all(|(_, parent)| parent.is_none_or(|parent| spans.contains(&parent))),
+        start_ms: sums.start.map(|start| start / 1_000_000),
+        duration_ns: sums.duration(),
+        spans: sums.spans,
+        errors: sums.errors,
+        services: of.services.iter().map(|service| (*service).to_owned()).collect(),
+        is_complete: of.spans.iter().all(|(_, parent)| parent.is_none_or(|parent| spans.contains(&parent))),
     }
 }
 
 #[derive(Serialize)]
-struct One {
+struct One<S> {
     window: Window,
     coverage: Coverage,
     trace: Trace,
-    spans: Vec<Span>,
+    spans: S,
     logs: Vec<Log>,
     is_java_calls: bool,
     is_cut: bool,
@@ -272,6 +299,9 @@ struct Log {
     stacktrace: Option<String>,
 }
 
+/// Memory of a span with its place, and of its places among the others while they are put in order.
+const FOUND_BYTES: usize = size_of::<Found<'_>>() + 200;
+
 /// A span with its place.
 struct Found<'a> {
     kept: &'a Kept,
@@ -289,16 +319,19 @@ pub(super) fn one(context: &Context, trace_id: &str) -> Result<Made, ApiError> {
     let snapshot = snapshot(context, window, &[Class::Spans, Class::Logs, Class::Calls], |_, _| true)?;
     let (mut found, mut logs) = (Vec::new(), Vec::new());
     let no_filter = Filter { name: None, service: None, text: None, is_error: false, min_nanos: 0 };
-    let mut summary = HashMap::default();
+    let (mut sums, mut of_trace) = (Sums::default(), None);
     let (mut spans_kept, mut is_cut) = (0, false);
     for (class, kept) in &snapshot.batches {
         spans_kept += if *class == Class::Spans { kept.batch.len() as u64 } else { 0 };
         for (index, event) in kept.batch.events().enumerate() {
             match event.data() {
                 DataView::Span(span) if span.trace_id == wanted => {
-                    add(&mut summary, &no_filter, kept, index, event, span);
+                    sums.add(&no_filter, kept, event, span);
+                    context.room.require(SPAN_BYTES)?;
+                    Detail::add(&mut of_trace, kept, index, event, span);
                     is_cut |= found.len() >= limit;
                     if !is_cut {
+                        context.room.require(FOUND_BYTES)?;
                         found.push(Found { kept, index, event, span });
                     }
                 }
@@ -309,16 +342,16 @@ pub(super) fn one(context: &Context, trace_id: &str) -> Result<Made, ApiError> {
             }
         }
     }
-    let summary = summary.remove(&wanted).ok_or_else(|| ApiError::gone("trace"))?;
-    let trace = shown(wanted, &summary);
-    let start = summary.start.unwrap_or(0);
+    let of_trace = of_trace.ok_or_else(|| ApiError::gone("trace"))?;
+    let trace = shown(wanted, &sums, &of_trace);
+    let start = sums.start.unwrap_or(0);
     let order = order(&found);
     let mut places: HashMap<[u8; 8], usize, RandomState> = HashMap::default();
     for (place, (at, ..)) in order.iter().enumerate() {
         places.entry(found[*at].span.span_id.0).or_insert(place);
     }
-    let mut agents: Option<(Arc<Resource>, String)> = None;
-    let spans: Vec<Span> = order.iter().map(|node| shown_span(&found[node.0], *node, start, &mut agents)).collect();
+    let agents = RefCell::new(None);
+    let spans = Lazy(|| order.iter().map(|node| shown_span(&found[node.0], *node, start, &mut agents.borrow_mut())));
     let logs = logs.into_iter().map(|(kept, index, event, span)| {
         let span = span.and_then(|span| places.get(&span.0).copied());
         shown_log(kept, index, event, span, start)

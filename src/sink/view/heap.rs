@@ -205,10 +205,20 @@ impl HeapDump {
         !self.graph.nodes.is_empty()
     }
 
+    /// Memory that [`HeapDump::references`] takes at most.
+    pub fn reference_bytes(&self) -> usize {
+        self.graph.nodes.len() * size_of::<u32>() + self.heap.rows().count() * 256
+    }
+
     /// What refers to the objects of a class, and what they refer to.
     pub fn references(&self, class: Option<&str>) -> References {
         let nodes = &self.graph.nodes;
-        let rows: HashMap<u64, u32, RandomState> = nodes.iter().map(|node| (node.id, node.row)).collect();
+        let mut by_id: Vec<u32> = (0..nodes.len() as u32).collect();
+        by_id.sort_unstable_by_key(|at| nodes[*at as usize].id);
+        let row_of = |id: u64| {
+            let place = by_id.binary_search_by_key(&id, |at| nodes[*at as usize].id).ok()?;
+            Some(nodes[by_id[place] as usize].row)
+        };
         let class_of = |row: u32| self.heap.place(row).class;
         let is_it: Vec<bool> = self.heap.rows().map(|row| row.class == class).collect();
         let mut from: HashMap<Option<&str>, (u64, u64), RandomState> = HashMap::default();
@@ -222,10 +232,10 @@ impl HeapDump {
             let end = node.end as usize;
             let mut into = 0;
             for id in self.graph.references.get(start..end).unwrap_or_default() {
-                let row = rows.get(id);
-                into += u64::from(row.is_some_and(|row| is_it.get(*row as usize).copied().unwrap_or(false)));
+                let row = row_of(*id);
+                into += u64::from(row.is_some_and(|row| is_it.get(row as usize).copied().unwrap_or(false)));
                 if own {
-                    let class = row.map_or(Some("(not in the dump)"), |row| class_of(*row));
+                    let class = row.map_or(Some("(not in the dump)"), class_of);
                     let entry = to.entry(class).or_default();
                     entry.0 += 1;
                     entry.1 += u64::from(counted.insert(class, index) != Some(index));

@@ -19,7 +19,7 @@ pub struct Options {
     /// The processor time that the view may use, in percent of one processor. What it has no time for is counted only.
     /// Default: 5. 1 to 100.
     pub cpu_percent: u64,
-    /// The most bytes of an answer; one is made at a time. Default: 16 MiB; of a daemon with less than 128 MiB 2 MiB.
+    /// The most bytes of an answer and of what it is made of; one is made at a time. Default: 16 MiB; of a daemon with less than 128 MiB 2 MiB.
     /// 64 KiB to 1 GiB.
     pub max_answer: u64,
 }

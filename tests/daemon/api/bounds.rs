@@ -94,6 +94,41 @@ async fn a_window_of_100_000_spans_is_listed_and_opened() {
     daemon.stop().await;
 }
 
+/// A string and a span of the service with that name, in a trace of its own.
+fn of_service(id: u64, service: &str) -> Vec<u8> {
+    let mut span = wire::span(1);
+    span[2..10].copy_from_slice(&id.to_be_bytes());
+    span[18..34].copy_from_slice(&u128::from(id).to_be_bytes());
+    span[74..82].copy_from_slice(&(10 + id).to_be_bytes());
+    [wire::string(10 + id, service), span].concat()
+}
+
+#[tokio::test]
+async fn lists_of_more_than_an_answer_holds_have_the_latest_and_say_that_they_are_cut() {
+    let daemon = Daemon::start(&format!("{SETTINGS}max_answer = \"64KiB\"\n{}", listener(""))).await;
+    let spans = (1..=3000).flat_map(|id| of_service(id, &format!("svc{id}")));
+    let bytes = wire::process().into_iter().chain(wire::string(1, "work")).chain(spans).collect::<Vec<u8>>();
+    send_all(connect(&daemon.server).await, &bytes).await;
+    settle(&daemon).await;
+    until(&daemon, "overview", |overview| number(&overview["view"]["kept"]) == 3001).await;
+    // 64 KiB are for the list and for everything that it is made of.
+    let profiles = json(&daemon, "profiles").await;
+    let agents: Vec<&str> = array(&profiles, "profiles").iter().map(|one| one["agent"].as_str().unwrap()).collect();
+    assert_eq!(profiles["is_cut"], true);
+    assert!(agents.len() > 10 && agents.len() < 200, "{}", agents.len());
+    assert!(agents.iter().any(|agent| agent.starts_with("svc3000 ")), "{agents:?}");
+    let few = json(&daemon, "profiles?limit=3").await;
+    assert_eq!((array(&few, "profiles").len(), &few["is_cut"]), (3, &true.into()));
+    let traces = json(&daemon, "traces").await;
+    assert_eq!((array(&traces, "traces").len(), &traces["is_cut"]), (50, &true.into()));
+    assert!(number(&traces["total"]) < 3000, "{}", traces["total"]);
+    // All stacks are summed up, in less memory than each would have.
+    let flame = json(&daemon, "profiles/flame?type=calls").await;
+    assert_eq!(number(&flame["total"]), 3000);
+    assert_eq!(get(&daemon, "profiles/chart?agent=svc7").await.status, 200);
+    daemon.stop().await;
+}
+
 #[tokio::test]
 async fn an_answer_that_is_too_large_is_refused_and_a_smaller_one_is_made() {
     let daemon = Daemon::start(&format!("{SETTINGS}max_answer = \"64KiB\"\n{}", listener(""))).await;
