@@ -139,6 +139,7 @@ fn every_option_of_a_listener_is_read_from_the_file() {
         max_record_entries: 8,
         max_record_bytes: 9 << 20,
         max_traces: 10,
+        max_trace_entries: 21,
         span_idle: Duration::from_millis(11),
         max_text: datadog::MaxText { name: 12, service: 13, type_: 14, resource: 15, key: 16, value: 17 },
         amplification: Amplification { ratio: 18, burst: 19 << 20, rate: 20 << 20 },
@@ -175,6 +176,7 @@ waiting = { records = 5, bytes = "6B", time = "7ms" }
 max_record_entries = 8
 max_record_bytes = "9MiB"
 max_traces = 10
+max_trace_entries = 21
 span_idle = "11ms"
 [listeners.all.max_text]
 name = 12
@@ -287,6 +289,7 @@ fn every_option_of_a_sink_is_read_from_the_file() {
         fsync: file::Fsync::Always,
         fsync_interval: Duration::from_millis(4),
         remembered_messages: 7,
+        max_listeners: 8,
     };
     assert_eq!(config.sinks[0].kind, SinkKind::File(options));
     let queue = QueueOptions {
@@ -320,6 +323,7 @@ keep_time = "7d"
 fsync = "always"
 fsync_interval = "4ms"
 remembered_messages = 7
+max_listeners = 8
 buffer_batches = 5
 buffer_bytes = "6MiB"
 when_full = "shed"

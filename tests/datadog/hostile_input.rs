@@ -320,6 +320,28 @@ fn trace_meta_that_every_span_visits_is_charged_even_when_it_adds_nothing() {
 }
 
 #[test]
+fn a_span_has_so_many_entries_of_its_trace_and_the_trace_has_all() {
+    let mut driven = Driven::new(&Options::default()).keep_lines();
+    let names: Vec<_> = (0..1000u64).flat_map(|id| string(10 + id, format!("k{id}").as_bytes())).collect();
+    driven.feed(&[process(2000), names, trace(1)].concat());
+    let entries: Vec<_> = (0..1000).map(|id| (10 + id, 10 + id)).collect();
+    entries.chunks(250).for_each(|entries| driven.feed(&[meta(entries), metrics(&[])].concat()));
+    driven.feed(&span(1, [0; 4]));
+    let done = driven.finish(End::Closed);
+    let of_trace = |event: &serde_json::Value| {
+        let attributes = event["attributes"].as_object().unwrap();
+        attributes.values().filter(|value| value.as_str().is_some_and(|value| value.starts_with('k'))).count()
+    };
+    assert_eq!(of_trace(&done.of_kind("span")[0]), 256, "{}", done.text);
+    let traces = done.of_kind("log");
+    let trace = traces.iter().find(|event| of_trace(event) > 0).unwrap();
+    assert_eq!(
+        (of_trace(trace), &trace["attributes"]["datadog.warnings"]),
+        (1000, &serde_json::json!(["trace_entries_left_out"]))
+    );
+}
+
+#[test]
 fn trace_meta_does_not_displace_the_own_entries_of_a_span_that_fit() {
     let options = Options { max_record_bytes: 100, ..Options::default() };
     let mut driven = Driven::new(&options).keep_lines();

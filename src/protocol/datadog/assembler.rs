@@ -343,9 +343,11 @@ impl Assembler {
         }
         if let Owner::Trace(trace_id) | Owner::Late(LateOwner::Trace(trace_id)) = open.owner {
             let max_traces = if self.options.waiting.bytes == 0 { 0 } else { self.options.max_traces };
-            let max_entries = self.options.max_record_entries;
+            let max_entries = self.options.max_trace_entries;
             self.needs_limit_check = true;
-            self.traces.learn(trace_id, &open, max_traces, max_entries, &mut self.strings);
+            if self.traces.learn(trace_id, &open, max_traces, max_entries, &mut self.strings) {
+                open.warn(Warning::TraceEntriesLeftOut, out);
+            }
         }
         if open.unresolved == 0 {
             self.send(open, out);

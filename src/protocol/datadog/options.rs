@@ -26,6 +26,9 @@ pub struct Options {
     /// Traces whose meta is remembered for the spans that follow; the least recently used one is forgotten first. 4096.
     /// 0: none.
     pub max_traces: usize,
+    /// Entries of the meta of a trace that are also written on each of its spans, whose cost they are; further ones are on the event
+    /// of the trace alone. 256. 0: none.
+    pub max_trace_entries: usize,
     /// A record is complete when another object follows. The last one counts as complete after this time without input,
     /// because its lists could still follow. 1 s. At least 1 ms.
     pub span_idle: Duration,
@@ -97,6 +100,7 @@ impl Options {
             max_record_entries: section.count("max_record_entries", default.max_record_entries, 1..=1_000_000),
             max_record_bytes: section.size("max_record_bytes", default.max_record_bytes, 64 * KIB..=64 * MIB),
             max_traces: section.count("max_traces", default.max_traces, 0..=10_000_000),
+            max_trace_entries: section.count("max_trace_entries", default.max_trace_entries, 0..=1_000_000),
             span_idle: section.duration("span_idle", default.span_idle, Duration::from_millis(1)..=LONGEST),
             max_text: section.section("max_text", MaxText::read),
             amplification: section
@@ -157,6 +161,7 @@ impl Default for Options {
             max_record_entries: 4096,
             max_record_bytes: 1024 * KIB,
             max_traces: 4096,
+            max_trace_entries: 256,
             span_idle: Duration::from_secs(1),
             max_text: MaxText::default(),
             amplification: Amplification { ratio: 64, burst: 16 * MIB, rate: 4 * MIB },

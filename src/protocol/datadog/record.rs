@@ -157,15 +157,17 @@ pub(super) enum Warning {
     EndOverflows,
     TooManyEntries,
     PendingOverflow,
+    TraceEntriesLeftOut,
 }
 
 impl Warning {
-    const ALL: [Warning; 5] = [
+    const ALL: [Warning; 6] = [
         Warning::RepeatedList,
         Warning::ErrorFlag,
         Warning::EndOverflows,
         Warning::TooManyEntries,
         Warning::PendingOverflow,
+        Warning::TraceEntriesLeftOut,
     ];
 
     /// The code in events and counters.
@@ -176,6 +178,7 @@ impl Warning {
             Warning::EndOverflows => "end_overflows_u64",
             Warning::TooManyEntries => "too_many_entries",
             Warning::PendingOverflow => "pending_overflow",
+            Warning::TraceEntriesLeftOut => "trace_entries_left_out",
         }
     }
 }

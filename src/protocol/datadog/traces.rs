@@ -51,7 +51,8 @@ impl Traces {
     /// The most entries kept over all traces.
     const MAX_ENTRIES: usize = 65_536;
 
-    /// A trace record is complete: its meta is written on the spans that follow.
+    /// A trace record is complete: its meta is written on the spans that follow, at most `max_entries` of them. `true`: there are
+    /// more.
     pub(super) fn learn(
         &mut self,
         trace: TraceId,
@@ -59,19 +60,19 @@ impl Traces {
         max_traces: usize,
         max_entries: usize,
         strings: &mut Strings,
-    ) {
+    ) -> bool {
         let meta = |entry: &Entry| match (entry.kind, entry.value) {
             (EntryKind::Meta, EntryValue::Text(value)) => Some([entry.key, value]),
             _ => None,
         };
         let mut metas = record.entries.iter().filter_map(meta).peekable();
         if metas.peek().is_none() || max_traces == 0 {
-            return;
+            return false;
         }
         // Taken out while entries are added, because `refer` changes the pending texts.
         let mut known = self.metas.get(&trace).map(std::mem::take).unwrap_or_default();
         let known_before = known.len();
-        for [key, value] in metas.take(max_entries.saturating_sub(known_before)) {
+        for [key, value] in metas.by_ref().take(max_entries.saturating_sub(known_before)) {
             known.push([self.refer(key, strings), self.refer(value, strings)]);
         }
         self.entries += known.len() - known_before;
@@ -81,6 +82,7 @@ impl Traces {
                 break;
             }
         }
+        metas.next().is_some()
     }
 
     /// `id` has its first definition, which is the one that counts (reading 7).
