@@ -4,9 +4,12 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
-use tributary::event::Batch;
+use tributary::capture::{Head, put_bytes, put_end};
+use tributary::event::{Batch, UnixNanos};
+use tributary::protocol::{End, Protocol};
 use tributary::sink::encode::{Encoder, Fields, Format};
 use tributary::stored::{Rebuilder, json};
 
@@ -208,4 +211,34 @@ fn options_of_the_other_content_are_errors() {
     let (_directory, path) = stored("x.parquet", b"PAR1 and nothing");
     let ended = run(&["decode", "parquet", &path]);
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+}
+
+#[test]
+fn a_parquet_file_with_a_damaged_footer_is_an_error_and_no_panic() {
+    let ended = run(&["decode", "parquet", &data("damaged/negative-offset.parquet")]);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("its footer is damaged") && !ended.stderr.contains("panicked"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_capture_with_a_time_far_away_is_decoded_by_its_timers_and_not_by_its_seconds() {
+    let heartbeats = [8, b'T', 0, 0].repeat(3);
+    for (protocol, bytes) in
+        [(Protocol::Bytefrog, &b"\0\x04"[..]), (Protocol::Datadog, b"\xDD\0\0\0\0\x01\0\0\0\0\0\0\x04\0")]
+    {
+        let (listener, peer) = ("far".to_owned(), "127.0.0.1:1".to_owned());
+        let opened = UnixNanos(1_795_000_000_000_000_000);
+        let mut capture = Head { protocol, listener, peer, connection: 1, opened }.to_bytes();
+        put_bytes(&mut capture, Duration::ZERO, bytes);
+        if protocol == Protocol::Bytefrog {
+            put_bytes(&mut capture, Duration::from_secs(1), &heartbeats);
+        }
+        // Two hundred years.
+        put_end(&mut capture, Duration::from_secs(6_311_520_000), End::Closed);
+        let (_directory, path) = stored("far.capture", &capture);
+        let ended = run(&["decode", protocol.as_str(), &path]);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let late = ended.stdout.matches("bytefrog.agent.unhealthy").count();
+        assert_eq!(late, usize::from(protocol == Protocol::Bytefrog), "{}", ended.stdout);
+    }
 }

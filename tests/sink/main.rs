@@ -28,6 +28,7 @@ mod zico_support;
 
 mod compact;
 mod contained;
+mod damaged;
 mod encode;
 mod file;
 mod full_disk;

@@ -177,14 +177,19 @@ impl Agent {
         std::mem::take(&mut self.is_unhealthy)
     }
 
+    /// After this time heartbeats are late. `None`: none are expected, or that they are late is known.
+    pub(super) fn late_at(&self) -> Option<Duration> {
+        let are_expected = self.has_control && !self.has_shut_down && !self.is_unhealthy;
+        are_expected.then(|| self.last_heartbeat + self.interval * (MAX_MISSED + 1))
+    }
+
     /// Checks whether heartbeats are late. `true`: the agent has become unhealthy.
     pub(super) fn check_health(&mut self, elapsed: Duration) -> bool {
         let is_ignored = |unconfirmed: &mut Unconfirmed| {
             unconfirmed.heartbeats >= CONFIRMATION_HEARTBEATS && elapsed >= unconfirmed.since + CONFIRMATION_TIMEOUT
         };
         self.unconfirmed.take_if(is_ignored);
-        let missed = elapsed > self.last_heartbeat + self.interval * (MAX_MISSED + 1);
-        let is_news = missed && self.has_control && !self.has_shut_down && !self.is_unhealthy;
+        let is_news = self.late_at().is_some_and(|late| elapsed > late);
         self.is_unhealthy |= is_news;
         is_news
     }

@@ -195,6 +195,10 @@ impl Session for BytefrogSession {
     fn poll_timeout(&self) -> Option<Duration> {
         match &self.state {
             State::Unregistered(UnregisteredConnection { until, retry_at, .. }) => Some(*until.min(retry_at)),
+            // In a capture, only what another connection of the run has left may become due before that.
+            State::Control(member) | State::Data(member) if !self.hq.is_live() => {
+                self.due.into_iter().chain(lock(&member.run).deadline()).min()
+            }
             State::Control(_) | State::Data(_) => self.due,
             _ => None,
         }
@@ -234,7 +238,7 @@ impl Session for BytefrogSession {
                 let Charges { written, paid, .. } = run.charges.since(charges);
                 // A peer without credit waits before its next message.
                 out.charge(self.hq.options().amplification, written, expanded.saturating_sub(paid), now.elapsed);
-                self.due = next_check(&mut run, member.source, now);
+                self.due = next_check(&mut run, member, now);
                 if is_done { Flow::Continue } else { Flow::Again }
             }
             _ => Flow::Continue,
@@ -362,9 +366,9 @@ impl BytefrogSession {
             out.reply.put_u8(wire::DATA_HELLO_REPLY);
         }
         out.decoded_bytes += size;
-        self.due = next_check(&mut open, source, now);
         drop(open);
         let member = Membership { hq: self.hq.clone(), run, source, is_control, has_left: false };
+        self.due = next_check(&mut lock(&member.run), &member, now);
         self.state = if is_control { State::Control(member) } else { State::Data(member) };
     }
 
@@ -419,7 +423,7 @@ impl BytefrogSession {
         run.set_origin(member.source, out);
         self.charges.add(run.charges.since(charges));
         self.waits_for_writer = waits_for_writer;
-        self.due = next_check(&mut run, member.source, now);
+        self.due = next_check(&mut run, member, now);
         match result {
             Ok(Progress { consumed, .. }) if !is_done => Ok(Progress { consumed, flow: Flow::Again }),
             result => result,
@@ -557,8 +561,10 @@ fn find_run(hq: &Hq, id: u8, address: Option<IpAddr>, now: Now, out: &Output) ->
 }
 
 /// When a connection checks its run next: when something is due, and periodically, because another connection may have
-/// ended with events of the run unwritten.
-fn next_check(run: &mut Run, source: u16, now: Now) -> Option<Duration> {
+/// ended with events of the run unwritten. In a capture, which may have a time far away, not periodically: when the check would
+/// have found that heartbeats are late.
+fn next_check(run: &mut Run, member: &Membership, now: Now) -> Option<Duration> {
+    let source = member.source;
     if run.is_writer(source) {
         // When the batch is handed over, which is before the next call.
         return Some(now.elapsed);
@@ -567,6 +573,13 @@ fn next_check(run: &mut Run, source: u16, now: Now) -> Option<Duration> {
         // Until that one has handed its batch over, nothing that is due can be written.
         return Some(now.elapsed + WRITER_WAIT);
     }
-    let tick = now.elapsed + CHECK_INTERVAL;
-    Some(run.deadline().map_or(tick, |due| due.min(tick)))
+    let check = match member.hq.is_live() {
+        true => Some(now.elapsed + CHECK_INTERVAL),
+        false if member.is_control => run.agent.late_at().map(|late| {
+            let checks = late.saturating_sub(now.elapsed).as_secs() + 1;
+            now.elapsed.saturating_add(Duration::from_secs(checks))
+        }),
+        false => None,
+    };
+    run.deadline().into_iter().chain(check).min()
 }

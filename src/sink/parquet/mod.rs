@@ -11,6 +11,7 @@
 
 mod cells;
 mod column;
+mod contained;
 mod convert;
 mod exact;
 mod options;

@@ -5,11 +5,13 @@ use std::io;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use parquet::basic::{LogicalType, Repetition};
+use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
 use parquet::schema::types::Type;
 use serde_json::Value as Json;
 
 use super::cells::{Cell, Leaf, failed, invalid};
+use super::contained::contained;
 use super::exact;
 use super::schema::{FORM, FORM_KEY, KIND_KEY, TIME_KEY, is_free};
 use crate::event::{
@@ -26,7 +28,16 @@ const PIECE_ROWS: usize = 4096;
 /// # Errors
 /// It is not a file of a sink `parquet`, or damaged; those of `take`.
 pub fn read<R: ChunkReader + 'static>(input: R, take: &mut dyn FnMut(Batch) -> io::Result<bool>) -> io::Result<()> {
+    // The parquet crate panics where numbers in a footer or a page contradict each other.
+    contained(|| read_file(input, take)).unwrap_or_else(|why| Err(invalid(format!("it is damaged: {why}"))))
+}
+
+fn read_file<R: ChunkReader + 'static>(input: R, take: &mut dyn FnMut(Batch) -> io::Result<bool>) -> io::Result<()> {
+    let bytes = input.len();
     let file = SerializedFileReader::new(input).map_err(failed)?;
+    for group in file.metadata().row_groups() {
+        check(group, bytes)?;
+    }
     let metadata = file.metadata().file_metadata();
     let value = |key: &str| {
         let entry = metadata.key_value_metadata()?.iter().find(|entry| entry.key == key)?;
@@ -63,6 +74,19 @@ pub fn read<R: ChunkReader + 'static>(input: R, take: &mut dyn FnMut(Batch) -> i
         }
     }
     take(rebuilder.take()).map(drop)
+}
+
+/// Checks the places that a footer names, before anything is allocated for what stands there.
+fn check(group: &RowGroupMetaData, file_bytes: u64) -> io::Result<()> {
+    for column in group.columns() {
+        let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
+        let (start, bytes) = (u64::try_from(start).ok(), u64::try_from(column.compressed_size()).ok());
+        let end = start.zip(bytes).and_then(|(start, bytes)| start.checked_add(bytes));
+        if end.is_none_or(|end| end > file_bytes) || column.num_values() < 0 || group.num_rows() < 0 {
+            return Err(invalid(format!("its footer is damaged: column {} is not in the file", column.column_path())));
+        }
+    }
+    Ok(())
 }
 
 /// The columns of a file.
