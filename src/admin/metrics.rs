@@ -408,6 +408,9 @@ fn files(encoder: &mut DescriptorEncoder<'_>, files: &[(String, FileTotals)]) ->
     counters(encoder, "tributary_file_bytes", "Bytes written to files, before compression", all(|of| of.bytes))?;
     let help = "Events of messages that were delivered again and are in the files already";
     counters(encoder, "tributary_repeated_events", help, all(|of| of.repeats))?;
+    let help =
+        "Events of streams in the files of the listener others, because there are more listeners than max_listeners";
+    counters(encoder, "tributary_other_listeners_events", help, all(|of| of.of_others))?;
     counters(encoder, "tributary_files_finished", "Files finished by size, time or date", all(|of| of.finished))?;
     let help = "Finished files removed, as keep_files, keep_bytes and keep_time say";
     counters(encoder, "tributary_files_removed", help, all(|of| of.removed))?;

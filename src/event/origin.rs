@@ -24,6 +24,8 @@ pub struct Origin {
     pub is_peer_hidden: bool,
     /// Number of the connection, counted up over the life of the process.
     pub connection: u64,
+    /// It was stored, or sent by another collector: the names in it are not those of our configuration.
+    pub is_stored: bool,
     /// What the operator configured about the listener's agents. `None`: nothing.
     pub identity: Option<Arc<Identity>>,
     rendered: OnceLock<Box<[u8]>>,
@@ -39,6 +41,7 @@ impl Origin {
             peer,
             is_peer_hidden: false,
             connection,
+            is_stored: false,
             identity: None,
             rendered: OnceLock::new(),
         }
@@ -50,10 +53,17 @@ impl Origin {
         Origin { identity, ..self }
     }
 
+    /// The same of an event that was stored.
+    #[must_use]
+    pub fn stored(self) -> Self {
+        Origin { is_stored: true, ..self }
+    }
+
     /// The same connection after the peer has sent its version.
     pub fn with_version(&self, version: &str) -> Self {
         Origin {
             version: Some(version.into()),
+            is_stored: self.is_stored,
             identity: self.identity.clone(),
             ..Origin::new(self.protocol, self.listener.clone(), self.peer.clone(), self.connection)
         }
@@ -69,6 +79,7 @@ impl Origin {
         Origin {
             version: self.version.clone(),
             is_peer_hidden: true,
+            is_stored: self.is_stored,
             identity: self.identity.clone(),
             ..Origin::new(self.protocol, self.listener.clone(), peer, self.connection)
         }

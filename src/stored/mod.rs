@@ -143,7 +143,7 @@ impl<'a> OriginParts<'a> {
 
     fn origin(self) -> Origin {
         let OriginParts { protocol, version, listener, peer, connection } = self;
-        let origin = Origin::new(constant(protocol), listener.into(), peer.into(), connection);
+        let origin = Origin::new(constant(protocol), listener.into(), peer.into(), connection).stored();
         version.map(|version| origin.with_version(version)).unwrap_or(origin)
     }
 }

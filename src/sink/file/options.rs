@@ -67,6 +67,9 @@ pub struct Options {
     /// Of messages of a stream (listener `nats`), how many batches are remembered as written, also over a kill: they are not
     /// written again when they are delivered again. Default 16,384; 0: none.
     pub remembered_messages: usize,
+    /// Listeners of events from streams, whose names other collectors and their peers choose, that `{listener}` in the path tells
+    /// apart; events of further ones go to the files of the listener `others`. 256. 1 to 1,000,000.
+    pub max_listeners: usize,
 }
 
 impl Default for Options {
@@ -85,6 +88,7 @@ impl Default for Options {
             fsync: Fsync::default(),
             fsync_interval: Duration::from_secs(1),
             remembered_messages: 16_384,
+            max_listeners: 256,
         }
     }
 }
@@ -119,6 +123,7 @@ impl Options {
             fsync: section.choice("fsync", default.fsync, &Fsync::ALL.map(|fsync| (fsync.as_str(), fsync))),
             fsync_interval: section.duration("fsync_interval", default.fsync_interval, interval),
             remembered_messages: section.count("remembered_messages", default.remembered_messages, 0..=1_000_000),
+            max_listeners: section.count("max_listeners", default.max_listeners, 1..=1_000_000),
         };
         if let Err(fault) = options.validate() {
             section.error("path", fault, None);

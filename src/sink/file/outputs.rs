@@ -25,6 +25,10 @@ use crate::wall_clock;
 
 /// How often the age of finished files is checked.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
+/// The listener in the paths of events of streams whose listeners are too many.
+const OTHERS: &str = "others";
+/// Reports that there are too many.
+static CROWDED: LogThrottle = LogThrottle::new();
 /// Reports that directories cannot be listed.
 static UNTIDY: LogThrottle = LogThrottle::new();
 
@@ -33,6 +37,8 @@ static UNTIDY: LogThrottle = LogThrottle::new();
 pub(in crate::sink) struct Outputs {
     context: Context,
     template: Template,
+    /// The listeners of streams that have files of their own.
+    listeners: BTreeSet<Arc<str>>,
     encoder: Encoder,
     outputs: Vec<Output>,
     /// Encoded bytes that are not written: of files in order, and of files in trouble.
@@ -66,6 +72,7 @@ impl Outputs {
                 status: Arc::default(),
             },
             template,
+            listeners: BTreeSet::new(),
             outputs: Vec::new(),
             waiting_bytes: 0,
             held_bytes: 0,
@@ -97,17 +104,22 @@ impl Outputs {
         let Some(written) = self.begin_part(events, observed) else { return };
         let mut skipped = Skipped::of(&written);
         let has_kind = self.template.has_kind();
-        let mut current: Option<(&Arc<Origin>, Kind, usize)> = None;
+        let mut current: Option<(&Arc<Origin>, Kind, usize, bool)> = None;
         for event in events.events() {
             let (origin, kind) = (event.origin(), event.kind());
-            let index = match current {
-                Some((of, last, index)) if Arc::ptr_eq(of, origin) && (last == kind || !has_kind) => index,
+            let (index, is_other) = match current {
+                Some((of, last, index, is_other)) if Arc::ptr_eq(of, origin) && (last == kind || !has_kind) => {
+                    (index, is_other)
+                }
                 _ => self.output_for(origin, kind, observed),
             };
-            current = Some((origin, kind, index));
+            current = Some((origin, kind, index, is_other));
             let output = &mut self.outputs[index];
             if skipped.skips(&output.path) {
                 continue;
+            }
+            if is_other {
+                self.context.status.add_of_others();
             }
             if output.is_dropping() {
                 *self.context.unwritten.failed.entry(events.number()).or_default() += 1;
@@ -122,9 +134,24 @@ impl Outputs {
         self.note_part(events, written);
     }
 
-    /// The index of the output for events of this origin and kind.
-    fn output_for(&mut self, origin: &Arc<Origin>, kind: Kind, observed: UnixNanos) -> usize {
-        let path = self.template.expand(observed, origin.protocol, &origin.listener, kind);
+    /// The index of the output for events of this origin and kind, and whether it is that of [`OTHERS`].
+    fn output_for(&mut self, origin: &Arc<Origin>, kind: Kind, observed: UnixNanos) -> (usize, bool) {
+        let listener = self.listener_in_path(origin);
+        let is_other = listener == OTHERS && *origin.listener != *OTHERS;
+        let path = self.template.expand(observed, origin.protocol, listener, kind);
+        if is_other {
+            if let Some(suppressed) = CROWDED.permit() {
+                tracing::warn!(
+                    base = %self.template.base().display(),
+                    max_listeners = self.context.options.max_listeners,
+                    listener = &*origin.listener,
+                    suppressed,
+                    "events of a stream have more listeners than max_listeners: those of further ones go to the files of `others`"
+                );
+            }
+        } else if origin.is_stored && self.template.has_listener() && !self.listeners.contains(&origin.listener) {
+            self.listeners.insert(origin.listener.clone());
+        }
         let index = self.outputs.iter().position(|output| output.path == path).unwrap_or_else(|| {
             self.outputs.push(Output::new(path, observed, origin.clone()));
             self.outputs.len() - 1
@@ -134,7 +161,15 @@ impl Outputs {
         if !Arc::ptr_eq(&output.origin, origin) {
             output.origin = origin.clone();
         }
-        index
+        (index, is_other)
+    }
+
+    /// The listener in the path of events of this origin. Names of streams are not ours: each would be a directory, and only so many
+    /// are told apart.
+    fn listener_in_path<'a>(&self, origin: &'a Origin) -> &'a str {
+        let is_full = self.listeners.len() >= self.context.options.max_listeners;
+        let is_new = origin.is_stored && self.template.has_listener() && !self.listeners.contains(&origin.listener);
+        if is_full && is_new { OTHERS } else { &origin.listener }
     }
 
     /// Encoded bytes for files in order that are not written yet.

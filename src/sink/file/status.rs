@@ -13,6 +13,7 @@ pub struct FileStatus {
     removed: AtomicU64,
     removed_bytes: AtomicU64,
     repeats: AtomicU64,
+    of_others: AtomicU64,
     uploads: Option<UploadStatus>,
 }
 
@@ -64,6 +65,8 @@ pub struct FileTotals {
     pub removed_bytes: u64,
     /// Events of messages that were delivered again, and that the files had already.
     pub repeats: u64,
+    /// Events of streams that are in files of the listener `others`, because there are more listeners than `max_listeners`.
+    pub of_others: u64,
     /// The uploads of a sink that has them.
     pub uploads: Option<UploadTotals>,
 }
@@ -77,6 +80,7 @@ impl FileStatus {
             removed: self.removed.load(Relaxed),
             removed_bytes: self.removed_bytes.load(Relaxed),
             repeats: self.repeats.load(Relaxed),
+            of_others: self.of_others.load(Relaxed),
             uploads: self.uploads.as_ref().map(UploadStatus::totals),
         }
     }
@@ -106,6 +110,10 @@ impl FileStatus {
 
     pub(super) fn add_repeats(&self, events: u64) {
         self.repeats.fetch_add(events, Relaxed);
+    }
+
+    pub(super) fn add_of_others(&self) {
+        self.of_others.fetch_add(1, Relaxed);
     }
 
     /// A file that another sink has finished.

@@ -149,6 +149,11 @@ impl Template {
         path
     }
 
+    /// Whether events of different listeners go to different files.
+    pub(in crate::sink) fn has_listener(&self) -> bool {
+        self.components.iter().flatten().any(|part| matches!(part, Part::Listener))
+    }
+
     /// Whether events of different kinds go to different files.
     pub(in crate::sink) fn has_kind(&self) -> bool {
         self.components.iter().flatten().any(|part| matches!(part, Part::Kind))

@@ -59,7 +59,7 @@ impl Outputs {
         let mut totals: BTreeMap<PathBuf, u64> = BTreeMap::new();
         for event in events.events() {
             let origin = event.origin();
-            let path = self.template.expand(observed, origin.protocol, &origin.listener, event.kind());
+            let path = self.template.expand(observed, origin.protocol, self.listener_in_path(origin), event.kind());
             *totals.entry(path).or_default() += 1;
         }
         shares.retain(|path, share| totals.get(path) == Some(&share.total));

@@ -30,6 +30,40 @@ fn take(outputs: &mut Outputs, listener: &str, number: u64, level: AckLevel) {
     outputs.take(Selection::new(&batch.take(), Kinds::ALL).numbered(number).at_level(level));
 }
 
+/// Takes an event that another collector has received on a listener of its own.
+fn take_stored(outputs: &mut Outputs, listener: &str, number: u64) {
+    let origin = Origin::new("datadog", listener.into(), "peer".into(), 1).stored();
+    let mut batch = BatchBuilder::new(Arc::new(origin));
+    let name = batch.push_text("x").into();
+    let header = Header { name, time: None, observed: wall_clock::now(), position: Position::default() };
+    batch.event(header).log(Severity::Info, None);
+    outputs.take(Selection::new(&batch.take(), Kinds::ALL).numbered(number));
+}
+
+#[test]
+fn listeners_of_streams_have_so_many_files_and_the_rest_shares_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = format!("{}/{{listener}}/app.log", directory.path().display());
+    let options = Options { path, max_listeners: 5, ..Options::default() };
+    let template = Template::parse(&options.path).unwrap();
+    let mut outputs = Outputs::new(options, template);
+    for number in 0..300 {
+        take_stored(&mut outputs, &format!("edge-{number}"), number);
+        outputs.flush(true).unwrap();
+    }
+    // Names of our own configuration are not counted.
+    (0..10).for_each(|number| take(&mut outputs, &format!("own-{number}"), 1000 + number, AckLevel::Written));
+    take_stored(&mut outputs, "edge-3", 2000);
+    outputs.flush(true).unwrap();
+    let lines = |listener: &str| {
+        let path = directory.path().join(listener).join("app.log");
+        std::fs::read_to_string(path).map_or(0, |text| text.lines().count())
+    };
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 5 + 1 + 10);
+    assert_eq!((lines("edge-3"), lines("edge-4"), lines("edge-5"), lines("others"), lines("own-9")), (2, 1, 0, 295, 1));
+    assert_eq!(outputs.status().totals().of_others, 295);
+}
+
 fn is_dirty(outputs: &Outputs) -> bool {
     outputs.outputs[0].live.as_ref().unwrap().is_dirty()
 }
