@@ -16,6 +16,7 @@ const USER: u32 = 61_234;
 
 /// A configuration that writes into a directory, and a command that runs it with at most this number of threads. `None`: only
 /// root can run a program as another user.
+#[allow(clippy::print_stderr, reason = "the lint knows only test functions")]
 fn limited(home: &Path, threads: usize) -> Option<Command> {
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
         eprintln!("only root can run the daemon as a user of its own: nothing is tested");

@@ -45,6 +45,8 @@ struct By {
 
 /// A class and a site, as far as rows are told apart by them.
 type Key<'a> = (Option<&'a str>, Option<&'a str>, Option<u64>);
+/// The sums of a row in two dumps.
+type BeforeAndAfter = ([u64; 3], [u64; 3]);
 
 /// The rows of a dump, as far as there is memory for them, and the sums of all.
 struct Rows<'a> {
@@ -279,11 +281,11 @@ pub(super) fn compare(context: &Context) -> Result<Made, ApiError> {
         let (before, after) = (dump(before)?, dump(after)?);
         let (old, new) = (rows(before, by, &context.room), rows(after, by, &context.room));
         let mut is_cut = old.is_cut || new.is_cut;
-        let mut both: BTreeMap<Key<'_>, ([u64; 3], [u64; 3])> = BTreeMap::new();
+        let mut both: BTreeMap<Key<'_>, BeforeAndAfter> = BTreeMap::new();
         old.rows.into_iter().for_each(|(key, sums)| both.entry(key).or_default().0 = sums);
         new.rows.into_iter().for_each(|(key, sums)| both.entry(key).or_default().1 = sums);
         both.retain(|_, (before, after)| before[..2] != after[..2]);
-        let mut changed: Vec<(Key<'_>, ([u64; 3], [u64; 3]))> = both.into_iter().collect();
+        let mut changed: Vec<(Key<'_>, BeforeAndAfter)> = both.into_iter().collect();
         changed.sort_by_key(|(_, (before, after))| {
             let size = |column: usize| change(after[column], before[column]).unsigned_abs();
             std::cmp::Reverse((size(1), size(0)))
