@@ -19,7 +19,7 @@ use crate::parquet::recorded::recordings;
 use crate::parquet::{files, options, write};
 
 /// Mutations of each file.
-const MUTATIONS: u64 = 400;
+const MUTATIONS: u64 = 50;
 
 /// Numbers of a fixed sequence.
 struct Random(u64);

@@ -77,6 +77,13 @@ impl Room {
         if self.take(bytes) { Ok(()) } else { Err(ApiError::too_large(self.limit)) }
     }
 
+    /// Half of what is left, for what an answer is made of: the text of the answer has the other half.
+    pub(super) fn half(&self) -> Room {
+        let half = Room::new(self.left() / 2);
+        let _ = self.take(half.limit);
+        half
+    }
+
     /// Bytes that are not taken.
     pub(super) fn left(&self) -> usize {
         self.limit - self.taken.load(Relaxed)

@@ -245,7 +245,7 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
     };
     let window = Window::whole(context)?;
     with_dump(context, id, |dump| {
-        let Rows { rows, total, mut is_cut } = rows(dump, by, &context.room);
+        let Rows { rows, total, mut is_cut } = rows(dump, by, &context.room.half());
         let mut rows: Vec<(Key<'_>, [u64; 3])> = rows.into_iter().collect();
         rows.sort_by(|(_, a), (_, b)| b[column].cmp(&a[column]));
         is_cut |= rows.len() > limit;
@@ -279,7 +279,8 @@ pub(super) fn compare(context: &Context) -> Result<Made, ApiError> {
     context.view()?.heaps(|heaps| {
         let dump = |number: u64| heaps.dump(number).ok_or_else(|| ApiError::gone("dump"));
         let (before, after) = (dump(before)?, dump(after)?);
-        let (old, new) = (rows(before, by, &context.room), rows(after, by, &context.room));
+        let room = context.room.half();
+        let (old, new) = (rows(before, by, &room), rows(after, by, &room));
         let mut is_cut = old.is_cut || new.is_cut;
         let mut both: BTreeMap<Key<'_>, BeforeAndAfter> = BTreeMap::new();
         old.rows.into_iter().for_each(|(key, sums)| both.entry(key).or_default().0 = sums);

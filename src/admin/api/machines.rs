@@ -248,7 +248,7 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
     let text = query.text("text").map(str::to_lowercase);
     let filter =
         Filter { image: query.text("image"), site: query.text("site"), name: query.text("name"), text, machine: None };
-    let fleet = Fleet::of(&snapshot, window, &filter, &context.room);
+    let fleet = Fleet::of(&snapshot, window, &filter, &context.room.half());
     let image = |(image, group): (&String, &Group)| {
         let machine = group.machines.iter().next().map(|place| &fleet.machines[*place]);
         let part = |name: crate::event::Name| machine.and_then(|machine| machine.resource.text(name));
@@ -278,7 +278,7 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
     let (window, limit) = (Window::whole(context)?, context.query.limit(200, 1000)?);
     let (snapshot, coverage) = taken(context, window)?;
     let filter = Filter { image: None, site: None, name: None, text: None, machine: Some(id) };
-    let fleet = Fleet::of(&snapshot, window, &filter, &context.room);
+    let fleet = Fleet::of(&snapshot, window, &filter, &context.room.half());
     let machine = fleet.places.get(id).and_then(|place| fleet.machines.get(*place));
     let machine = machine.filter(|machine| machine.events > 0).ok_or_else(|| ApiError::gone("machine"))?;
     let mut last: Option<(Arc<Origin>, Arc<Resource>, bool)> = None;

@@ -26,8 +26,9 @@ const SHOWN: [Counted; 4] = [Counted::Cpu, Counted::Allocations, Counted::Wall, 
 const STACKS_PART: usize = 4;
 /// The steps of a history.
 const STEPS: u64 = 60;
-/// Memory of a process in the list beside its name: what is known of it, and its place in a tree.
-const FOUND_BYTES: usize = size_of::<Found>() + STEPS as usize * 8 + 96;
+/// Memory of a process in the list beside its name: what is known of it, its place in a tree, and so much that its row is not
+/// longer.
+const FOUND_BYTES: usize = size_of::<Found>() + STEPS as usize * 8 + 640;
 
 /// The list of processes.
 #[derive(Serialize)]
@@ -132,10 +133,10 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
     let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
     let step_ms = (window.limit_ms / STEPS).max(1);
     let mut found: BTreeMap<String, Found> = BTreeMap::new();
-    let mut is_cut = false;
+    let (room, mut is_cut) = (context.room.half(), false);
     items_of(snapshot.batches.iter().rev(), |item, protocol, at_ms| {
         let Some((source, agent)) = source_of(item) else { return };
-        if !found.contains_key(&agent) && (found.len() >= limit || !context.room.take(FOUND_BYTES + agent.len())) {
+        if !found.contains_key(&agent) && (found.len() >= limit || !room.take(FOUND_BYTES + 2 * agent.len())) {
             is_cut = true;
             return;
         }
