@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::memory::MemoryBudget;
 use crate::options::ByteSize;
 use crate::pipeline::accounting::{Accounting, ListenerCounters, SinkTotals, StoreFault};
-use crate::sink::DestinationState;
+use crate::sink::{DestinationState, RemoteState};
 use crate::sink::file::UploadTotals;
 use crate::wall_clock;
 
@@ -129,15 +129,9 @@ impl Health {
         }
         let remotes = self.accounting.remotes();
         let state = |name: &str| remotes.iter().find(|(of, ..)| of == name).map(|(_, state, _)| state);
-        let down = self.accounting.totals().sinks.iter().find_map(|sink| match sink {
-            sink if sink.is_dead => Some(format!("sink {} has failed and is not started again", sink.name)),
-            sink if sink.is_retrying => Some(match state(&sink.name) {
-                Some(state) => format!("sink {} cannot write, and its listeners wait: {state}", sink.name),
-                None => format!("sink {} cannot write; buffering and retrying", sink.name),
-            }),
-            sink if sink.is_shedding => Some(format!("sink {} is full and sheds events", sink.name)),
-            _ => None,
-        });
+        let sinks = self.accounting.totals().sinks;
+        let down: Vec<String> = sinks.iter().filter_map(|sink| not_up(sink, state(&sink.name))).collect();
+        let down = (!down.is_empty()).then(|| down.join("\n"));
         let unstarted = || remotes.iter().find(|(_, state, _)| state.cannot_start.is_some());
         let cannot_start =
             || unstarted().map(|(name, state, _)| format!("sink {name} cannot start, and its listeners wait: {state}"));
@@ -196,13 +190,30 @@ impl Health {
     }
 }
 
+/// Why a sink cannot write, if it cannot: each path or address, with the reason.
+fn not_up(sink: &SinkTotals, remote: Option<&RemoteState>) -> Option<String> {
+    let name = &sink.name;
+    match (&sink.fault, remote) {
+        (Some(fault), _) if sink.is_dead => {
+            Some(format!("sink {name} has failed and is not started again: {fault}"))
+        }
+        (None, _) if sink.is_dead => Some(format!("sink {name} has failed and is not started again")),
+        (_, Some(state)) if sink.is_retrying => {
+            Some(format!("sink {name} cannot write, and its listeners wait: {state}"))
+        }
+        (Some(fault), _) => Some(format!("sink {name}: {fault}")),
+        (None, _) if sink.is_retrying => Some(format!("sink {name} cannot write; buffering and retrying")),
+        (None, _) => sink.is_shedding.then(|| format!("sink {name} is full and sheds events")),
+    }
+}
+
 /// The reason for [`Health::hangs`]. A reload may have changed the sinks since `progress` was taken.
 fn stalled(sinks: &[SinkTotals], progress: &[Progress], limit: Duration) -> Option<String> {
     sinks.iter().find_map(|sink| {
         let progress = progress.iter().find(|progress| progress.name == sink.name)?;
         let time = progress.stalled_since?.elapsed();
         let (name, events, seconds) = (&sink.name, sink.in_flight(), time.as_secs());
-        let is_stalled = !sink.is_retrying && time >= limit;
+        let is_stalled = sink.fault.is_none() && !sink.is_retrying && time >= limit;
         is_stalled.then(|| format!("sink {name} has {events} events and has finished none for {seconds} s"))
     })
 }

@@ -400,6 +400,9 @@ pub struct SinkTotals {
     pub is_shedding: bool,
     /// It cannot write now; it keeps its events and retries.
     pub is_retrying: bool,
+    /// Why its last write to a destination failed: every path or address, with the reason. `None`: none has failed since the
+    /// last one that succeeded.
+    pub fault: Option<String>,
     /// Its reader has closed the stream, as `head` does.
     pub is_closed: bool,
     /// It failed, and is not started again (`on_failure = "fatal"`).

@@ -74,14 +74,17 @@ impl InFlightBatches {
     }
 
     /// A flush returned `Ok`: everything is written except what `unwritten` names, and what earlier calls named as failed.
-    /// `written` is [`Sink::written`].
-    pub(super) fn settle(&self, unwritten: &Unwritten, written: u64) {
+    /// `written` is [`Sink::written`](crate::sink::Sink::written). Returns whether events were written.
+    pub(super) fn settle(&self, unwritten: &Unwritten, written: u64) -> bool {
         let mut taken = self.locked();
         taken.written_before = written;
+        let is_written = |number: &u64| !unwritten.held.contains_key(number) && !unwritten.failed.contains_key(number);
+        let has_written = taken.handles.iter().any(|(number, _)| is_written(number))
+            || taken.reports.iter().any(|report| report.events > 0 && is_written(&report.number));
         if unwritten.held.is_empty() && unwritten.unsynced.is_empty() && unwritten.failed.is_empty() {
             taken.handles.drain(..).for_each(|(_, handle)| handle.settled());
             taken.reports.drain(..).for_each(|taken| taken.report.reported());
-            return;
+            return has_written;
         }
         let (handles, reports) = (std::mem::take(&mut taken.handles), std::mem::take(&mut taken.reports));
         for (number, mut handle) in handles {
@@ -99,6 +102,7 @@ impl InFlightBatches {
                 _ => report.report.reported(),
             }
         }
+        has_written
     }
 
     /// The sink writes no more. Of the batches in flight those events are in its output that `unwritten` does not name, and

@@ -7,6 +7,7 @@
 pub mod accounting;
 mod agent_registry;
 mod delivery;
+mod fault_log;
 mod in_flight;
 mod loss_log;
 pub mod options;
@@ -313,6 +314,7 @@ impl Sinks {
             abort: self.abort.clone(),
             observed: Default::default(),
             retrying: Default::default(),
+            faults: Default::default(),
             ticking: Default::default(),
             failing: Default::default(),
         };

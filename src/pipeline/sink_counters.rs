@@ -18,6 +18,30 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX - 1)
 }
 
+/// So many destinations that cannot be written are named.
+const MAX_NAMED: usize = 8;
+
+/// Why a sink is not up.
+#[derive(Debug, Default)]
+struct Faults {
+    /// The sink itself has failed, or cannot write anything now, and has written nothing since.
+    of_sink: Option<String>,
+    /// Each of its destinations that cannot be written.
+    of_destinations: Vec<String>,
+}
+
+impl Faults {
+    fn describe(&self) -> Option<String> {
+        let Faults { of_sink, of_destinations } = self;
+        let named: Vec<&str> = of_sink.iter().chain(of_destinations.iter().take(MAX_NAMED)).map(String::as_str).collect();
+        let more = match of_destinations.len().saturating_sub(MAX_NAMED) {
+            0 => String::new(),
+            more => format!("; {more} more cannot be written"),
+        };
+        (!named.is_empty()).then(|| named.join("; ") + &more)
+    }
+}
+
 /// The running counters of one sink.
 #[derive(Debug)]
 pub struct SinkCounters {
@@ -41,6 +65,7 @@ pub struct SinkCounters {
     last_shed: AtomicU64,
     created: Instant,
     is_retrying: AtomicBool,
+    faults: Mutex<Faults>,
     is_closed: AtomicBool,
     is_dead: AtomicBool,
     /// Of a sink that sends requests over a network.
@@ -71,6 +96,7 @@ impl SinkCounters {
             last_shed: AtomicU64::new(0),
             created: Instant::now(),
             is_retrying: AtomicBool::new(false),
+            faults: Mutex::default(),
             is_closed: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
             remote: Mutex::default(),
@@ -230,6 +256,30 @@ impl SinkCounters {
         self.is_retrying.store(is_retrying, Relaxed);
     }
 
+    /// The sink has failed or cannot write, for this reason. It is not up until [`SinkCounters::clear_fault`].
+    pub(super) fn set_fault(&self, fault: String) {
+        self.faults().of_sink = Some(fault);
+    }
+
+    /// The sink has written something. Returns whether it had a fault.
+    pub(super) fn clear_fault(&self) -> bool {
+        self.faults().of_sink.take().is_some()
+    }
+
+    /// Whether the sink itself has a fault.
+    pub(super) fn has_fault(&self) -> bool {
+        self.faults().of_sink.is_some()
+    }
+
+    /// The sink's destinations that cannot be written, with the reasons.
+    pub(super) fn set_destination_faults(&self, faults: Vec<String>) {
+        self.faults().of_destinations = faults;
+    }
+
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn set_closed(&self) {
         self.is_closed.store(true, Relaxed);
     }
@@ -259,6 +309,7 @@ impl SinkCounters {
             queue_capacity: self.queue_capacity.get().copied().unwrap_or_default(),
             is_shedding: self.is_shedding_at(self.created.elapsed()),
             is_retrying: self.is_retrying.load(Relaxed),
+            fault: self.faults().describe(),
             is_closed: self.is_closed.load(Relaxed),
             is_dead: self.is_dead.load(Relaxed),
         }

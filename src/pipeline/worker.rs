@@ -25,6 +25,7 @@ use crate::log_throttle::LogThrottle;
 use crate::select::Rules;
 use crate::sink::{DestinationState, Kinds, LossCause, Progress, Selection, Sink, SinkError, Unwritten};
 
+use super::fault_log::FaultLog;
 use super::in_flight::InFlightBatches;
 use super::options::OnFailure;
 use super::queue::{QueuedBatch, SinkQueueState};
@@ -61,6 +62,8 @@ pub(super) struct WorkerContext {
     pub(super) observed: AtomicU64,
     /// For the log line that the sink cannot write.
     pub(super) retrying: LogThrottle,
+    /// The log line that some of its destinations cannot be written.
+    pub(super) faults: FaultLog,
     /// For the log line that its periodic work fails.
     pub(super) ticking: LogThrottle,
     /// For the log line that it has failed and is started again.
@@ -112,11 +115,9 @@ pub(super) async fn supervise<S: Sink>(
     let context = Arc::new(context);
     let name = context.counters.sink.name().to_owned();
     let mut wait = RETRY.0;
+    let mut is_last_try = false;
     loop {
         let began = Instant::now();
-        // The previous sink may have failed while it retried.
-        context.counters.sink.set_retrying(false);
-        context.counters.set_down(false);
         let outcome = match make() {
             Ok(sink) => run(sink, &queued_batches, &context).await,
             Err(error) => Some(Outcome::Failed(error.to_string())),
@@ -131,6 +132,11 @@ pub(super) async fn supervise<S: Sink>(
             Some(Outcome::Failed(why)) => why,
             Some(Outcome::GivenUp) | None => break,
         };
+        // The previous sink may have failed while it retried, and its destinations are those of the next one.
+        context.counters.sink.set_retrying(false);
+        context.counters.set_down(false);
+        context.counters.sink.set_destination_faults(Vec::new());
+        context.counters.sink.set_fault(failure.clone());
         match context.on_failure {
             OnFailure::Fatal => {
                 error!(sink = name, error = %failure, "sink failed");
@@ -139,6 +145,11 @@ pub(super) async fn supervise<S: Sink>(
                 break;
             }
             OnFailure::Restart => {
+                // Nothing but reports of losses is left to be written: another sink may write them, or cannot either.
+                if is_last_try {
+                    break;
+                }
+                is_last_try = has_ended(&queued_batches).await;
                 wait = if began.elapsed() > RETRY.1 { RETRY.0 } else { (wait * 2).min(RETRY.1) };
                 if let Some(suppressed) = context.failing.permit() {
                     error!(sink = name, error = %failure, suppressed, "sink failed; restarting it");
@@ -157,6 +168,12 @@ pub(super) async fn supervise<S: Sink>(
     queued_batches.close();
     while queued_batches.recv().await.is_some() {}
     context.counters.sink.abandon();
+}
+
+/// Whether the queue is closed and drained.
+async fn has_ended(queued_batches: &Mutex<mpsc::Receiver<QueuedBatch>>) -> bool {
+    let queued_batches = queued_batches.lock().await;
+    queued_batches.is_closed() && queued_batches.is_empty()
 }
 
 /// A sink whose supervisor panics is dead: no other one is started.
@@ -301,7 +318,8 @@ impl Worker {
                 _ = ticks.tick() => {
                     self.tick(sink).await?;
                     self.settle(sink).await?;
-                    if self.progress.is_counted_by_sink {
+                    // After a failure the report of what was lost is also a write, which shows whether the sink can write again.
+                    if self.progress.is_counted_by_sink || context.counters.sink.has_fault() {
                         self.report_losses(sink).await?;
                     }
                     // A tick that takes longer than the period must not be followed by the next one: the queue has its turn.
@@ -435,11 +453,14 @@ impl Worker {
         let held = if unwritten.is_crowded { self.in_flight.held_origins(&unwritten.held) } else { Vec::new() };
         context.counters.set_held(held);
         context.counters.sink.set_retrying(is_held);
-        self.in_flight.settle(&unwritten, sink.written());
-        if let Some(fault) = unwritten.held_fault.filter(|_| is_held)
-            && let Some(suppressed) = context.retrying.permit()
-        {
-            warn!(sink = name, error = %fault, suppressed, "cannot write; buffering and retrying");
+        context.counters.sink.set_destination_faults(unwritten.faults.clone());
+        if self.in_flight.settle(&unwritten, sink.written()) && context.counters.sink.clear_fault() {
+            info!(sink = name, "the sink writes again");
+        }
+        context.faults.log(name, &unwritten.faults, is_held);
+        // One with a queue of its own reports the state of its destination itself.
+        if let Some(fault) = unwritten.lost_fault.as_ref().filter(|_| !self.progress.is_counted_by_sink) {
+            context.counters.sink.set_fault(fault.to_string());
         }
         if let Some(fault) = unwritten.lost_fault
             && let Some(suppressed) = context.failing.permit()
@@ -457,12 +478,14 @@ impl Worker {
         }
         match (unwritten.failed_fault, context.on_failure) {
             (Some(fault), OnFailure::Fatal) => return Err(Outcome::Failed(fault.to_string())),
-            (Some(fault), OnFailure::Restart) => {
+            // Those that cannot be written have been logged.
+            (Some(fault), OnFailure::Restart) if unwritten.faults.is_empty() => {
+                context.counters.sink.set_fault(fault.to_string());
                 if let Some(suppressed) = context.failing.permit() {
                     error!(sink = name, error = %fault, suppressed, "cannot write; the events of this destination count as failed");
                 }
             }
-            (None, _) => {}
+            _ => {}
         }
         Ok(Rest { is_held, is_unsynced })
     }
@@ -506,6 +529,7 @@ impl Worker {
                 Ok(()) => {
                     if wait > RETRY.0 {
                         context.counters.sink.set_retrying(false);
+                        context.counters.sink.clear_fault();
                         context.counters.set_down(false);
                     }
                     if is_logged {
@@ -515,6 +539,7 @@ impl Worker {
                 }
                 Err(SinkError::Retry(fault)) => {
                     context.counters.sink.set_retrying(true);
+                    context.counters.sink.set_fault(format!("{fault}; buffering and retrying"));
                     // The sink itself logs that its destination is away or refuses.
                     if !is_outage(sink)
                         && let Some(suppressed) = context.retrying.permit()

@@ -171,14 +171,17 @@ pub struct Unwritten {
     pub removed: Vec<(Arc<Origin>, u64)>,
     /// Why written events were lost: the latest fault.
     pub lost_fault: Option<SinkFault>,
+    /// Every destination that cannot be written, with the reason and what becomes of its events. It is named until a write to
+    /// it succeeds, also while nothing waits for it.
+    pub faults: Vec<String>,
 }
 
 impl Unwritten {
     /// Whether everything is written.
     pub fn is_empty(&self) -> bool {
-        let Unwritten { held, unsynced, failed, lost, shed, removed, .. } = self;
+        let Unwritten { held, unsynced, failed, lost, shed, removed, faults, .. } = self;
         let is_lost = !lost.is_empty() || !shed.is_empty() || !removed.is_empty();
-        held.is_empty() && unsynced.is_empty() && failed.is_empty() && !is_lost
+        held.is_empty() && unsynced.is_empty() && failed.is_empty() && !is_lost && faults.is_empty()
     }
 }
 

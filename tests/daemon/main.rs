@@ -48,6 +48,7 @@ mod reload_load;
 mod rules;
 mod service;
 mod shed;
+mod sink_faults;
 mod spool;
 mod spool_directory;
 mod spool_small_disk;

@@ -163,6 +163,24 @@ async fn a_sink_that_fails_or_panics_is_restarted_and_reports_the_loss() {
 }
 
 #[tokio::test]
+async fn a_sink_that_has_failed_is_not_up_until_it_has_written_the_report_of_its_loss() {
+    for mood in [Mood::Fail, Mood::Panic, Mood::FailWriting, Mood::PanicWriting] {
+        let strings = Strings::new(mood);
+        let pipeline = Pipeline::of(&[(&strings, QueueOptions::default())]);
+        assert_eq!(pipeline.totals(0).fault, None);
+        pipeline.sender.send(batch(7, &["lost"])).await;
+        until("the sink failed", || (pipeline.totals(0).failed == 1).then_some(())).await;
+        until("it was started again", || (strings.writes() >= 3).then_some(())).await;
+        let fault = pipeline.totals(0).fault.expect("it has written nothing since");
+        assert!(fault.contains("cannot dance: the strings are tangled") || fault.contains("panicked"), "{fault}");
+        strings.set(Mood::Write);
+        until("it is up, without another event", || pipeline.totals(0).fault.is_none().then_some(())).await;
+        assert_eq!(strings.written_names(), ["tributary.loss"]);
+        pipeline.finish().await;
+    }
+}
+
+#[tokio::test]
 async fn a_loss_that_a_failing_sink_could_not_write_is_written_by_the_next() {
     let strings = Strings::new(Mood::Stall);
     let pipeline = Pipeline::of(&[(&strings, shedding())]);

@@ -186,11 +186,17 @@ fn sink(
 ) -> ShownSink {
     let name = &totals.name;
     let (state, state_text) = match (totals, remote) {
-        (SinkTotals { is_dead: true, .. }, _) => ("dead", "it has failed and is not started again".to_owned()),
+        (SinkTotals { is_dead: true, fault, .. }, _) => {
+            let why = fault.as_ref().map_or_else(String::new, |fault| format!(": {fault}"));
+            ("dead", format!("it has failed and is not started again{why}"))
+        }
         (SinkTotals { is_closed: true, .. }, _) => ("closed", "its reader has closed it".to_owned()),
         (_, Some(remote)) if remote.destination == DestinationState::Refusing => ("refusing", remote.to_string()),
         (SinkTotals { is_retrying: true, .. }, Some(remote)) => ("retrying", remote.to_string()),
-        (SinkTotals { is_retrying: true, .. }, None) => ("retrying", "cannot write; buffering and retrying".to_owned()),
+        (SinkTotals { is_retrying: true, fault, .. }, None) => {
+            ("retrying", fault.clone().unwrap_or_else(|| "cannot write; buffering and retrying".to_owned()))
+        }
+        (SinkTotals { fault: Some(fault), .. }, _) => ("failing", fault.clone()),
         (SinkTotals { is_shedding: true, .. }, _) => ("shedding", "it is full and sheds events".to_owned()),
         (_, Some(remote)) if remote.fault.is_some() || remote.cannot_start.is_some() => ("away", remote.to_string()),
         _ => uploads.and_then(outage).unwrap_or_else(|| ("ok", "writes".to_owned())),

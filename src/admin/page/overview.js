@@ -6,7 +6,7 @@ import { onPulse } from "./pulse.js";
 import { to } from "./router.js";
 import * as units from "./units.js";
 
-const STATES = { ok: "good", retrying: "warn", away: "warn", refusing: "warn", shedding: "bad", closed: "bad", dead: "bad" };
+const STATES = { ok: "good", retrying: "warn", away: "warn", refusing: "warn", shedding: "bad", failing: "bad", closed: "bad", dead: "bad" };
 
 export function show(main) {
   const head = heading("Overview");

@@ -143,8 +143,8 @@ impl Output {
                 self.unsynced.extend(batches.filter(|batch| waits_for_sync && batch.level == AckLevel::Durable));
             }
             Err((action, error)) => {
-                let trouble = Trouble::after(self.trouble.as_ref(), &error);
-                let fault = Some(fault(action, &self.path, error));
+                let fault = fault(action, &self.path, error);
+                let trouble = Trouble::after(self.trouble.as_ref(), &fault);
                 if trouble.is_permanent() {
                     for (number, events) in self.unwritten() {
                         *context.unwritten.failed.entry(number).or_default() += events;
@@ -157,14 +157,29 @@ impl Output {
                         finished |= self.sync(context);
                     }
                     self.live = None;
-                    context.unwritten.failed_fault = fault;
+                    context.unwritten.failed_fault = Some(fault);
                 } else {
-                    context.unwritten.held_fault = fault;
+                    context.unwritten.held_fault = Some(fault);
                 }
                 self.trouble = Some(trouble);
             }
         }
         finished
+    }
+
+    /// Opens a file whose events were dropped, if its next try is due: whether it can be written again is not known from its
+    /// events, because there may be none while the daemon is not ready.
+    pub(super) fn probe(&mut self, context: &mut Context) {
+        if self.live.is_some() || self.has_work() || !self.trouble.as_ref().is_some_and(Trouble::is_due) {
+            return;
+        }
+        match Live::open(&self.path, &context.options, &mut context.disk) {
+            Ok(live) => (self.live, self.trouble) = (Some(live), None),
+            Err(error) => {
+                let fault = fault("write", &self.path, error);
+                self.trouble = Some(Trouble::after(self.trouble.as_ref(), &fault));
+            }
+        }
     }
 
     fn write(&mut self, context: &mut Context, finished: &mut bool) -> Result<(), (&'static str, io::Error)> {

@@ -211,7 +211,9 @@ impl Outputs {
         let unsynced: BTreeSet<u64> = self.outputs.iter().flat_map(Output::unsynced).collect();
         let is_crowded = self.held_bytes > CROWDED_BYTES;
         let others = std::mem::take(&mut self.context.unwritten);
-        let mut unwritten = Unwritten { held, unsynced, is_crowded, ..others };
+        let troubles = self.outputs.iter().filter_map(|output| output.trouble.as_ref());
+        let faults = troubles.map(Trouble::to_string).collect();
+        let mut unwritten = Unwritten { held, unsynced, is_crowded, faults, ..others };
         let repeats = self.context.messages.settle_repeats(&mut unwritten);
         self.context.status.add_repeats(repeats);
         unwritten
@@ -251,6 +253,7 @@ impl Outputs {
         self.load_messages()?;
         self.close_for_reopening();
         let mut result = self.write();
+        self.probe();
         let now = wall_clock::observed();
         let sync_is_due = self.context.options.fsync == Fsync::Interval
             && self.synced.elapsed() >= self.context.options.fsync_interval;
@@ -305,6 +308,19 @@ impl Outputs {
         Ok(())
     }
 
+    /// Tries the files again whose events were dropped, as long as the template names them.
+    fn probe(&mut self) {
+        let now = wall_clock::now();
+        for index in 0..self.outputs.len() {
+            if self.outputs[index].trouble.is_some() {
+                self.make_room(index);
+                self.outputs[index].probe(&mut self.context);
+            }
+        }
+        let Outputs { outputs, template, .. } = self;
+        outputs.retain(|output| output.live.is_some() || output.has_work() || template.is_current(&output.path, now));
+    }
+
     fn close_for_reopening(&mut self) {
         if std::mem::take(&mut self.reopen) {
             for output in &mut self.outputs {
@@ -331,12 +347,9 @@ impl Outputs {
         }
     }
 
-    /// Drops outputs without open file and records. One in trouble is kept until its next try, so that pauses grow.
+    /// Drops outputs without open file and records. One in trouble is kept until it can be written: the sink is not up.
     fn forget_idle(&mut self) {
-        let is_pausing = |trouble: &Trouble| !trouble.is_due();
-        self.outputs.retain(|output| {
-            output.live.is_some() || output.has_work() || output.trouble.as_ref().is_some_and(is_pausing)
-        });
+        self.outputs.retain(|output| output.live.is_some() || output.has_work() || output.trouble.is_some());
     }
 
     /// Repairs unfinished files once after the start, and maintains finished ones. Their faults must not stop writing, so

@@ -1,7 +1,10 @@
 //! A file that cannot be written: whether that can pass, and when to try again.
 
+use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
+
+use crate::sink::SinkFault;
 
 /// Pauses between two tries: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -16,14 +19,16 @@ pub(super) struct Trouble {
     tries: u32,
     next_try: Instant,
     is_permanent: bool,
+    fault: String,
 }
 
 impl Trouble {
     /// After a failed try; `before` is the state of the try before that, if that failed, too.
-    pub(super) fn after(before: Option<&Trouble>, error: &io::Error) -> Trouble {
+    pub(super) fn after(before: Option<&Trouble>, fault: &SinkFault) -> Trouble {
         let tries = before.map_or(0, |before| before.tries) + 1;
         let pause = PAUSES.0.saturating_mul(1 << (tries - 1).min(16)).min(PAUSES.1);
-        Trouble { tries, next_try: Instant::now() + pause, is_permanent: is_permanent(error, tries) }
+        let is_permanent = is_permanent(&fault.source, tries);
+        Trouble { tries, next_try: Instant::now() + pause, is_permanent, fault: fault.to_string() }
     }
 
     /// Whether a retry cannot help until the operator changes something: events for the file are dropped.
@@ -34,6 +39,14 @@ impl Trouble {
     /// Whether it is time for the next try.
     pub(super) fn is_due(&self) -> bool {
         Instant::now() >= self.next_try
+    }
+}
+
+/// For the operator: the path, the reason of the system, and what becomes of the events.
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let effect = if self.is_permanent { "its events count as failed" } else { "its events wait in memory" };
+        write!(f, "{}; {effect}, and it is tried again", self.fault)
     }
 }
 
@@ -65,13 +78,13 @@ mod tests {
             (2, false, false),   // ENOENT
             (24, false, false),  // EMFILE
         ] {
-            let error = io::Error::from_raw_os_error(errno);
-            let mut trouble = Trouble::after(None, &error);
-            assert_eq!(trouble.is_permanent(), is_first, "{error}");
+            let fault = SinkFault { action: "write x".to_owned(), source: io::Error::from_raw_os_error(errno) };
+            let mut trouble = Trouble::after(None, &fault);
+            assert_eq!(trouble.is_permanent(), is_first, "{fault}");
             for _ in 0..100 {
-                trouble = Trouble::after(Some(&trouble), &error);
+                trouble = Trouble::after(Some(&trouble), &fault);
             }
-            assert_eq!(trouble.is_permanent(), is_ever, "{error}");
+            assert_eq!(trouble.is_permanent(), is_ever, "{fault}");
         }
     }
 }

@@ -21,8 +21,8 @@ mod table;
 mod upload;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use self::convert::{Converted, Job, convert};
@@ -68,6 +68,8 @@ pub struct Parquet {
     converting: Option<blocking::Job<()>>,
     uploader: Option<Uploader>,
     stop: Arc<AtomicBool>,
+    /// The files that the last conversions could not write, with the reasons.
+    unconverted: Arc<Mutex<Vec<String>>>,
     reopen: bool,
     /// When finished files were checked last.
     checked: Option<Instant>,
@@ -93,6 +95,7 @@ impl Parquet {
             converting: None,
             uploader: None,
             stop: Arc::default(),
+            unconverted: Arc::default(),
             reopen: false,
             checked: None,
         })
@@ -139,7 +142,9 @@ impl Parquet {
     fn converter(&self) -> impl FnOnce(Vec<Job>) + Send + use<> {
         let (options, stop, status) = (self.options.clone(), self.stop.clone(), self.status.clone());
         let finished = self.uploader.as_ref().map(Uploader::finished);
+        let unconverted = self.unconverted.clone();
         move |jobs| {
+            let mut faults = Vec::new();
             for job in jobs {
                 match convert(&job, &options, &stop) {
                     Ok(converted) => {
@@ -152,9 +157,12 @@ impl Parquet {
                             let (file, journal) = (job.target.display(), job.journal.display());
                             tracing::warn!(%file, %journal, %error, suppressed, "cannot write a Parquet file; its rows stay in the journal");
                         }
+                        let file = job.target.display();
+                        faults.push(format!("cannot write {file}: {error}; its rows stay in the journal, and it is tried again"));
                     }
                 }
             }
+            *unconverted.lock().unwrap_or_else(PoisonError::into_inner) = faults;
         }
     }
 
@@ -259,7 +267,9 @@ impl Sink for Parquet {
     }
 
     fn unwritten(&mut self) -> Unwritten {
-        self.journal.take_unwritten()
+        let mut unwritten = self.journal.take_unwritten();
+        unwritten.faults.extend(self.unconverted.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        unwritten
     }
 
     /// Finishes all files, and uploads them if they are to be uploaded. What cannot be converted now stays in the journal, and

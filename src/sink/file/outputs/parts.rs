@@ -83,7 +83,8 @@ impl Outputs {
 
     /// Reads which messages the files have.
     pub(super) fn load_messages(&mut self) -> Result<(), SinkFault> {
-        let fault = |source| SinkFault { action: "read which messages are written".to_owned(), source };
+        let base = self.template.base().display();
+        let fault = |source| SinkFault { action: format!("read which messages are written below {base}"), source };
         self.context.messages.load(&self.context.disk).map_err(fault)
     }
 
