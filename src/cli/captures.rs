@@ -23,17 +23,23 @@ pub(super) enum Source {
     Wire(Box<dyn Read>),
     /// A capture of a connection.
     Capture(Reader<Box<dyn Read>>),
+    /// Events as JSON lines.
+    Events,
 }
 
+/// How files of JSON lines begin: with an event, or with the definition of a source.
+const EVENTS: [&[u8]; 2] = [b"{\"time\":", b"{\"source\":"];
+
 impl Source {
-    /// Reads the first bytes, and no more than it needs to recognize a capture.
+    /// Reads the first bytes, and no more than it needs to recognize a capture or events.
     pub(super) fn of(mut input: Input) -> io::Result<Source> {
         let is_file = input.opened.is_none() && input.path.is_file();
         let path = is_file.then(|| input.path.clone());
         let mut input = input.open()?;
         let mut start = Vec::new();
         let mut byte = [0];
-        while MAGIC.starts_with(&start) && start.len() < MAGIC.len() {
+        let known = || EVENTS.into_iter().chain([&MAGIC[..]]);
+        while known().any(|known| known.len() > start.len() && known.starts_with(&start)) {
             match input.read(&mut byte) {
                 Ok(0) => break,
                 Ok(_) => start.push(byte[0]),
@@ -48,6 +54,9 @@ impl Source {
                 None => input,
             };
             return Reader::new(Box::new(BufReader::with_capacity(BUFFER_BYTES, input)) as _).map(Source::Capture);
+        }
+        if EVENTS.contains(&&start[..]) {
+            return Ok(Source::Events);
         }
         Ok(Source::Wire(Box::new(Cursor::new(start).chain(input))))
     }

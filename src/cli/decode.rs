@@ -314,6 +314,7 @@ impl Decoder<'_> {
         for (number, file) in (1..).zip(take(&mut self.files)) {
             let (named, source) = self.open(number, file)?;
             match source {
+                Source::Events => {}
                 Source::Wire(input) => read.push(self.read(named, input, make())?),
                 Source::Capture(reader) => {
                     captures.add(named.name.clone(), reader)?;
@@ -329,6 +330,7 @@ impl Decoder<'_> {
     fn whole<S: Session>(&mut self, number: u64, file: Input, session: S) -> Result<(), Failure> {
         let (named, source) = self.open(number, file)?;
         match source {
+            Source::Events => Ok(()),
             Source::Wire(input) => {
                 let decoded = self.read(named, input, session)?;
                 self.finish(decoded, End::Closed)
@@ -348,6 +350,7 @@ impl Decoder<'_> {
         for (number, file) in (1..).zip(take(&mut self.files)) {
             let (named, source) = self.open(number, file)?;
             let mut input = match source {
+                Source::Events => continue,
                 Source::Wire(input) => input,
                 Source::Capture(reader) => {
                     captures.add(named.name.clone(), reader)?;
@@ -407,6 +410,7 @@ impl Decoder<'_> {
             let start = bytes[..bytes.len().min(START_BYTES)].to_vec();
             let start = Input { path: file.path.clone(), opened: Some(Box::new(io::Cursor::new(start))) };
             let player = match Source::of(start).map_err(failed)? {
+                Source::Events => return Err(has_events(&file.path.display().to_string(), self.protocol)),
                 Source::Wire(_) => play(&bytes, number == last),
                 Source::Capture(mut reader) => play(&reader.start().map_err(failed)?, number == last),
             };
@@ -432,7 +436,7 @@ impl Decoder<'_> {
         let origin = Arc::new(origin.with_identity(self.identity.clone()));
         let now = self.now();
         decode::finish(exchange, origin, &counters, now, &mut |batch| self.output.write(&batch));
-        Ok(self.output.flush()?)
+        self.output.flush()
     }
 
     /// Opens a file as received bytes or as a capture.
@@ -441,6 +445,7 @@ impl Decoder<'_> {
         let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
         let source = Source::of(file).map_err(failed)?;
         let origin = match &source {
+            Source::Events => return Err(has_events(&name, self.protocol)),
             Source::Wire(_) => Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number),
             Source::Capture(reader) => {
                 let capture::Head { protocol, listener, peer, connection, .. } = reader.head();
@@ -462,10 +467,20 @@ impl Decoder<'_> {
         self.played.unwrap_or_else(|| self.clock.now())
     }
 
-    fn read<S: Session>(&mut self, named: Named, input: Box<dyn Read>, session: S) -> Result<Decoded<S>, Failure> {
+    fn read<S: Session>(&mut self, named: Named, mut input: Box<dyn Read>, session: S) -> Result<Decoded<S>, Failure> {
         let mut decoded = Decoded::new(named, session);
-        let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", decoded.name));
-        feed(input, &mut decoded.offline, self.clock, &mut self.output).map_err(failed)?;
+        let mut piece = vec![0; PIECE_BYTES];
+        while !self.output.is_closed() {
+            let bytes = match input.read(&mut piece) {
+                Ok(0) => break,
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Failure::Failed(format!("{}: {error}", decoded.name))),
+            };
+            decoded.offline.feed(&piece[..bytes], self.clock.now(), &mut |batch| self.output.write(&batch));
+            // Events of a live source are written immediately.
+            self.output.flush()?;
+        }
         Ok(decoded)
     }
 
@@ -480,6 +495,13 @@ impl Decoder<'_> {
         sum_up(&name, &counters);
         Ok(())
     }
+}
+
+/// The error of a file that has events instead of received bytes.
+fn has_events(name: &str, protocol: Protocol) -> Failure {
+    let why =
+        format!("it has events as JSON lines, not received bytes of {protocol}; `tributary decode events` reads them");
+    Failure::Failed(format!("{name}: {why}"))
 }
 
 /// Reads the options like a listener of the configuration.
@@ -516,25 +538,4 @@ fn sum_up(name: &str, counters: &ListenerCounters) {
         totals.lost(),
         counted(totals.events(), "event")
     ));
-}
-
-fn feed<S: Session>(
-    mut input: impl Read,
-    offline: &mut Offline<S>,
-    clock: Clock,
-    output: &mut Output<'_>,
-) -> io::Result<()> {
-    let mut piece = vec![0; PIECE_BYTES];
-    while !output.is_closed() {
-        let bytes = match input.read(&mut piece) {
-            Ok(0) => break,
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        offline.feed(&piece[..bytes], clock.now(), &mut |batch| output.write(&batch));
-        // Events of a live source are written immediately.
-        output.flush()?;
-    }
-    Ok(())
 }

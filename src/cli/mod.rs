@@ -4,6 +4,7 @@
 
 mod agents;
 mod captures;
+mod changed_options;
 mod check;
 mod decode;
 mod deep;
@@ -183,8 +184,12 @@ fn say(message: impl fmt::Display) {
 fn print(bytes: &[u8]) -> Result<(), Failure> {
     use io::Write;
     let mut stdout = io::stdout().lock();
-    quiet(stdout.write_all(bytes).and_then(|()| stdout.flush()))?;
-    Ok(())
+    printed(stdout.write_all(bytes).and_then(|()| stdout.flush()))
+}
+
+/// The result of writing to stdout. It is no failure if the reader has closed it; other errors name it.
+fn printed(result: io::Result<()>) -> Result<(), Failure> {
+    quiet(result).map_err(|error| Failure::Failed(format!("cannot write to standard output: {error}")))
 }
 
 /// Ignores a broken pipe: the reader, for example `head`, needs no more data.

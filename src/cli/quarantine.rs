@@ -20,7 +20,7 @@ use crate::transport::clock::Clock;
 
 use super::endpoint::Endpoint;
 use super::run;
-use super::{Failure, OutputFormat, block_on, counted, decode, print, quiet, say, table};
+use super::{Failure, OutputFormat, block_on, counted, decode, print, printed, say, table};
 
 /// List, show or try again the requests that listeners could not decode
 ///
@@ -249,7 +249,7 @@ impl<'a> Output<'a> {
         let written = self.stream.write_all(&self.lines).and_then(|()| self.stream.flush());
         self.lines.clear();
         match &self.file {
-            None => quiet(written)?,
+            None => printed(written)?,
             Some((file, path)) => written.and_then(|()| file.sync_all()).map_err(|error| in_place(path, &error))?,
         }
         Ok(std::mem::take(&mut self.events))

@@ -82,7 +82,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let source = Source::of(Input::new(path));
         let reader = match source.map_err(|error| Failure::Failed(format!("{name}: {error}")))? {
             Source::Capture(reader) => reader,
-            Source::Wire(_) => {
+            Source::Wire(_) | Source::Events => {
                 return Err(Failure::Misused(format!("{name} is not a capture, so it cannot be replayed")));
             }
         };

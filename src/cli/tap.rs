@@ -9,7 +9,7 @@ use crate::admin::KEEP_ALIVE;
 use crate::event::Kind;
 
 use super::endpoint::{Endpoint, EndpointArguments};
-use super::{Failure, OutputFormat, block_on, quiet};
+use super::{Failure, OutputFormat, block_on, printed};
 
 /// The most bytes of an error response that are read.
 const MAX_ERROR_BYTES: usize = 16 * 1024;
@@ -67,7 +67,7 @@ async fn follow(endpoint: &Endpoint, arguments: &Arguments) -> Result<(), Failur
             continue;
         }
         if let Err(error) = stdout.write_all(&data).and_then(|()| stdout.flush()) {
-            return Ok(quiet(Err(error))?);
+            return printed(Err(error));
         }
     }
     Ok(())

@@ -63,6 +63,94 @@ fn event_files_are_printed_as_they_are_plain_and_compressed() {
     }
 }
 
+#[test]
+fn files_of_several_compressed_parts_are_read_to_their_end() {
+    let lines = recorded();
+    let (first, second) = lines.split_at(lines.find('\n').unwrap() + 1);
+    let lz4 = |text: &str| {
+        let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    };
+    let gzip = |text: &str| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    };
+    let zstd = |text: &str| zstd::encode_all(text.as_bytes(), 3).unwrap();
+    // A frame without content: a magic number, and the length of what is skipped.
+    let skipped = [&[0x53, 0x2A, 0x4D, 0x18][..], &300_u32.to_le_bytes(), &[b'{'; 300]].concat();
+    for (name, parts) in [
+        ("lz4", vec![lz4(first), lz4(second)]),
+        (
+            "lz4 with skipped frames",
+            vec![skipped.clone(), lz4(first), skipped.clone(), lz4(""), lz4(second), skipped.clone()],
+        ),
+        ("gzip", vec![gzip(first), gzip(second)]),
+        ("zstd", vec![zstd(first), zstd(second)]),
+        (
+            "zstd with skipped frames",
+            vec![skipped.clone(), zstd(first), skipped.clone(), zstd(second), skipped.clone()],
+        ),
+    ] {
+        let (_directory, path) = stored("x", &parts.concat());
+        let ended = events(&[&path]);
+        assert!(ended.stdout == lines, "{name}: {}", ended.stderr);
+        assert!(ended.stderr.is_empty(), "{name}: {}", ended.stderr);
+        let (_directory, path) = stored("x", &[parts.concat(), b"\x01 no frame".to_vec()].concat());
+        let ended = run(&["decode", "events", &path]);
+        assert!(ended.stdout == lines, "{name}");
+        assert!(ended.code == Some(1) && ended.stderr.contains(&path), "{name}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_first_line_that_is_no_event_is_skipped_and_counted() {
+    let lines = recorded();
+    let (first, second) = lines.split_at(lines.find('\n').unwrap() + 1);
+    let zeros = "\0".repeat(70_000);
+    for before in [
+        "\0\0\0\n",
+        &format!("{zeros}\n"),
+        &format!("\u{feff}{first}"),
+        &format!("Nov 27 12:00:00 host tributary[7]: {first}"),
+        &format!("2026-11-27T12:00:00.000000000Z stdout F {first}"),
+        "\n",
+    ] {
+        let rest = if before.contains(first) { second } else { &lines };
+        let (_directory, path) = stored("x", format!("{before}{rest}").as_bytes());
+        let ended = events(&[&path]);
+        assert!(ended.stdout == rest, "{before:.20}");
+        let said = "1 line could not be read, the first of them line 1";
+        assert!(ended.stderr.contains(said), "{before:.20}: {}", ended.stderr);
+    }
+    let (_directory, path) = stored("x", b"");
+    assert!(events(&[&path]).stdout.is_empty());
+}
+
+#[test]
+fn an_output_that_takes_nothing_is_named_and_not_the_file() {
+    let (_directory, path) = stored("x.ndjson", recorded().as_bytes());
+    let wire = data("datadog/duplicate-keys/wire.bin");
+    let [control, bytes] =
+        ["control.agent.bin", "data-0.agent.bin"].map(|name| data(&format!("bytefrog/v2-release-mix/{name}")));
+    for arguments in [
+        &["decode", "events", &path][..],
+        &["decode", "events", "--as", "top", &path],
+        &["decode", "datadog", &wire],
+        &["decode", "datadog", "--explain", &wire],
+        &["decode", "bytefrog", &control, &bytes],
+    ] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tributary"));
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = command.args(arguments).stdout(full).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        let said = "tributary: cannot write to standard output: No space left on device";
+        assert!(stderr.lines().any(|line| line.starts_with(said)), "{arguments:?}: {stderr}");
+    }
+}
+
 /// Files of JSON lines with the same events, as a sink with `fields = "compact"` writes them.
 fn compact(lines: &str) -> String {
     let (mut rebuilder, mut batches) = (Rebuilder::default(), Vec::new());
@@ -192,6 +280,43 @@ fn profiles_of_stored_events_are_those_of_the_bytes() {
     let stored = events(&["--as", "folded", "--sample", "calls", "--where", "protocol=bytefrog", &path]);
     assert!(!stored.stdout.is_empty());
     assert_eq!(stored.stdout, of_bytes.stdout);
+}
+
+#[test]
+fn a_file_of_events_is_named_where_received_bytes_are_decoded() {
+    for content in [recorded(), compact(&recorded())] {
+        let (_directory, path) = stored("x.ndjson", content.as_bytes());
+        for arguments in
+            [&["datadog"][..], &["datadog", "--explain"], &["bytefrog"], &["endless"], &["rbkit"], &["zico"]]
+        {
+            let ended = run(&[&["decode"], arguments, &[path.as_str()]].concat());
+            assert_eq!((ended.code, &*ended.stdout), (Some(1), ""), "{arguments:?}: {}", ended.stderr);
+            let said = "has events as JSON lines, not received bytes of";
+            assert!(ended.stderr.contains(said) && ended.stderr.contains("decode events"), "{}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn limits_find_numbers_that_peers_send_as_texts() {
+    let line = |value: &str| {
+        format!(
+            r#"{{"time":"2026-11-27T12:00:00Z","observed_time":"2026-11-27T12:00:00Z","kind":"log","name":"x","severity":"INFO","attributes":{{"code":{value}}},"resource":{{}},"origin":{{"protocol":"datadog","listener":"l","peer":"p","connection":1,"offset":0,"length":0}}}}"#
+        )
+    };
+    let lines: Vec<String> =
+        ["503", "\"503\"", "\"499.5\"", "\"500.0\"", "\"5e2\"", "\"abc\"", "\"\"", "true", "\"NaN\""].map(line).into();
+    let (_directory, path) = stored("x.ndjson", (lines.join("\n") + "\n").as_bytes());
+    let found = |tests: &[&str]| {
+        let conditions = ["attribute=code"].iter().chain(tests).flat_map(|condition| ["--where", condition]);
+        let ended = events(&conditions.chain([path.as_str()]).collect::<Vec<_>>());
+        let code = |line: &str| serde_json::from_str::<Value>(line).unwrap()["attributes"]["code"].to_string();
+        ended.stdout.lines().map(code).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&["min=500"]), ["503", "\"503\"", "\"500.0\"", "\"5e2\""]);
+    assert_eq!(found(&["max=499.5"]), ["\"499.5\""]);
+    assert_eq!(found(&["equals=503"]), ["503", "\"503\""]);
+    assert_eq!(found(&["glob=5*"]), ["503", "\"503\"", "\"500.0\"", "\"5e2\""]);
 }
 
 #[test]

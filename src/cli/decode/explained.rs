@@ -27,7 +27,7 @@ use crate::protocol::{Exchange, Head, Protocol, Request, Session, endless, zico}
 use crate::transport::options::ListenerOptions;
 
 use crate::cli::input::Input;
-use crate::cli::{Failure, quiet};
+use crate::cli::{Failure, printed};
 
 use super::output::Output;
 use super::requests::{submitted, upload};
@@ -56,7 +56,7 @@ pub(super) fn run(arguments: &Arguments, protocol: Protocol) -> Result<(), Failu
         out.write_all(sheet.take().as_bytes())?;
         out.flush()
     };
-    Ok(quiet(write())?)
+    printed(write())
 }
 
 /// A file and its received bytes.

@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::mem;
 
-use crate::cli::quiet;
+use crate::cli::{Failure, printed};
 use crate::event::Batch;
 use crate::sink::encode::{Encoder, Format};
 
@@ -25,7 +25,7 @@ impl Output<'_> {
         }
     }
 
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> Result<(), Failure> {
         match self {
             Output::Written(lines) => lines.flush(),
             Output::Taken(_) | Output::Examined(_) => Ok(()),
@@ -73,12 +73,12 @@ impl Lines {
         self.result = self.stdout.write_all(&self.lines);
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush(&mut self) -> Result<(), Failure> {
         if !self.is_closed && self.result.is_ok() {
             self.result = self.stdout.flush();
         }
         let result = mem::replace(&mut self.result, Ok(()));
         self.is_closed |= result.is_err();
-        quiet(result)
+        printed(result)
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let filter = arguments.filter.filter()?;
     let read = |files: Vec<Input>, output: &mut Output<'_>| -> Result<(), Failure> {
         for file in files {
-            let mut take = |batch| -> io::Result<bool> {
+            let mut take = |batch| -> Result<bool, Failure> {
                 output.write(&filter.apply(batch));
                 output.flush()?;
                 Ok(!output.is_closed())
@@ -56,13 +56,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Reads a file of JSON lines until `take` returns `false`.
-fn events(mut file: Input, take: &mut dyn FnMut(Batch) -> io::Result<bool>) -> Result<(), Failure> {
+fn events(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, Failure>) -> Result<(), Failure> {
     let name = file.path.display().to_string();
     let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
-    let Ok(lines) = EventFile::open(file.open().map_err(failed)?).map_err(failed)? else {
-        let why = "it has neither JSON lines nor JSON lines compressed with gzip, lz4 or zstd";
-        return Err(Failure::Failed(format!("{name}: {why}")));
-    };
+    let opened = EventFile::open(file.open().map_err(failed)?).map_err(failed)?;
+    let is_event_file = opened.is_ok();
+    let lines = opened.unwrap_or_else(EventFile::of_lines);
     let (mut rebuilder, mut result) = (Rebuilder::default(), Ok(true));
     let read = lines.read_lines(|line| {
         json::read(line, &mut rebuilder).map_err(drop)?;
@@ -77,6 +76,11 @@ fn events(mut file: Input, take: &mut dyn FnMut(Batch) -> io::Result<bool>) -> R
         take(rebuilder.take())?;
     }
     let lines = read.map_err(failed)?;
+    if !is_event_file && lines.skipped > 0 && lines.skipped == lines.read {
+        let why =
+            "none of its lines is an event: it has neither JSON lines nor JSON lines compressed with gzip, lz4 or zstd";
+        return Err(Failure::Failed(format!("{name}: {why}")));
+    }
     if let Some(first) = lines.first_skipped {
         let skipped = counted(lines.skipped, "line");
         say(format_args!("{name}: {skipped} could not be read, the first of them line {first}"));
@@ -85,14 +89,22 @@ fn events(mut file: Input, take: &mut dyn FnMut(Batch) -> io::Result<bool>) -> R
 }
 
 /// Reads a Parquet file until `take` returns `false`.
-fn parquet(mut file: Input, take: &mut dyn FnMut(Batch) -> io::Result<bool>) -> Result<(), Failure> {
+fn parquet(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, Failure>) -> Result<(), Failure> {
     let name = file.path.display().to_string();
     let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
-    if file.path == Path::new("-") {
+    // A fault of the output is none of the file.
+    let mut result = Ok(true);
+    let mut take = |batch| {
+        result = take(batch);
+        Ok(matches!(result, Ok(true)))
+    };
+    let read = if file.path == Path::new("-") {
         let mut bytes = Vec::new();
         file.open().and_then(|mut input| input.read_to_end(&mut bytes)).map_err(failed)?;
-        return sink::parquet::read(Bytes::from(bytes), take).map_err(failed);
-    }
-    let file = File::open(&file.path).map_err(failed)?;
-    sink::parquet::read(file, take).map_err(failed)
+        sink::parquet::read(Bytes::from(bytes), &mut take)
+    } else {
+        sink::parquet::read(File::open(&file.path).map_err(failed)?, &mut take)
+    };
+    result?;
+    read.map_err(failed)
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::super::signals::StopSignals;
-use super::super::{Failure, block_on, duration, quiet, say};
+use super::super::{Failure, block_on, duration, printed, say};
 use super::daemon::{Agent, AgentArguments};
 use super::feed::{Feed, Followed};
 use super::process::{self, Process};
@@ -71,7 +71,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), Failure> {
         [before, after] => Comparison::new(before, after).write(&mut out),
         heaps => heaps.iter().try_for_each(|heap| heap.write(&mut out)),
     };
-    quiet(written.and_then(|()| out.flush()))?;
+    printed(written.and_then(|()| out.flush()))?;
     if let [heap] = &heaps[..] {
         say(format_args!("{}", heap.name()));
     }

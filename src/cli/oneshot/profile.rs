@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::super::profile::{Picture, Samples, StackForm};
 use super::super::signals::StopSignals;
-use super::super::{Failure, block_on, duration, quiet, say};
+use super::super::{Failure, block_on, duration, printed, say};
 use super::daemon::{Agent, AgentArguments};
 use super::feed::{Feed, Followed};
 use super::process::{self, Process};
@@ -115,7 +115,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let mut out = BufWriter::new(io::stdout().lock());
     let written = picture.write(&collected, &mut out)?;
-    Ok(quiet(written.and_then(|()| out.flush()))?)
+    printed(written.and_then(|()| out.flush()))
 }
 
 /// Why there may be nothing.

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::input::Input;
-use super::{Failure, counted, quiet, say};
+use super::{Failure, counted, printed, say};
 use crate::event::Batch;
 use crate::profile::collected::Collected;
 use crate::profile::compare::Comparison;
@@ -154,7 +154,7 @@ impl Arguments {
                 picture.write(&collected, &mut out)?
             }
         };
-        Ok(quiet(result.and_then(|()| out.flush()))?)
+        printed(result.and_then(|()| out.flush()))
     }
 
     /// The dumps that are compared: of two files, or two numbers in one input.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::{Place, in_place, read};
-use crate::cli::{Failure, counted, quiet, say};
+use crate::cli::{Failure, counted, printed, say};
 use crate::sink::{http, nats};
 use crate::spool::{Damage, Item, Record};
 
@@ -46,7 +46,7 @@ impl Lines {
 
     fn note(&mut self, written: io::Result<()>) -> Result<(), Failure> {
         self.is_closed = written.is_err();
-        Ok(quiet(written)?)
+        printed(written)
     }
 }
 

@@ -37,16 +37,22 @@ impl EventFile {
     /// The input cannot be read.
     pub fn open(input: impl Read + 'static) -> io::Result<Result<EventFile, Box<dyn Read>>> {
         let mut input = BufReader::with_capacity(256 * 1024, input);
+        skip_frames(&mut input)?;
         let file: Box<dyn BufRead> = match input.fill_buf()? {
             start if is_start(start, b"{") => Box::new(input),
             start if is_start(start, &[0x1F, 0x8B]) => Box::new(BufReader::new(MultiGzDecoder::new(input))),
-            start if is_start(start, &[0x04, 0x22, 0x4D, 0x18]) => Box::new(BufReader::new(FrameDecoder::new(input))),
+            start if is_start(start, &[0x04, 0x22, 0x4D, 0x18]) => Box::new(BufReader::new(Lz4Frames::new(input))),
             start if is_start(start, &[0x28, 0xB5, 0x2F, 0xFD]) => {
                 Box::new(BufReader::new(zstd::Decoder::with_buffer(input)?))
             }
             _ => return Ok(Err(Box::new(input))),
         };
         Ok(Ok(EventFile(file)))
+    }
+
+    /// An input that does not begin as an event file, as one: its first lines are no events, or none is.
+    pub fn of_lines(input: Box<dyn Read>) -> EventFile {
+        EventFile(Box::new(BufReader::new(input)))
     }
 
     /// Reads the items of the file to its end.
@@ -82,6 +88,46 @@ impl EventFile {
             }
         }
     }
+}
+
+/// The content of LZ4 frames that follow each other.
+struct Lz4Frames<R: BufRead>(FrameDecoder<R>);
+
+impl<R: BufRead> Lz4Frames<R> {
+    fn new(input: R) -> Self {
+        Lz4Frames(FrameDecoder::new(input))
+    }
+}
+
+impl<R: BufRead> Read for Lz4Frames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            // 0: the end of a frame.
+            let bytes = self.0.read(buffer)?;
+            if bytes > 0 || buffer.is_empty() {
+                return Ok(bytes);
+            }
+            let input = self.0.get_mut();
+            skip_frames(input)?;
+            if input.fill_buf()?.is_empty() {
+                return Ok(0);
+            }
+        }
+    }
+}
+
+/// Skips frames that have no content, as some compressors write them: zstd and LZ4 have the same.
+fn skip_frames(input: &mut impl BufRead) -> io::Result<()> {
+    while let [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] = input.fill_buf()? {
+        let mut head = [0; 8];
+        input.read_exact(&mut head)?;
+        let [.., a, b, c, d] = head;
+        let bytes = u64::from(u32::from_le_bytes([a, b, c, d]));
+        if io::copy(&mut input.take(bytes), &mut io::sink())? < bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
 }
 
 /// Whether what has arrived of an input is the start of `magic`, or begins with it.
