@@ -33,7 +33,8 @@ struct Faults {
 impl Faults {
     fn describe(&self) -> Option<String> {
         let Faults { of_sink, of_destinations } = self;
-        let named: Vec<&str> = of_sink.iter().chain(of_destinations.iter().take(MAX_NAMED)).map(String::as_str).collect();
+        let named: Vec<&str> =
+            of_sink.iter().chain(of_destinations.iter().take(MAX_NAMED)).map(String::as_str).collect();
         let more = match of_destinations.len().saturating_sub(MAX_NAMED) {
             0 => String::new(),
             more => format!("; {more} more cannot be written"),
@@ -223,6 +224,7 @@ impl SinkCounters {
     }
 
     pub(super) fn set_files(&self, files: Option<Arc<FileStatus>>) {
+        files.iter().for_each(|files| files.set_sink(self.name.clone()));
         *self.files.lock().unwrap_or_else(PoisonError::into_inner) = files;
     }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use crate::log_throttle::LogThrottle;
 use crate::sink::{DestinationState, RemoteStatus};
 
 /// Counters of a file sink, since it was made. The sink adds to them, and others read them at any time.
@@ -15,6 +16,10 @@ pub struct FileStatus {
     repeats: AtomicU64,
     of_others: AtomicU64,
     uploads: Option<UploadStatus>,
+    /// The sink's name, once it is known.
+    sink: OnceLock<Arc<str>>,
+    /// For the log line that an old file was removed.
+    removal_line: LogThrottle,
 }
 
 /// Counters of the uploads of finished files.
@@ -98,6 +103,22 @@ impl FileStatus {
     pub(crate) fn try_again(&self) {
         let remote = self.uploads.as_ref().and_then(|uploads| uploads.remote.get());
         remote.into_iter().for_each(|remote| remote.try_again());
+    }
+
+    /// The counters are those of this sink.
+    pub(crate) fn set_sink(&self, name: Arc<str>) {
+        // A sink has one name.
+        let _ = self.sink.set(name);
+    }
+
+    /// The name of the sink; empty without a daemon.
+    pub(super) fn sink(&self) -> &str {
+        self.sink.get().map_or("", |name| name)
+    }
+
+    /// As [`LogThrottle::permit`], for the log line that an old file was removed.
+    pub(super) fn permit_removal_line(&self) -> Option<Option<u64>> {
+        self.removal_line.permit()
     }
 
     pub(super) fn add_bytes(&self, bytes: usize) {

@@ -18,8 +18,6 @@ use crate::wall_clock;
 
 /// Reports that a file cannot be repaired, finished or removed.
 static TROUBLE: LogThrottle = LogThrottle::new();
-/// Reports that old files are removed.
-static REMOVED: LogThrottle = LogThrottle::new();
 
 /// Repairs the end of every unfinished file that the template can have named and that is not open here: a killed process
 /// leaves its last record half-written, and the file of a past date is never opened again. Files of a journal are finished.
@@ -121,8 +119,9 @@ pub(in crate::sink) fn remove_old(
         if removed.is_ok() {
             status.add_removed(found.bytes);
             gone.push(found.path.clone());
-            if let Some(suppressed) = REMOVED.permit() {
-                tracing::info!(path = %found.path.display(), suppressed, "removed an old file, as the sink's options say");
+            if let Some(suppressed) = status.permit_removal_line() {
+                let (sink, path) = (status.sink(), found.path.display());
+                tracing::info!(sink, %path, suppressed, "removed an old file, as the sink's options say");
             }
         }
         warn_on_error(&found.path, "remove", removed);

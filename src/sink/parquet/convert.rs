@@ -14,8 +14,8 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{ColumnPath, TypePtr};
 
-use super::options::{Compression, Options, ROW_GROUP_BYTES};
-use super::schema::{self, Column, FORM, FORM_KEY, JOURNAL_KEY, KIND_KEY, Role, Shape};
+use super::options::{Compression, Options, ROW_GROUP_BYTES, Timestamps};
+use super::schema::{self, Column, FORM_KEY, FORMS, JOURNAL_KEY, KIND_KEY, Role, Shape};
 use super::table::Table;
 use crate::directories;
 use crate::event::{Batch, EventView};
@@ -224,10 +224,14 @@ impl Writer {
     /// A file for events like this one.
     fn new(event: EventView<'_>, path: &Path, options: &Options) -> io::Result<Writer> {
         let (kind, protocol) = (event.kind(), event.origin().protocol);
-        let columns = schema::columns(kind, protocol, &options.columns_of(kind));
+        let columns = schema::columns(kind, protocol, &options.columns_of(kind), options.timestamps);
+        let form = match options.timestamps {
+            Timestamps::Nanoseconds => FORMS[0],
+            Timestamps::Microseconds => FORMS[1],
+        };
         let schema: TypePtr = schema::parquet(&columns).map_err(failed)?;
         let metadata = vec![
-            KeyValue::new(FORM_KEY.to_owned(), FORM.to_owned()),
+            KeyValue::new(FORM_KEY.to_owned(), form.to_owned()),
             KeyValue::new(KIND_KEY.to_owned(), kind.as_str().to_owned()),
         ];
         let properties = Arc::new(properties(&columns, options.compression, metadata)?);
@@ -282,7 +286,7 @@ fn properties(columns: &[Column], compression: Compression, metadata: Vec<KeyVal
             ColumnPath::new(parts.collect())
         };
         match column.shape {
-            Shape::Int | Shape::Uint | Shape::Time => {
+            Shape::Int | Shape::Uint | Shape::Time | Shape::Micros => {
                 let is_set = column.role == Role::Part;
                 builder = builder
                     .set_column_dictionary_enabled(path(&[]), !is_set)

@@ -35,7 +35,7 @@ use super::{Selection, Sink, SinkError, SinkFault, Unwritten};
 use crate::blocking;
 use crate::log_throttle::LogThrottle;
 
-pub use self::options::{ColumnType, Compression, Options};
+pub use self::options::{ColumnType, Compression, Options, Timestamps};
 pub use self::read::read;
 pub(crate) use self::upload::probe;
 pub use self::upload::{Provider, UploadOptions, Url};
@@ -158,7 +158,9 @@ impl Parquet {
                             tracing::warn!(%file, %journal, %error, suppressed, "cannot write a Parquet file; its rows stay in the journal");
                         }
                         let file = job.target.display();
-                        faults.push(format!("cannot write {file}: {error}; its rows stay in the journal, and it is tried again"));
+                        faults.push(format!(
+                            "cannot write {file}: {error}; its rows stay in the journal, and it is tried again"
+                        ));
                     }
                 }
             }
@@ -190,8 +192,8 @@ impl Parquet {
 
     /// Removes finished files that the options do not keep.
     fn remove_old(&mut self) {
-        let Options { keep_bytes, keep_time, .. } = *self.options;
-        let is_limited = keep_bytes > 0 || !keep_time.is_zero();
+        let Options { keep_files, keep_bytes, keep_time, .. } = *self.options;
+        let is_limited = keep_files > 0 || keep_bytes > 0 || !keep_time.is_zero();
         if !is_limited || self.checked.is_some_and(|at| at.elapsed() < AGE_INTERVAL.min(keep_age(keep_time))) {
             return;
         }

@@ -42,8 +42,12 @@ pub struct Options {
     pub row_group_rows: usize,
     /// The compression of pages. Default zstd.
     pub compression: Compression,
+    /// The unit of times. Default microseconds, with the nanoseconds in columns of their own.
+    pub timestamps: Timestamps,
     /// Attributes with a column of their own, in addition to those of their protocol, by kind.
     pub columns: Vec<(Kind, Vec<(String, ColumnType)>)>,
+    /// How many finished files of each series are kept; the oldest are removed first. Default 0: no limit.
+    pub keep_files: usize,
     /// How many bytes the finished files of each series take at most; the oldest are removed first. Default 0: no limit.
     pub keep_bytes: u64,
     /// How long finished files are kept. Default zero: no limit.
@@ -63,7 +67,9 @@ impl Default for Options {
             rotate_interval: Duration::from_secs(15 * 60),
             row_group_rows: 131_072,
             compression: Compression::default(),
+            timestamps: Timestamps::default(),
             columns: Vec::new(),
+            keep_files: 0,
             keep_bytes: 0,
             keep_time: Duration::ZERO,
             fsync_interval: Duration::from_secs(1),
@@ -95,7 +101,13 @@ impl Options {
                 default.compression,
                 &Compression::ALL.map(|compression| (compression.as_str(), compression)),
             ),
+            timestamps: section.choice(
+                "timestamps",
+                default.timestamps,
+                &Timestamps::ALL.map(|timestamps| (timestamps.as_str(), timestamps)),
+            ),
             columns: columns.into_iter().filter(|(_, columns)| !columns.is_empty()).collect(),
+            keep_files: section.count("keep_files", default.keep_files, 0..=1_000_000),
             keep_bytes: section.size("keep_bytes", default.keep_bytes, 0..=1 << 60),
             keep_time: section.duration("keep_time", default.keep_time, Duration::ZERO..=LONGEST * 100),
             fsync_interval: section.duration("fsync_interval", default.fsync_interval, interval),
@@ -149,10 +161,11 @@ impl Options {
 
     /// What is kept of finished files, as options of the sink `file`.
     pub fn kept(&self) -> file::Options {
-        let (keep_bytes, keep_time) = (self.keep_bytes, self.keep_time);
+        let Options { keep_files, keep_bytes, keep_time, .. } = *self;
         file::Options {
             rotate_bytes: 0,
             rotate_interval: Duration::ZERO,
+            keep_files,
             keep_bytes,
             keep_time,
             ..file::Options::default()
@@ -245,6 +258,29 @@ impl ColumnType {
             ColumnType::Double => Shape::Double,
             ColumnType::Bool => Shape::Bool,
             ColumnType::Ints => Shape::Ints,
+        }
+    }
+}
+
+/// The unit of the columns that have a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Timestamps {
+    /// Microseconds, which every reader of Parquet has. The rest, 0 to 999 nanoseconds, is in another column.
+    #[default]
+    Microseconds,
+    /// Nanoseconds. Spark does not read such files.
+    Nanoseconds,
+}
+
+impl Timestamps {
+    /// Every unit.
+    pub const ALL: [Timestamps; 2] = [Timestamps::Microseconds, Timestamps::Nanoseconds];
+
+    /// The name in configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Timestamps::Microseconds => "microseconds",
+            Timestamps::Nanoseconds => "nanoseconds",
         }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 use super::cells::{Cell, Leaf, failed, invalid};
 use super::contained::contained;
 use super::exact;
-use super::schema::{FORM, FORM_KEY, KIND_KEY, TIME_KEY, is_free};
+use super::schema::{FORM_KEY, FORMS, KIND_KEY, TIME_KEY, is_free, nanos_of, times_of};
 use crate::event::{
     Batch, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
     SampleData, SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value, semconv,
@@ -45,12 +45,14 @@ fn read_file<R: ChunkReader + 'static>(input: R, take: &mut dyn FnMut(Batch) -> 
     };
     let foreign = || invalid("it is not a file of a sink of type parquet");
     let form = value(FORM_KEY).ok_or_else(foreign)?;
-    if form != FORM {
-        return Err(invalid(format!("its tables have form {form}; this program reads form {FORM}")));
+    if !FORMS.contains(&form) {
+        let known = FORMS.join(" and ");
+        return Err(invalid(format!("its tables have form {form}; this program reads the forms {known}")));
     }
+    let has_micros = form == FORMS[1];
     let kind = value(KIND_KEY).and_then(|name| Kind::ALL.into_iter().find(|kind| kind.as_str() == name));
     let kind = kind.ok_or_else(foreign)?;
-    let mut table = Table::new(kind, metadata.schema_descr().root_schema());
+    let mut table = Table::new(kind, has_micros, metadata.schema_descr().root_schema());
     let mut rebuilder = Rebuilder::default();
     for group in 0..file.num_row_groups() {
         let group = file.get_row_group(group).map_err(failed)?;
@@ -92,6 +94,8 @@ fn check(group: &RowGroupMetaData, file_bytes: u64) -> io::Result<()> {
 /// The columns of a file.
 struct Table {
     kind: Kind,
+    /// Times have microseconds, and their nanoseconds a column of their own.
+    has_micros: bool,
     leaves: Vec<Leaf>,
     /// The first leaf of each part of the event.
     parts: HashMap<String, usize, RandomState>,
@@ -106,12 +110,15 @@ struct Attribute {
 }
 
 impl Table {
-    fn new(kind: Kind, schema: &Type) -> Table {
-        let mut table = Table { kind, leaves: Vec::new(), parts: HashMap::default(), attributes: Vec::new() };
+    fn new(kind: Kind, has_micros: bool, schema: &Type) -> Table {
+        let (leaves, parts, attributes) = (Vec::new(), HashMap::default(), Vec::new());
+        let mut table = Table { kind, has_micros, leaves, parts, attributes };
+        // In the older form an attribute can have such a column.
+        let is_of_time = |name: &str| !has_micros && times_of(kind).any(|time| nanos_of(time) == name);
         for field in schema.get_fields() {
             let (name, leaf) = (field.name().to_owned(), table.leaves.len());
             push_leaves(field, 0, 0, &mut table.leaves);
-            if is_free(kind, &name) {
+            if is_free(kind, &name) || is_of_time(&name) {
                 let is_list = field.get_basic_info().logical_type_ref() == Some(&LogicalType::List);
                 table.attributes.push(Attribute { name, leaf, is_list });
             } else {
@@ -142,6 +149,16 @@ impl Table {
         self.int(part).map(|number| number as u64)
     }
 
+    /// A time in nanoseconds.
+    fn time(&mut self, part: &str) -> Option<u64> {
+        let time = self.uint(part);
+        if !self.has_micros {
+            return time;
+        }
+        let nanos = self.uint(&nanos_of(part)).unwrap_or(0);
+        time.map(|micros| micros.wrapping_mul(1_000).wrapping_add(nanos))
+    }
+
     /// The next entries of a list or map: a cell of each of so many leaves.
     fn entries<const N: usize>(&mut self, part: &str) -> Vec<[Option<Cell>; N]> {
         let Some(first) = self.parts.get(part).copied() else { return Vec::new() };
@@ -155,7 +172,7 @@ impl Table {
 
     /// Adds the event of the next row.
     fn event(&mut self, out: &mut Rebuilder) -> io::Result<()> {
-        let (time, observed) = (self.uint("time"), self.uint("observed_time"));
+        let (time, observed) = (self.time("time"), self.time("observed_time"));
         let name = self.text("name")?.unwrap_or_default();
         let (protocol, version) = (self.text("protocol")?.unwrap_or_default(), self.text("version")?);
         let (listener, peer) = (self.text("listener")?.unwrap_or_default(), self.text("peer")?.unwrap_or_default());
@@ -262,7 +279,7 @@ impl Table {
             }
             Kind::Span => {
                 let [trace_id, span_id, parent] = ["trace_id", "span_id", "parent_span_id"].map(|part| self.text(part));
-                let end = self.uint("end_time").or(beyond.get("end_time"));
+                let end = self.time("end_time").or(beyond.get("end_time"));
                 let duration = self.uint("duration_ns").or(beyond.get("duration_ns"));
                 let status = match self.text("status")?.as_deref() {
                     Some("ok") => Status::Ok,
@@ -297,7 +314,7 @@ impl Table {
                     _ => return Err(wrong("value_int")),
                 };
                 let (temporality, monotonic) = (self.text("temporality")?, self.cell("monotonic"));
-                let start = self.uint("start_time").or(beyond.get("start_time")).map(UnixNanos);
+                let start = self.time("start_time").or(beyond.get("start_time")).map(UnixNanos);
                 let metric_type = match &*of {
                     "gauge" => MetricType::Gauge,
                     _ => MetricType::Sum {

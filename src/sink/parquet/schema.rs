@@ -7,11 +7,13 @@ use parquet::errors::Result;
 use parquet::schema::types::{Type, TypePtr};
 
 use super::column::{Leaf, Physical};
+use super::options::Timestamps;
 use crate::event::Kind;
 
 /// The metadata of a file: the form of its tables, and the kind of its events.
 pub(super) const FORM_KEY: &str = "tributary.form";
-pub(super) const FORM: &str = "1";
+/// The form with times in nanoseconds, which older versions read too, and that with times in microseconds.
+pub(super) const FORMS: [&str; 2] = ["1", "2"];
 pub(super) const KIND_KEY: &str = "tributary.kind";
 /// Which journal it was made of.
 pub(super) const JOURNAL_KEY: &str = "tributary.journal";
@@ -44,7 +46,10 @@ pub(super) enum Shape {
     Uint,
     Double,
     Bool,
+    /// A time in nanoseconds.
     Time,
+    /// A time in microseconds.
+    Micros,
     /// A list of integers.
     Ints,
     /// A map of texts to values of this type.
@@ -60,7 +65,7 @@ impl Shape {
     pub(super) fn leaves(self) -> Vec<Leaf> {
         match self {
             Shape::Text => vec![Leaf::new(Physical::Text, 1, false)],
-            Shape::Int | Shape::Uint | Shape::Time => vec![Leaf::new(Physical::Int, 1, false)],
+            Shape::Int | Shape::Uint | Shape::Time | Shape::Micros => vec![Leaf::new(Physical::Int, 1, false)],
             Shape::Double => vec![Leaf::new(Physical::Double, 1, false)],
             Shape::Bool => vec![Leaf::new(Physical::Bool, 1, false)],
             Shape::Ints => vec![Leaf::new(Physical::Int, 2, true)],
@@ -95,6 +100,10 @@ impl Shape {
             Shape::Bool => leaf(name, PhysicalType::BOOLEAN, OPTIONAL, None),
             Shape::Time => {
                 let time = LogicalType::timestamp(true, TimeUnit::NANOS);
+                leaf(name, PhysicalType::INT64, OPTIONAL, Some(time))
+            }
+            Shape::Micros => {
+                let time = LogicalType::timestamp(true, TimeUnit::MICROS);
                 leaf(name, PhysicalType::INT64, OPTIONAL, Some(time))
             }
             Shape::Ints => {
@@ -306,11 +315,24 @@ fn default_attributes(kind: Kind, protocol: &str) -> &'static [(&'static str, Sh
 /// An attribute of nearly all protocols and kinds.
 const TIME_BASIS: &str = "tributary.time.basis";
 
-/// The columns of a table, in order: parts, parts of the kind, attributes, maps.
-pub(super) fn columns(kind: Kind, protocol: &str, own: &[(String, Shape)]) -> Vec<Column> {
+/// The column with the nanoseconds of a time that has microseconds.
+pub(super) fn nanos_of(time: &str) -> String {
+    format!("{time}_nanos")
+}
+
+/// The times of a kind, in the order of their columns.
+pub(super) fn times_of(kind: Kind) -> impl Iterator<Item = &'static str> {
+    let parts = PARTS.into_iter().chain(parts_of(kind).iter().copied());
+    parts.filter(|(_, shape)| *shape == Shape::Time).map(|(name, _)| name)
+}
+
+/// The columns of a table, in order: parts, parts of the kind, attributes, the nanoseconds of times, maps.
+pub(super) fn columns(kind: Kind, protocol: &str, own: &[(String, Shape)], timestamps: Timestamps) -> Vec<Column> {
     let of = |role| move |(name, shape): (&str, Shape)| Column { name: name.to_owned(), shape, role };
+    let is_micros = timestamps == Timestamps::Microseconds;
+    let in_unit = |(name, shape)| if is_micros && shape == Shape::Time { (name, Shape::Micros) } else { (name, shape) };
     let mut columns: Vec<Column> =
-        PARTS.into_iter().chain(parts_of(kind).iter().copied()).map(of(Role::Part)).collect();
+        PARTS.into_iter().chain(parts_of(kind).iter().copied()).map(in_unit).map(of(Role::Part)).collect();
     let defaults = default_attributes(kind, protocol).iter().copied().chain([(TIME_BASIS, Shape::Text)]);
     let own = own.iter().map(|(name, shape)| (name.as_str(), *shape));
     let mut attributes: Vec<Column> = Vec::new();
@@ -322,13 +344,18 @@ pub(super) fn columns(kind: Kind, protocol: &str, own: &[(String, Shape)]) -> Ve
         }
     }
     columns.append(&mut attributes);
+    if is_micros {
+        columns.extend(times_of(kind).map(|time| of(Role::Part)((&nanos_of(time), Shape::Int))));
+    }
     columns.extend(MAPS.into_iter().map(|(name, physical)| of(Role::Part)((name, Shape::Map(physical)))));
     columns
 }
 
 /// Whether an attribute can have a column of this name: parts and maps of a table keep theirs.
 pub(super) fn is_free(kind: Kind, name: &str) -> bool {
-    !columns(kind, "", &[]).iter().any(|column| column.role == Role::Part && column.name == name)
+    !columns(kind, "", &[], Timestamps::Microseconds)
+        .iter()
+        .any(|column| column.role == Role::Part && column.name == name)
 }
 
 /// The schema of a file.

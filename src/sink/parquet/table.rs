@@ -22,6 +22,8 @@ pub(super) struct Table {
     rows: usize,
     /// The first leaf of the maps.
     maps: usize,
+    /// The first leaf of the nanoseconds of times, if times have microseconds.
+    nanos: Option<usize>,
     /// The columns of attributes: of names of ours by their index, of others by text.
     named: Vec<Option<Slot>>,
     others: HashMap<String, Slot, RandomState>,
@@ -51,7 +53,10 @@ impl Table {
             leaves.append(&mut column.shape.leaves());
         }
         let maps = leaves.len() - 2 * Map::OF_RESOURCE;
-        Table { leaves, rows: 0, maps, named, others, beyond: Vec::new() }
+        // A leaf for each time, before the maps.
+        let times = columns.iter().filter(|column| column.shape == Shape::Micros).count();
+        let nanos = (times > 0).then_some(maps - times);
+        Table { leaves, rows: 0, maps, nanos, named, others, beyond: Vec::new() }
     }
 
     /// Rows that are not written.
@@ -77,8 +82,8 @@ impl Table {
     pub(super) fn push(&mut self, event: EventView<'_>) {
         let row = self.rows;
         let (origin, position) = (event.origin(), event.position());
-        self.time(Part::TIME, "time", event.time());
-        self.time(Part::OBSERVED, "observed_time", Some(event.observed()));
+        self.time(0, Part::TIME, "time", event.time());
+        self.time(1, Part::OBSERVED, "observed_time", Some(event.observed()));
         self.text(Part::NAME, event.name().text());
         self.text(Part::PROTOCOL, origin.protocol);
         if let Some(version) = &origin.version {
@@ -123,7 +128,7 @@ impl Table {
                 if let Some(parent) = span.parent {
                     self.hex(Part::KIND + 2, &parent.0);
                 }
-                self.time(Part::KIND + 3, "end_time", span.end);
+                self.time(2, Part::KIND + 3, "end_time", span.end);
                 if let Some(duration) = span.duration_nanos {
                     match i64::try_from(duration) {
                         Ok(duration) => self.leaves[Part::KIND + 4].int(row, duration),
@@ -159,7 +164,7 @@ impl Table {
                     self.text(Part::KIND + 5, temporality);
                     self.leaves[Part::KIND + 6].bool(row, monotonic);
                 }
-                self.time(Part::KIND + 7, "start_time", metric.start);
+                self.time(2, Part::KIND + 7, "start_time", metric.start);
             }
             DataView::Sample(sample) => {
                 self.text(Part::KIND, sample.data.sample_type);
@@ -300,12 +305,17 @@ impl Table {
         }
     }
 
+    /// Adds a time to its column; `number`: its place among the times of the kind.
     #[inline]
-    fn time(&mut self, leaf: usize, name: &'static str, time: Option<UnixNanos>) {
+    fn time(&mut self, number: usize, leaf: usize, name: &'static str, time: Option<UnixNanos>) {
         let Some(UnixNanos(time)) = time else { return };
-        match i64::try_from(time) {
-            Ok(time) => self.leaves[leaf].int(self.rows, time),
-            Err(_) => self.beyond.push((name, time)),
+        match (i64::try_from(time), self.nanos) {
+            (Ok(time), None) => self.leaves[leaf].int(self.rows, time),
+            (Ok(time), Some(nanos)) => {
+                self.leaves[leaf].int(self.rows, time / 1_000);
+                self.leaves[nanos + number].int(self.rows, time % 1_000);
+            }
+            (Err(_), _) => self.beyond.push((name, time)),
         }
     }
 

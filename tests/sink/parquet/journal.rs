@@ -173,4 +173,13 @@ async fn finished_files_beyond_the_limits_are_removed() {
     sink.tick().await.unwrap();
     assert!(files(directory.path(), ".parquet").is_empty());
     assert_eq!(sink.files().unwrap().totals().removed, 1);
+    for _ in 0..3 {
+        let [batch, _] = of_one_kind();
+        write(options(directory.path()), &[batch]).await;
+    }
+    let before = files(directory.path(), ".parquet");
+    assert_eq!(before.len(), 3);
+    let mut sink = Parquet::new(Options { keep_files: 2, ..options(directory.path()) }).unwrap();
+    sink.tick().await.unwrap();
+    assert_eq!(files(directory.path(), ".parquet"), before[1..]);
 }

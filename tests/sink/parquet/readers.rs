@@ -62,9 +62,10 @@ for file in files:
 print(*rows)
 "#;
 
-/// Runs every `sql` block of the page, in order; each but those that make views must have rows.
+/// Runs every `sql` block of the page, in order; each but those that make views must have rows. Then every `python` block, which
+/// must print something.
 const RECIPES: &str = r#"
-import sys, re, duckdb
+import contextlib, io, sys, re, duckdb
 page, archive = open(sys.argv[1]).read(), sys.argv[2]
 connection = duckdb.connect()
 run = 0
@@ -79,6 +80,12 @@ for block in re.findall(r"```sql\n(.*?)```", page, re.S):
             run += 1
             if not found:
                 sys.exit(f"no rows:\n{statement}")
+for block in re.findall(r"```python\n(.*?)```", page, re.S):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(block.replace('"archive/', '"' + archive + "/"), {})
+    if not out.getvalue().strip():
+        sys.exit(f"nothing printed:\n{block}")
 print(run)
 "#;
 

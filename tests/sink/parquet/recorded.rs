@@ -10,7 +10,7 @@ use tributary::event::{
     Position, Reason, Resource, ResourceValue, SampleData, Severity, SpanData, SpanId, Status, Temporality, TraceId,
     UnixNanos, Value, semconv,
 };
-use tributary::sink::parquet::{ColumnType, Compression, Options};
+use tributary::sink::parquet::{ColumnType, Compression, Options, Timestamps};
 use tributary::stored::row::RowEncoder;
 use tributary::stored::row_reader::RowReader;
 use tributary::stored::{Rebuilder, json};
@@ -255,8 +255,10 @@ async fn values_keep_their_types_in_rows_and_in_an_archive() {
     }
     assert_eq!(rows(&[rebuilder.take()]), expected);
 
-    let directory = tempfile::tempdir().unwrap();
+    let (directory, with_nanoseconds) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(options(directory.path()), &[extremes()]).await;
+    let timestamps = Timestamps::Nanoseconds;
+    write(Options { timestamps, ..options(with_nanoseconds.path()) }, &[extremes()]).await;
     // With a column for the attribute, too, whose type only some of its values have.
     let with_column = ColumnType::ALL.map(|column| {
         let directory = tempfile::tempdir().unwrap();
@@ -266,7 +268,7 @@ async fn values_keep_their_types_in_rows_and_in_an_archive() {
     for (options, _) in &with_column {
         write(options.clone(), &[extremes()]).await;
     }
-    for directory in with_column.iter().map(|(_, directory)| directory).chain([&directory]) {
+    for directory in with_column.iter().map(|(_, directory)| directory).chain([&directory, &with_nanoseconds]) {
         let found = archived(directory.path());
         assert_same(&found, &[extremes()], "extremes");
         let found = rows(&found);

@@ -162,7 +162,7 @@ impl Uploader {
             self.shared.count(|uploads| uploads.add_discarded());
             if let Some(suppressed) = DISCARDED.permit() {
                 let url = self.shared.options.url.to_string();
-                tracing::error!(path = %path.display(), url, suppressed, "removed a file that was not uploaded, as keep_bytes or keep_time says");
+                tracing::error!(path = %path.display(), url, suppressed, "removed a file that was not uploaded, as keep_files, keep_bytes or keep_time says");
             }
         }
     }
