@@ -11,14 +11,14 @@ use super::{Failure, counted, deep, print, retention, run, say};
 
 /// Check a configuration file and report all its errors
 ///
-/// Reads the file and nothing else; with --deep, also what it needs of this machine and of others: addresses that can be
-/// bound, certificates and secrets that can be read, directories that can be written, destinations that accept connections,
-/// TLS handshakes and, of OTLP, an empty export of each signal.
+/// Reads the file and those that it takes values from, and nothing else; with --deep, also what it needs of this machine and
+/// of others: addresses that can be bound, certificates and secrets that can be read, directories that can be written,
+/// destinations that accept connections, TLS handshakes and, of OTLP, an empty export of each signal.
 /// Changes nothing. Exit code 2 if the configuration is invalid, 1 if --deep finds an error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  tributary check --config tributary.toml
+  tributary check tributary.toml               the same as --config tributary.toml
   tributary check --print                      every option with its effective value, as TOML, and the most memory that
                                                this configuration uses
   tributary check --deep                       before a start: also ports, certificates, directories and destinations
@@ -27,6 +27,9 @@ pub(super) struct Arguments {
     /// Configuration file [default: as for `run`]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The same as `--config FILE`
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    file: Option<PathBuf>,
     /// Print the effective configuration on stdout
     #[arg(long)]
     print: bool,
@@ -42,7 +45,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let (source, loaded) = run::load(arguments.config.clone())?;
+    let (source, loaded) = run::load(arguments.config.as_ref().or(arguments.file.as_ref()).cloned())?;
     let config = &loaded.config;
     let (listeners, sinks) = (config.listeners.len() as u64, config.sinks.len() as u64);
     let (listeners, sinks) = (counted(listeners, "listener"), counted(sinks, "sink"));
@@ -112,8 +115,10 @@ fn upload(sink: &SinkConfig) -> Option<String> {
     let UploadOptions { url, delete_after, .. } = options.upload.as_ref()?;
     let name = &sink.name;
     let then = if *delete_after { "removes them here after the store has confirmed them" } else { "keeps them here" };
-    let limits = match options.keep_bytes > 0 || !options.keep_time.is_zero() {
-        true => "keep_bytes and keep_time also remove files that are not uploaded yet, which counts as discarded",
+    let limits = match options.keep_files > 0 || options.keep_bytes > 0 || !options.keep_time.is_zero() {
+        true => {
+            "keep_files, keep_bytes and keep_time also remove files that are not uploaded yet, which counts as discarded"
+        }
         false => "while the store is away, files stay here without a limit",
     };
     Some(format!("sink {name} uploads finished files to {url} and {then}; {limits}"))

@@ -21,6 +21,7 @@ use crate::protocol::Protocol;
 use crate::server::Server;
 use crate::transport::descriptors;
 
+use super::changed_options::ChangedOptions;
 use super::service::{self, Manager};
 use super::signals::{self, StopSignals};
 use super::{Failure, block_on_with, totals};
@@ -40,16 +41,21 @@ const WATCH: Duration = Duration::from_millis(500);
 #[command(after_help = "\
 Examples:
   tributary run                                the configuration found, or built-in defaults
+  tributary run tributary.toml                 the same as --config tributary.toml
   tributary run --config tributary.toml | jq 'select(.kind == \"span\")'
   tributary run --log-format json --log-level warn")]
 pub(super) struct Arguments {
     /// The configuration [default: ./tributary.toml, then /etc/tributary/tributary.toml, then built-in defaults]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The same as `--config FILE`
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    file: Option<PathBuf>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let (source, loaded) = load(arguments.config.clone())?;
+    let named = arguments.config.as_ref().or(arguments.file.as_ref()).cloned();
+    let (source, loaded) = load(named.clone())?;
     info!(version = env!("CARGO_PKG_VERSION"), configuration = source, "starting");
     descriptors::raise_limit();
     let threads = loaded.config.limits.threads();
@@ -57,7 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map_err(|error| Failure::Failed(format!("cannot start: {error}")))?;
     let decoding = Builder::new_multi_thread().worker_threads(threads).thread_name("decode").enable_all().build()?;
     // Signals, health and the admin endpoint have the main thread: a session that decodes for long delays none of them.
-    let serving = serve(loaded, arguments.config.clone(), decoding.handle().clone());
+    let serving = serve(loaded, named, decoding.handle().clone());
     let totals = block_on_with(&mut Builder::new_current_thread(), serving);
     decoding.shutdown_background();
     check_written(&totals??)
@@ -96,10 +102,9 @@ async fn serve(mut running: Loaded, named: Option<PathBuf>, decoding: Handle) ->
                 watch.follow(&running);
             }
             _ = hang_up.recv() => {
+                server.reopen();
                 reload(&mut server, &mut running, named.clone(), &mut stop_signals, &manager).await;
                 watch.follow(&running);
-                server.reopen();
-                info!("SIGHUP: files are reopened");
             }
         }
     }
@@ -274,14 +279,18 @@ async fn reread_file(server: &mut Server, running: &mut Loaded, named: Option<Pa
     }
     match server.reload(&loaded.config).await {
         Ok(reloaded) => {
-            info!(configuration = source, changes = %reloaded, "configuration reloaded");
+            let options = ChangedOptions::between(&running.options, &loaded.options);
+            let options = (!options.is_empty()).then(|| tracing::field::display(options));
+            info!(configuration = source, changes = %reloaded, options, "configuration reloaded");
             reloaded.stale.iter().for_each(|why| warn!(why, "a change is not in force"));
             reloaded
                 .failures
                 .iter()
                 .for_each(|failure| error!(error = %failure, "a part of the configuration cannot start"));
             *running = loaded;
-            log_addresses(server, &running.config);
+            if !reloaded.changes.is_empty() {
+                log_addresses(server, &running.config);
+            }
             Ok(())
         }
         Err(failure) => Err(failure.to_string()),

@@ -147,11 +147,42 @@ fn sighup_closes_renamed_files() {
     until("the span is in the file", || (!spans(&events_in(&live_file)).is_empty()).then_some(()));
     fs::rename(&live_file, &old_file).unwrap();
     daemon.signal("HUP");
-    daemon.until_stderr("SIGHUP: files are reopened");
+    daemon.until_stderr("configuration reloaded");
     send_span(address, "after");
     stop(daemon, "TERM");
     assert_eq!(spans(&events_in(&old_file)), [("before", true)]);
     assert_eq!(spans(&events_in(&live_file)), [("after", true)]);
+}
+
+#[test]
+fn sighup_logs_what_has_changed_and_one_line_if_nothing_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tributary.toml");
+    let sinks = |names: &[&str]| -> String {
+        names.iter().map(|name| format!("[sinks.{name}]\ntype = \"discard\"\n")).collect()
+    };
+    let configure = |grace: &str, names: &[&str]| {
+        fs::write(&path, format!("limits.shutdown_grace = \"{grace}\"\n{}{}", listener(), sinks(names))).unwrap();
+    };
+    configure("10s", &["a", "b"]);
+    // As `--config`.
+    let daemon = Binary::start(tributary(&["run", path.to_str().unwrap()]));
+    daemon.address("test");
+    daemon.until_stderr("sink=\"b\"");
+    daemon.signal("HUP");
+    let line = daemon.until_stderr("configuration reloaded");
+    assert!(line.contains("changes=nothing has changed"), "{line}");
+    configure("20s", &["b", "c"]);
+    daemon.signal("HUP");
+    daemon.until_stderr("sinks.c added; sinks.a removed; limits.shutdown_grace = \"20s\", before: \"10s\"");
+    let ended = stop(daemon, "TERM");
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    let unchanged = lines.iter().position(|line| line.contains("nothing has changed")).unwrap();
+    // Nothing else was logged before the next reload.
+    let changed = lines[unchanged + 1];
+    for change in ["limits changed", "sink a stopped", "sink c started"] {
+        assert!(changed.contains(change), "{changed}");
+    }
 }
 
 #[test]
@@ -320,6 +351,8 @@ fn a_port_in_use_is_in_the_last_line_and_gives_exit_code_1() {
     assert_eq!((ended.code, &*ended.stdout), (Some(1), ""));
     let expected = format!("tributary: cannot start listener a on {address}: ");
     assert!(ended.last_words().starts_with(&expected), "{}", ended.stderr);
+    let holder = format!("; process {} (", std::process::id());
+    assert!(ended.last_words().contains(&holder), "{}", ended.stderr);
 }
 
 #[test]

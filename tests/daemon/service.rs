@@ -95,7 +95,7 @@ fn a_service_manager_that_does_not_read_delays_nothing_and_gets_the_notification
     daemon.until_stderr("the service manager does not take a notification; trying again notification=\"READY=1\"");
     assert_eq!(get(&daemon, "/livez").0, 200);
     daemon.signal("HUP");
-    daemon.until_stderr("SIGHUP: files are reopened");
+    daemon.until_stderr("configuration reloaded");
     let is_other = |notification: &str| ["other", "WATCHDOG=1"].contains(&notification);
     let mut notifications = std::iter::repeat_with(|| manager.receive()).filter(|notification| !is_other(notification));
     assert_eq!(notifications.next().unwrap(), "READY=1");
