@@ -17,6 +17,7 @@ mod origin;
 pub mod semconv;
 mod text;
 mod view;
+mod whole_number;
 
 pub use agent::{AgentFacts, AgentIdentity, AgentName};
 pub use batch::{
@@ -38,6 +39,7 @@ pub use view::{
     AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LossView, Member, Members, RunView, SampleView,
     TextView, ValueView, Values,
 };
+pub use whole_number::{names_whole_number, whole_number};
 
 /// The kind of an event. The names are those of the `kind` key in JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

@@ -146,13 +146,23 @@ impl Test {
         let Some(value) = value else { return self.exists == Some(false) };
         self.exists != Some(false)
             && self.equals.as_ref().is_none_or(|wanted| is_equal(wanted, value))
-            && self.glob.as_ref().is_none_or(|glob| matches!(value, ValueView::Text(text) if glob.matches(text.text())))
+            && self.glob.as_ref().is_none_or(|glob| matches(glob, value))
             && self.min.is_none_or(|least| compare(value, least).is_some_and(|order| order.is_ge()))
             && self.max.is_none_or(|most| compare(value, most).is_some_and(|order| order.is_le()))
     }
 }
 
-/// Numbers are compared by value, everything else exactly.
+/// A whole number is compared as its text: peers send some of them as texts.
+fn matches(glob: &Glob, value: ValueView<'_>) -> bool {
+    match value {
+        ValueView::Text(text) => glob.matches(text.text()),
+        ValueView::I64(number) => glob.matches(&number.to_string()),
+        ValueView::U64(number) => glob.matches(&number.to_string()),
+        _ => false,
+    }
+}
+
+/// Numbers are compared by value, also a number with a text that is one, everything else exactly.
 fn is_equal(wanted: &ResourceValue, value: ValueView<'_>) -> bool {
     match (wanted.view(), value) {
         (ValueView::Text(wanted), ValueView::Text(text)) => wanted.text() == text.text(),
@@ -168,8 +178,10 @@ fn compare(value: ValueView<'_>, other: Number) -> Option<std::cmp::Ordering> {
     number::compare(number(value)?, other)
 }
 
+/// The number that a value is, or that its text is.
 fn number(value: ValueView<'_>) -> Option<Number> {
     match value {
+        ValueView::Text(text) => number::parse(text.text()),
         ValueView::I64(number) => Some(Number::I64(number)),
         ValueView::U64(number) => Some(Number::U64(number)),
         ValueView::F64(number) => Some(Number::F64(number)),

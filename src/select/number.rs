@@ -14,6 +14,16 @@ pub(super) fn compare(one: Number, other: Number) -> Option<Ordering> {
     }
 }
 
+/// The number that a text is, as JSON has numbers. Surrounding blanks, and names such as `inf`, are none.
+pub(super) fn parse(text: &str) -> Option<Number> {
+    let starts = |byte: &u8| byte.is_ascii_digit() || *byte == b'-';
+    if !text.as_bytes().first().is_some_and(starts) || !text.as_bytes().last().is_some_and(u8::is_ascii_digit) {
+        return None;
+    }
+    let whole = text.parse().map(Number::I64).or_else(|_| text.parse().map(Number::U64)).ok();
+    whole.or_else(|| text.parse().ok().filter(|number: &f64| number.is_finite()).map(Number::F64))
+}
+
 /// An integer; `Err`: a double.
 fn whole(number: Number) -> Result<i128, f64> {
     match number {

@@ -85,6 +85,14 @@ fn number(key: Option<&str>, value: &Value) -> Value {
     }
 }
 
+/// The value of a tag: of the recorded names, one is a whole number by semantic conventions.
+fn tag(key: &str, value: &Value) -> Value {
+    let digits = value.as_str().filter(|text| key == "http.status_code" && *text != "" && !text.starts_with('0'));
+    let number =
+        digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit())).and_then(|text| text.parse().ok());
+    number.map_or_else(|| value.clone(), |number: i64| json!(number))
+}
+
 /// The events that a case must give, in the order of `seq`, losses last. `objects` (the independent decoder's list of
 /// wire objects) has the raw ids behind a null.
 fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[Value]) -> Vec<Value> {
@@ -120,7 +128,7 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
                 (_, Value::Null) => {}
                 (Some(key), value) => {
                     own_keys.remove(key);
-                    own_keys.insert(key.into(), value.clone());
+                    own_keys.insert(key.into(), tag(key, value));
                 }
                 (None, value) if unresolved.contains(&key_id.as_str()) => {
                     own_keys.insert(format!("datadog.nameless_meta.{key_id}"), value.clone());

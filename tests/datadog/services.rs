@@ -99,6 +99,34 @@ fn metrics_that_are_integers_by_their_names_are_integers_where_the_double_is_one
 }
 
 #[test]
+fn tags_that_are_integers_by_their_names_are_integers_where_their_text_is_one() {
+    let texts = ["http.status_code", "process_id", "server.port", "peer.service", "503", "4711", "8080x", "007", "99"];
+    let strings: Vec<u8> = (1..).zip(texts).flat_map(|(id, text)| string(id, text.as_bytes())).collect();
+    let done = decoded(&[
+        process(0),
+        strings,
+        meta(&[(2, 6)]),
+        // A span with its lists at hand, and one whose value arrives after it.
+        span(1, [0; 4]),
+        meta(&[(1, 5), (3, 9), (4, 5)]),
+        span(2, [0; 4]),
+        meta(&[(1, 7), (3, 8)]),
+        span(3, [0; 4]),
+        meta(&[(1, 20), (3, 9)]),
+        string(20, b"404"),
+        span(4, [0; 4]),
+    ]);
+    assert_eq!(done.events()[0]["resource"]["process_id"], json!(4711));
+    let shown = |key: &str| {
+        let spans = done.of_kind("span");
+        spans.iter().map(|span| span["attributes"][key].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(shown("http.status_code")[..3], [json!(503), json!("8080x"), json!(404)]);
+    assert_eq!(shown("server.port")[..3], [json!(99), json!("007"), json!(99)]);
+    assert_eq!(shown("peer.service")[0], json!("503"));
+}
+
+#[test]
 fn a_span_that_names_itself_as_its_parent_is_a_root() {
     let mut driven = Driven::new(&Options::default()).keep_lines();
     let mut own = span(1, [0; 4]);

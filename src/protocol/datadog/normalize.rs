@@ -180,14 +180,16 @@ fn resource(record: &Record, strings: &Strings, limits: &MaxText) -> Resource {
     let text = |slot| cut(strings.text(slot), limits.value).to_owned();
     Resource::new(record.entries.iter().filter(|entry| entry.kind != EntryKind::Dropped).filter_map(|entry| {
         let value = match entry.value {
-            EntryValue::Text(Ref::Bound(slot)) => ResourceValue::Text(text(slot)),
+            EntryValue::Text(Ref::Bound(slot)) => match strings.whole_number(slot).filter(|_| is_whole(entry, strings))
+            {
+                Some(number) => resource_integer(number),
+                None => ResourceValue::Text(text(slot)),
+            },
             EntryValue::Text(Ref::Waiting(id)) if entry.kind == EntryKind::ValuelessMeta => {
                 ResourceValue::Text(hex(id))
             }
             EntryValue::Text(_) => return None,
-            EntryValue::Number(bytes) => {
-                resource_number(bytes, matches!(entry.key, Ref::Bound(slot) if strings.is_whole(slot)))
-            }
+            EntryValue::Number(bytes) => resource_number(bytes, is_whole(entry, strings)),
         };
         match (entry.key, entry.kind) {
             (Ref::Bound(slot), EntryKind::ValuelessMeta) => {
@@ -203,10 +205,20 @@ fn resource(record: &Record, strings: &Strings, limits: &MaxText) -> Resource {
 fn resource_number(bytes: [u8; 8], is_whole: bool) -> ResourceValue {
     let number = f64::from_be_bytes(bytes);
     match whole(number).filter(|_| is_whole) {
-        // As other protocols have their process ids.
-        Some(whole) => u64::try_from(whole).map_or(ResourceValue::I64(whole), ResourceValue::U64),
+        Some(whole) => resource_integer(whole),
         None => ResourceValue::F64(number),
     }
+}
+
+/// As other protocols have their process ids.
+fn resource_integer(number: i64) -> ResourceValue {
+    u64::try_from(number).map_or(ResourceValue::I64(number), ResourceValue::U64)
+}
+
+/// Whether the key of an entry names a whole number.
+#[inline]
+fn is_whole(entry: &Entry, strings: &Strings) -> bool {
+    matches!(entry.key, Ref::Bound(slot) if strings.is_whole(slot))
 }
 
 /// The value of a metric. `is_whole`: its key names a whole number.
@@ -384,12 +396,12 @@ impl Writer<'_> {
                 continue;
             }
             let value = match entry.value {
-                EntryValue::Text(Ref::Bound(slot)) => Value::Text(self.text(slot, self.limits.value)),
+                EntryValue::Text(Ref::Bound(slot)) => {
+                    self.tag(slot, entry.kind == EntryKind::Meta && is_whole(entry, self.strings))
+                }
                 EntryValue::Text(Ref::Waiting(id)) => Value::Text(self.event.batch().push_text(&hex(id))),
                 EntryValue::Text(Ref::Absent) => continue,
-                EntryValue::Number(bytes) => {
-                    number(bytes, matches!(entry.key, Ref::Bound(slot) if self.strings.is_whole(slot)))
-                }
+                EntryValue::Number(bytes) => number(bytes, is_whole(entry, self.strings)),
             };
             let key = match (entry.kind, entry.key) {
                 (EntryKind::Meta | EntryKind::Metric, Ref::Bound(slot)) => self.key(slot).map(|key| key.text),
@@ -517,6 +529,15 @@ impl Writer<'_> {
         let (text, marks) = self.strings.show(slot, limit, self.event.batch());
         self.marks |= marks;
         text
+    }
+
+    /// The value of a tag: a number if its key names a whole number and it is one.
+    #[inline]
+    fn tag(&mut self, slot: Slot, is_whole: bool) -> Value {
+        if is_whole && let Some(number) = self.strings.whole_number(slot) {
+            return Value::I64(number);
+        }
+        Value::Text(self.text(slot, self.limits.value))
     }
 
     /// Collects the marks of a text that is written by other code.

@@ -13,7 +13,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use crate::codec::text::{cut, repair};
-use crate::event::{BatchBuilder, Interned, Text};
+use crate::event::{BatchBuilder, Interned, Text, names_whole_number, whole_number};
 
 use super::wire::StringId;
 use super::{Options, StringCache};
@@ -24,38 +24,6 @@ const TEXT_OVERHEAD_BYTES: u64 = 128;
 const RECENT: usize = 128;
 /// The capacity that the list of dropped texts keeps after a sweep.
 const MAX_IDLE_DROPPED: usize = 1024;
-
-/// Whether a metric of this name is a whole number: an integer by OpenTelemetry's semantic conventions, or the name of an
-/// older convention or of Datadog's tracers for the same. All are doubles on the wire (field notes, section 6).
-fn names_whole_number(key: &str) -> bool {
-    matches!(
-        key,
-        "client.port"
-            | "code.column.number"
-            | "code.line.number"
-            | "db.response.returned_rows"
-            | "http.request.body.size"
-            | "http.request.resend_count"
-            | "http.request.size"
-            | "http.request_content_length"
-            | "http.response.body.size"
-            | "http.response.size"
-            | "http.response.status_code"
-            | "http.response_content_length"
-            | "http.status_code"
-            | "messaging.batch.message_count"
-            | "messaging.message.body.size"
-            | "network.destination.port"
-            | "network.local.port"
-            | "network.peer.port"
-            | "process.parent_pid"
-            | "process.pid"
-            | "process_id"
-            | "rpc.grpc.status_code"
-            | "server.port"
-            | "thread.id"
-    )
-}
 
 /// The index of a text in the table. A slot that is kept across a sweep must be retained, and released later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -99,7 +67,7 @@ struct StoredText {
     marks: TextMarks,
     /// As a key it would collide with names that the collector writes.
     reserved: bool,
-    /// As the key of a metric it names a whole number.
+    /// As a key it names a whole number.
     is_whole: bool,
     /// Hash of the text as a key, cut to `max_text.key`.
     fingerprint: u16,
@@ -359,6 +327,11 @@ impl Strings {
     #[inline]
     pub(super) fn is_whole(&self, slot: Slot) -> bool {
         self.texts[slot.0 as usize].is_whole
+    }
+
+    /// The whole number that the text is, if it is one.
+    pub(super) fn whole_number(&self, slot: Slot) -> Option<i64> {
+        whole_number(self.text(slot))
     }
 
     /// A hash of the text as a key.

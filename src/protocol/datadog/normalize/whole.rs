@@ -127,7 +127,7 @@ impl Writer<'_> {
                 ListKind::Meta => {
                     let Some(value) = self.strings.refer(StringId(ids[1])) else { return false };
                     written.bytes += value.bytes(self.limits.value);
-                    self.text(value.slot, self.limits.value).into()
+                    self.tag(value.slot, key.is_whole)
                 }
                 ListKind::Metrics => {
                     written.bytes += METRIC_BYTES;
