@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use crate::memory::MemoryBudget;
 use crate::options::ByteSize;
 use crate::pipeline::accounting::{Accounting, ListenerCounters, SinkTotals, StoreFault};
-use crate::sink::{DestinationState, RemoteState};
 use crate::sink::file::UploadTotals;
+use crate::sink::{DestinationState, RemoteState};
 use crate::wall_clock;
 
 /// How often progress is checked.
@@ -194,9 +194,7 @@ impl Health {
 fn not_up(sink: &SinkTotals, remote: Option<&RemoteState>) -> Option<String> {
     let name = &sink.name;
     match (&sink.fault, remote) {
-        (Some(fault), _) if sink.is_dead => {
-            Some(format!("sink {name} has failed and is not started again: {fault}"))
-        }
+        (Some(fault), _) if sink.is_dead => Some(format!("sink {name} has failed and is not started again: {fault}")),
         (None, _) if sink.is_dead => Some(format!("sink {name} has failed and is not started again")),
         (_, Some(state)) if sink.is_retrying => {
             Some(format!("sink {name} cannot write, and its listeners wait: {state}"))

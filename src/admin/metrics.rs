@@ -309,11 +309,15 @@ impl Collector for Reading {
         gauges(&mut encoder, "tributary_sink_queue_capacity_bytes", help, capacity)?;
         let cannot_start =
             |name: &str| self.remotes.iter().any(|(remote, state, _)| remote == name && state.cannot_start.is_some());
-        let is_up = |sink: &SinkTotals| {
-            sink.fault.is_none() && !sink.is_retrying && !sink.is_dead && !cannot_start(&sink.name)
-        };
+        let is_up =
+            |sink: &SinkTotals| sink.fault.is_none() && !sink.is_retrying && !sink.is_dead && !cannot_start(&sink.name);
         let up = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(is_up(sink))));
-        gauges(&mut encoder, "tributary_sink_up", "Whether the last write of a sink to each destination has succeeded", up)?;
+        gauges(
+            &mut encoder,
+            "tributary_sink_up",
+            "Whether the last write of a sink to each destination has succeeded",
+            up,
+        )?;
         let shedding = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(sink.is_shedding)));
         let help = "Whether a sink has shed events in the last 10 seconds";
         gauges(&mut encoder, "tributary_sink_shedding", help, shedding)?;

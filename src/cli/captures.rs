@@ -38,7 +38,7 @@ impl Source {
         let mut input = input.open()?;
         let mut start = Vec::new();
         let mut byte = [0];
-        let known = || EVENTS.into_iter().chain([&MAGIC[..]]);
+        let known = || EVENTS.into_iter().chain([MAGIC]);
         while known().any(|known| known.len() > start.len() && known.starts_with(&start)) {
             match input.read(&mut byte) {
                 Ok(0) => break,

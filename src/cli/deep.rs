@@ -13,6 +13,7 @@ use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKin
 use crate::sink::parquet::{self, UploadOptions};
 use crate::sink::{http, otlp};
 use crate::transport::options::TlsOptions;
+use crate::transport::port_holder;
 use crate::transport::tls::Tls;
 
 use super::counted;
@@ -193,17 +194,7 @@ impl Report {
     fn bind(&mut self, option: &str, address: SocketAddr) {
         self.checked += 1;
         let Err(error) = TcpListener::bind(address) else { return };
-        let port = address.port();
-        let what_to_do = match error.kind() {
-            ErrorKind::AddrInUse => format!("; `ss -ltnp 'sport = :{port}'` shows the process that has it"),
-            ErrorKind::PermissionDenied => {
-                format!(
-                    "; ports below 1024 need the capability CAP_NET_BIND_SERVICE, or a socket of systemd (port {port})"
-                )
-            }
-            ErrorKind::AddrNotAvailable => "; this machine does not have this address".to_owned(),
-            _ => String::new(),
-        };
+        let what_to_do = port_holder::remedy(address, &error);
         self.errors.push(format!("{option}: {address} cannot be bound: {error}{what_to_do}"));
     }
 

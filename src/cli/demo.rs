@@ -71,7 +71,11 @@ fn config(protocols: &[Protocol], ruby: Option<simulate::rbkit::Options>, format
     config.admin.listen = config.admin.listen.map(free_address);
     config.listeners = protocols.iter().map(|protocol| listener(*protocol, ruby)).collect();
     for sink in &mut config.sinks {
-        sink.kind = SinkKind::Stdout(stdout::Options { format, ..stdout::Options::default() });
+        // A shell without output has the null device there, opened for reading and writing: the table is on stderr.
+        sink.kind = match stdout::check() {
+            Ok(()) => SinkKind::Stdout(stdout::Options { format, ..stdout::Options::default() }),
+            Err(_) => SinkKind::Discard,
+        };
     }
     config
 }

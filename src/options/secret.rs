@@ -52,12 +52,17 @@ impl Secret {
     }
 
     /// As it is shown: where it is, never what it is.
-    fn shown(&self) -> String {
+    pub(super) fn shown(&self) -> String {
         match self {
             Secret::Text(_) => toml_text("***"),
             Secret::File(path) => format!("{{ file = {} }}", toml_text(&path.display().to_string())),
             Secret::Env(name) => format!("{{ env = {} }}", toml_text(name)),
         }
+    }
+
+    /// The place that a table stands for; `None`: the value is another one.
+    pub(super) fn elsewhere(value: &DeValue<'_>) -> Option<Secret> {
+        Secret::of(value).filter(|secret| !matches!(secret, Secret::Text(_)))
     }
 
     fn of(value: &DeValue<'_>) -> Option<Secret> {

@@ -12,6 +12,7 @@ use toml::de::DeValue;
 
 use super::diagnostic::nearest;
 use super::endpoint::without_secrets;
+use super::secret::Secret;
 use super::section::{Section, article, toml_text};
 use super::units::{ByteSize, format_duration, parse_duration};
 
@@ -174,8 +175,8 @@ impl Section<'_> {
         read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>,
         show: impl FnOnce(&T) -> String,
     ) -> T {
-        let value = self.given(key, read).unwrap_or(default);
-        self.record(key, Some(show(&value)));
+        let Given { value, place } = self.given(key, read).unwrap_or(Given { value: default, place: None });
+        self.record(key, Some(place.unwrap_or_else(|| show(&value))));
         value
     }
 
@@ -185,8 +186,8 @@ impl Section<'_> {
         read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>,
         show: impl FnOnce(&T) -> String,
     ) -> Option<T> {
-        let value = self.given(key, read);
-        self.record(key, value.as_ref().map(show));
+        let (value, place) = self.given(key, read).map_or((None, None), |given| (Some(given.value), given.place));
+        self.record(key, place.or_else(|| value.as_ref().map(show)));
         value
     }
 
@@ -197,13 +198,16 @@ impl Section<'_> {
         read: impl Fn(&DeValue<'_>) -> Result<T, Fault>,
         show: impl Fn(&T) -> String,
     ) -> Vec<T> {
-        let mut values = Vec::new();
+        let (mut values, mut shown) = (Vec::new(), Vec::new());
         if let Some(found) = self.take(key) {
             match found.get_ref() {
                 DeValue::Array(elements) => {
                     for element in elements.iter() {
-                        match read(element.get_ref()) {
-                            Ok(value) => values.push(value),
+                        match read_in_place(element.get_ref(), &read) {
+                            Ok(Given { value, place }) => {
+                                shown.push(place.unwrap_or_else(|| show(&value)));
+                                values.push(value);
+                            }
                             Err(fault) => {
                                 let message = format!("an element of `{key}` {}", fault.message);
                                 self.report(Some(element.span()), message, fault.help);
@@ -218,15 +222,14 @@ impl Section<'_> {
                 }
             }
         }
-        let shown: Vec<_> = values.iter().map(show).collect();
         self.record(key, Some(format!("[{}]", shown.join(", "))));
         values
     }
 
     /// The value in the file, if it exists and is valid.
-    fn given<T>(&mut self, key: &str, read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>) -> Option<T> {
+    fn given<T>(&mut self, key: &str, read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>) -> Option<Given<T>> {
         let found = self.take(key)?;
-        match read(found.get_ref()) {
+        match read_in_place(found.get_ref(), read) {
             Ok(value) => Some(value),
             Err(fault) => {
                 self.report(Some(found.span()), format!("`{key}` {}", fault.message), fault.help);
@@ -245,6 +248,24 @@ impl Section<'_> {
             None => self.error_at_name(message, Some(help())),
         }
     }
+}
+
+/// A value, and where it is if it is not in the configuration itself.
+struct Given<T> {
+    value: T,
+    /// As it is shown: the place and not the value, which can be secret.
+    place: Option<String>,
+}
+
+/// Reads a value, or the text in the place that stands for it: `{ file = "…" }` or `{ env = "…" }`.
+fn read_in_place<T>(
+    value: &DeValue<'_>,
+    read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>,
+) -> Result<Given<T>, Fault> {
+    let Some(place) = Secret::elsewhere(value) else { return Ok(Given { value: read(value)?, place: None }) };
+    let text = place.read().map_err(|error| Fault { message: format!("cannot be read: {error}"), help: None })?;
+    let value = read(&DeValue::String(text.into()))?;
+    Ok(Given { value, place: Some(place.shown()) })
 }
 
 /// Whole numbers in options.

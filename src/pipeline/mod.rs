@@ -18,6 +18,7 @@ mod shed_log;
 mod sink_counters;
 mod stream_counters;
 pub mod tap;
+mod waits;
 mod worker;
 
 use std::sync::{Arc, PoisonError, RwLock, Weak};

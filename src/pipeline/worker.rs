@@ -7,15 +7,14 @@
 //! *supervisor*, a task on the runtime, makes the sink and replaces it when it fails. It never waits for a thread that is
 //! blocked: it takes the batches of that thread back and continues without it.
 
-use std::future::pending;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime;
-use tokio::sync::{Mutex, Notify, mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -23,12 +22,13 @@ use crate::blocking;
 use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
 use crate::select::Rules;
-use crate::sink::{DestinationState, Kinds, LossCause, Progress, Selection, Sink, SinkError, Unwritten};
+use crate::sink::{Kinds, LossCause, Progress, Selection, Sink, SinkError, Unwritten};
 
 use super::fault_log::FaultLog;
 use super::in_flight::InFlightBatches;
 use super::options::OnFailure;
 use super::queue::{QueuedBatch, SinkQueueState};
+use super::waits::{flush_due, is_outage, notified, still_refuses, stopped};
 
 /// At most this many batches are written before a flush.
 const MAX_UNFLUSHED: usize = 256;
@@ -38,9 +38,6 @@ const MAX_UNFLUSHED_BYTES: usize = 8 << 20;
 const TICK: Duration = Duration::from_secs(1);
 /// Pauses between the tries of a sink that cannot write: the first, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-
-/// How often it is checked, when the daemon stops, whether a sink that cannot write is still needed.
-const NEEDED_CHECK: Duration = Duration::from_millis(100);
 
 /// How long a sink may take to end its output after a whole record when the grace period is over.
 const GIVE_UP: Duration = Duration::from_millis(250);
@@ -584,53 +581,8 @@ impl Worker {
     }
 }
 
-/// When the daemon stops: whether the destination of a sink without a spool has refused one more attempt since. Until an operator
-/// corrects something it refuses them all, and events in memory end with this process.
-fn still_refuses(sink: &impl Sink, attempts_at_stop: &mut Option<u64>) -> bool {
-    let Some(remote) = sink.remote() else { return false };
-    let state = remote.state();
-    match *attempts_at_stop {
-        _ if state.is_spooled => false,
-        None => {
-            *attempts_at_stop = Some(state.retries);
-            remote.try_again();
-            false
-        }
-        Some(before) => state.destination == DestinationState::Refusing && state.retries > before,
-    }
-}
-
-/// Waits until the daemon stops, and then for the pause between two looks at whether the sink is needed.
-async fn stopped(stop: &CancellationToken) {
-    stop.cancelled().await;
-    sleep(NEEDED_CHECK).await;
-}
-
-/// Whether the destination of a sink is away or refuses.
-fn is_outage(sink: &impl Sink) -> bool {
-    sink.remote().is_some_and(|remote| remote.state().destination != DestinationState::Ready)
-}
-
-/// Waits until the destination of a sink is back; for ever if the sink has none.
-async fn notified(back: Option<Arc<Notify>>) {
-    match back {
-        Some(back) => back.notified().await,
-        None => pending().await,
-    }
-}
-
 /// Whether batches are left that could not be completed.
 struct Rest {
     is_held: bool,
     is_unsynced: bool,
-}
-
-/// Waits until the sink is to be flushed although no batch arrives.
-async fn flush_due<S: Sink>(sink: &mut S) {
-    match sink.flush_due() {
-        Some(due) => {
-            let _ = timeout_at(due, sink.woken()).await;
-        }
-        None => sink.woken().await,
-    }
 }

@@ -37,6 +37,7 @@ use crate::transport::capture::Capture;
 use crate::transport::clock::Clock;
 use crate::transport::dialer::{Dialer, Finish, NothingToFinish};
 use crate::transport::nats::NatsListener;
+use crate::transport::port_holder;
 use crate::transport::tcp::{self, Draining, Listener};
 use crate::transport::tls::{Tls, TlsError};
 use crate::zico_store::{SharedStore, Store};
@@ -123,7 +124,8 @@ impl BoundListener {
             return Ok(BoundListener { listener: None, socket, agents, store, processes, profiles, runs, counters });
         };
         let open = || {
-            let socket = socket.map_or_else(|| tcp::bind(*listen), Ok)?;
+            let bind = || tcp::bind(*listen).map_err(|error| port_holder::explained(*listen, &error));
+            let socket = socket.map_or_else(bind, Ok)?;
             let second = socket.try_clone()?;
             let listener = Listener::on(socket, name, protocol.protocol(), options.clone(), counters.clone())?;
             Ok((listener, second))

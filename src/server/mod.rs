@@ -46,6 +46,7 @@ use crate::sink::view::options::{QUEUE_BATCHES, QUEUE_BYTES};
 use crate::sink::view::{View, ViewSink};
 use crate::sink::{SinkError, SinkFault};
 use crate::transport::clock::Clock;
+use crate::transport::port_holder;
 use crate::transport::tls::{Certificates, Tls};
 
 use listeners::{BoundListener, ListenerHandle, Runtime};
@@ -475,7 +476,10 @@ async fn open_admin(options: &AdminOptions) -> Result<Vec<(Scope, Endpoint, Sock
             Err(error) if scope == Scope::All && options.is_default && error.kind() == io::ErrorKind::AddrInUse => {
                 warn!(address = %listen, "there is no admin endpoint: its default address is in use; [admin] listen sets another one");
             }
-            Err(source) => return Err(StartError { part: format!("{what} on {listen}"), source }),
+            Err(error) => {
+                let source = port_holder::explained(listen, &error);
+                return Err(StartError { part: format!("{what} on {listen}"), source });
+            }
         }
     }
     Ok(endpoints)

@@ -18,6 +18,7 @@ mod http_state;
 mod http_timeouts;
 pub mod nats;
 pub mod options;
+pub(crate) mod port_holder;
 mod proxy;
 pub mod quarantine;
 mod read_buffer;

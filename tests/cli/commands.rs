@@ -57,6 +57,16 @@ fn demo_prints_events_and_ends_with_a_table() {
 }
 
 #[test]
+fn demo_runs_with_a_null_device_that_is_opened_for_reading_and_writing() {
+    let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
+    let mut demo = tributary(&["demo", "--for", "300ms", "--protocol", "datadog"]);
+    let output = demo.stdout(null).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.contains("datadog"), "{stderr}");
+}
+
+#[test]
 fn demo_in_text_has_no_json() {
     let ended = run(&["demo", "--for", "300ms", "--format", "text", "--protocol", "datadog"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);

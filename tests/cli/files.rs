@@ -49,6 +49,41 @@ fn included_files_are_part_of_the_configuration_in_the_order_of_their_names() {
 }
 
 #[test]
+fn a_text_can_be_in_a_file_or_in_the_environment_wherever_one_is_taken() {
+    let directory = directory(&[
+        (
+            "main.toml",
+            "[listeners.a]\nprotocol = { env = \"PROTOCOL\" }\nlisten = { file = \"address\" }\n\
+             allow = [\"127.0.0.1\", { file = \"network\" }]\nidle_timeout = { file = \"timeout\" }\n\
+             [sinks.out]\ntype = \"file\"\npath = { file = \"path\" }\n",
+        ),
+        ("address", "127.0.0.1:8136\n"),
+        ("network", " 10.0.0.0/8\n"),
+        ("timeout", "7s\n"),
+        ("path", "secret/{protocol}.ndjson\n"),
+    ]);
+    let ended = check(directory.path(), &["--print"], &[("PROTOCOL", "datadog")]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    for line in [
+        "protocol = { env = \"PROTOCOL\" }",
+        "listen = { file = \"address\" }",
+        "allow = [\"127.0.0.1/32\", { file = \"network\" }]",
+        "idle_timeout = { file = \"timeout\" }",
+        "path = { file = \"path\" }",
+    ] {
+        assert!(ended.stdout.lines().any(|shown| shown == line), "{line}\n{}", ended.stdout);
+    }
+    assert!(!ended.stdout.contains("secret"), "{}", ended.stdout);
+    fs::write(directory.path().join("address"), "nowhere\n").unwrap();
+    fs::remove_file(directory.path().join("network")).unwrap();
+    let ended = check(directory.path(), &[], &[("PROTOCOL", "datadog")]);
+    assert_eq!(ended.code, Some(2));
+    for error in ["`listen`", "an element of `allow` cannot be read: network: No such file or directory"] {
+        assert!(ended.stderr.contains(error), "{error}\n{}", ended.stderr);
+    }
+}
+
+#[test]
 fn errors_of_included_files_name_the_file_and_the_line() {
     let directory = directory(&[
         ("main.toml", &format!("include = [\"conf.d/*.toml\"]\n{SINK}")),
@@ -134,10 +169,9 @@ fn deep_reports_what_cannot_work_on_this_machine() {
     fs::write(directory.path().join("main.toml"), text).unwrap();
     let ended = check(directory.path(), &["--deep"], &[]);
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
-    let port = address.port();
     for line in [
         &*format!("error: listeners.a.listen: {address} cannot be bound: Address already in use (os error 98)"),
-        &*format!("`ss -ltnp 'sport = :{port}'` shows the process that has it"),
+        &*format!("; process {} (", std::process::id()),
         "error: listeners.b.listen: 192.0.2.1:8136 cannot be bound: ",
         "error: sinks.f.path: file/below: Not a directory (os error 20)",
         &*format!("error: sinks.h.endpoint: {free} cannot be reached: tcp connect error: Connection refused"),

@@ -88,3 +88,14 @@ async fn promtool_has_no_objection() {
         assert!(run.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&[run.stdout, run.stderr].concat()));
     }
 }
+
+#[test]
+fn every_alert_has_a_test() {
+    let [rules, tests] = ["tributary.rules.yml", "tests.yml"]
+        .map(|name| std::fs::read_to_string(file("prometheus").join(name)).unwrap());
+    let alerts: Vec<_> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() >= 14, "{alerts:?}");
+    let fires = |alert: &str| tests.contains(&format!("alertname: {alert}\n        exp_alerts:\n"));
+    let untested: Vec<_> = alerts.into_iter().filter(|alert| !fires(alert)).collect();
+    assert!(untested.is_empty(), "{untested:?}");
+}

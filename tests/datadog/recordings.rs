@@ -87,7 +87,7 @@ fn number(key: Option<&str>, value: &Value) -> Value {
 
 /// The value of a tag: of the recorded names, one is a whole number by semantic conventions.
 fn tag(key: &str, value: &Value) -> Value {
-    let digits = value.as_str().filter(|text| key == "http.status_code" && *text != "" && !text.starts_with('0'));
+    let digits = value.as_str().filter(|text| key == "http.status_code" && !text.is_empty() && !text.starts_with('0'));
     let number =
         digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit())).and_then(|text| text.parse().ok());
     number.map_or_else(|| value.clone(), |number: i64| json!(number))

@@ -230,7 +230,8 @@ fn a_message_whose_events_are_all_dropped_is_not_known() {
     write(&mut outputs, 1, &dropped);
     assert_eq!(reported(&mut outputs), [vec![], vec![], vec![1]]);
     // Its next try is not due for seconds.
-    let fault = io::Error::from(io::ErrorKind::IsADirectory);
+    let source = io::Error::from(io::ErrorKind::IsADirectory);
+    let fault = SinkFault { action: "write".to_owned(), source };
     let trouble = (0..8).fold(None, |before: Option<Trouble>, _| Some(Trouble::after(before.as_ref(), &fault)));
     let origin = Arc::new(Origin::new("datadog", "web".into(), "peer".into(), 1));
     let mut output = Output::new(path.clone(), UnixNanos(0), origin);
