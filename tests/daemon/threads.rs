@@ -1,5 +1,7 @@
 //! A system that allows no further threads: the daemon does not start, or says what it cannot do, and loses nothing.
 
+#![allow(clippy::print_stderr, reason = "a test that cannot run says why")]
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
