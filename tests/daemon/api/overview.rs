@@ -128,7 +128,11 @@ async fn machines_are_counted_by_name_image_and_site() {
 async fn losses_are_grouped_by_cause_and_their_first_bytes_explained() {
     let daemon = of_spans().await;
     for _ in 0..3 {
-        send_all(connect(&daemon.server).await, b"GET / HTTP/1.1\r\n\r\n").await;
+        let mut stream = connect(&daemon.server).await;
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        within("an answer", stream.read_to_end(&mut answer)).await.unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 501 "), "{}", String::from_utf8_lossy(&answer));
     }
     settle(&daemon).await;
     let losses = until(&daemon, "losses", |losses| losses["groups"][0]["losses"] == 3).await;
