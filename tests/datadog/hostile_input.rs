@@ -306,7 +306,7 @@ fn waiting_records_are_charged_before_they_are_written() {
 #[test]
 fn trace_meta_that_every_span_visits_is_charged_even_when_it_adds_nothing() {
     for entry in [(1, 1), (98, 99)] {
-        let options = tight();
+        let options = Options { max_trace_entries: 4096, ..tight() };
         let mut driven = Driven::new(&options);
         driven.feed(&[process(0), string(1, b"k"), trace(1)].concat());
         (0..16).for_each(|_| driven.feed(&[meta(&[entry; 255]), metrics(&[])].concat()));

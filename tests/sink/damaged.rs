@@ -45,7 +45,7 @@ impl Random {
                 1 => damaged[at] ^= 1 << self.below(8),
                 2 => damaged[at] = [0, 0x7F, 0x80, 0xFF][self.below(4)],
                 3 => damaged[at..].iter_mut().take(length).for_each(|byte| *byte = 0xFF),
-                4 => drop(damaged.drain(at..(at + length).min(file.len()).min(damaged.len()))),
+                4 => drop(damaged.drain(at..(at + length).min(damaged.len()))),
                 5 => {
                     let piece = damaged[at..].iter().copied().take(length).collect::<Vec<_>>();
                     damaged.splice(at..at, piece);
