@@ -335,6 +335,26 @@ impl Forwarder {
         timeout(longest, settled).await.is_ok()
     }
 
+    /// The same, but stuck requests of a store in memory are not waited for: the destination may take others.
+    pub(crate) async fn settled_but_stuck_within(&self, longest: Duration) -> bool {
+        let settled = async {
+            loop {
+                let changed = self.shared.changed.notified();
+                let stuck = self.shared.deliveries.stuck() as u64;
+                if self.shared.state().store.size().0 <= stuck {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        timeout(longest, settled).await.is_ok()
+    }
+
+    /// Whether everything is settled.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.shared.state().store.is_empty()
+    }
+
     /// Stops sending, and saves what waits and what was acknowledged. Requests that the disk does not take have failed.
     ///
     /// # Errors
@@ -422,8 +442,6 @@ impl Shared {
         }
         state.store.settle(settled.number);
         state.progress.waiting = state.store.waiting();
-        // There may be space for the report of what was shed.
-        state.is_shedding = false;
         state.progress.written += settled.written;
         state.progress.failed += settled.failed;
         state.progress.duplicates += settled.duplicates;

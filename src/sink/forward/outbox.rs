@@ -49,12 +49,14 @@ pub(crate) struct Outbox {
     forwarder: Option<Forwarder>,
     /// With a spool: the numbers of the requests that were appended since the last complete flush.
     appended: Range<u64>,
-    /// With a spool: batches whose peers wait, and whose events are in requests that are not appended yet.
+    /// Batches whose peers wait, and whose events are in requests that are not appended yet.
     begun: Vec<(u64, AckLevel)>,
     /// With a spool: batches whose requests are not known to be safe enough for their peers.
     awaited: Vec<AwaitedBatch>,
     /// The store has not taken the first of the requests.
     is_stopped: bool,
+    /// Without a spool: batches of the last flush, of which a request is stuck.
+    unsettled: Vec<u64>,
     /// Events that are in the sink's encoder and in `requests`.
     held: u64,
     /// The grace period is over, and this many events were not sent.
@@ -90,6 +92,7 @@ impl Outbox {
             begun: Vec::new(),
             awaited: Vec::new(),
             is_stopped: false,
+            unsettled: Vec::new(),
             held: 0,
             given_up: 0,
             refused: LogThrottle::new(),
@@ -139,7 +142,7 @@ impl Outbox {
 
     /// Notes a batch whose events the sink encodes now.
     pub(crate) fn begin(&mut self, events: &Selection<'_>) {
-        if events.is_awaited() && events.is_counted() && self.spool.is_some() {
+        if events.is_awaited() && events.is_counted() {
             self.begun.push((events.number(), events.level()));
         }
         if !events.is_counted() {
@@ -210,10 +213,16 @@ impl Outbox {
             }
             return Ok(());
         }
-        while !forwarder.settled_within(REPORT_AFTER).await {
+        while !forwarder.settled_but_stuck_within(REPORT_AFTER).await {
             if let Some(fault) = forwarder.fault() {
                 return Err(self.fault("send to", io::Error::other(fault)));
             }
+        }
+        let begun = std::mem::take(&mut self.begun);
+        if !forwarder.is_settled() {
+            // Peers are not answered that these events are written. They are sent until the destination takes them, or
+            // until they are given up.
+            self.unsettled.extend(begun.into_iter().map(|(number, _)| number));
         }
         Ok(())
     }
@@ -256,6 +265,9 @@ impl Outbox {
             && !forwarder.settled_within(CLOSE_TIMEOUT).await
         {}
         forwarder.close().map_err(|source| self.fault("save what was sent to", source))?;
+        if self.spool.is_none() {
+            self.given_up += forwarder.progress().waiting;
+        }
         self.log_refusals();
         Ok(())
     }
@@ -287,9 +299,10 @@ impl Outbox {
             }
         }
         // Before the start nothing is appended.
-        let begun = self.begun.iter().map(|(number, _)| *number);
+        let begun = self.begun.iter().filter(|_| self.spool.is_some()).map(|(number, _)| *number);
         unwritten.unsynced = begun.chain(awaited.iter().map(|batch| batch.number)).collect();
         self.awaited = awaited;
+        unwritten.failed.extend(self.unsettled.drain(..).map(|number| (number, 0)));
         for missed in self.forwarder.iter().flat_map(Forwarder::take_missed) {
             let of_cause = match missed.cause {
                 LossCause::QueueFull => &mut unwritten.shed,

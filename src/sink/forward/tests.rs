@@ -428,3 +428,32 @@ async fn nothing_is_given_up_while_the_destination_takes_nothing() {
     assert!(forwarder.settled_within(LONG).await);
     assert_eq!(forwarder.progress().written, 4);
 }
+
+/// Without a spool, batches are not settled before the destination has them; one that is never taken stops no other.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_never_taken_stops_no_sink_without_a_spool() {
+    let peer = Peer::default();
+    peer.state().never = vec![1];
+    let mut outbox = Outbox::new("remote", "a peer".to_owned(), None, pace(1));
+    outbox.start(|| Ok(peer.clone())).unwrap();
+    let batch = Batch::default();
+    let mut failed = Vec::new();
+    for number in 1..=60 {
+        outbox.begin(&Selection::new(&batch, Kinds::ALL).numbered(number));
+        outbox.hold(1);
+        outbox.push(Bytes::copy_from_slice(&[number as u8]), 1, None);
+        while outbox.flush().await.is_err() {}
+        failed.extend(outbox.unwritten().failed.into_keys());
+        sleep(Duration::from_secs(10)).await;
+    }
+    assert_eq!(outbox.progress().failed, 1, "given up");
+    assert_eq!((outbox.progress().written, outbox.progress().waiting), (59, 0));
+    assert_eq!(failed[0], 1, "its peer is not answered that it is written");
+    // One that is not given up yet when the sink ends has failed.
+    peer.state().never = vec![99];
+    outbox.hold(1);
+    outbox.push(Bytes::from_static(&[99]), 1, None);
+    while outbox.flush().await.is_err() {}
+    outbox.close().await.unwrap();
+    assert_eq!((outbox.progress().failed, outbox.progress().waiting), (2, 0));
+}
