@@ -222,6 +222,8 @@ names! {
     BYTEFROG_SOURCE_LOCATION_MAPPED = "bytefrog.source_location.mapped";
     /// How many source locations a method has.
     BYTEFROG_SOURCE_LOCATION_COUNTED = "bytefrog.source_location.counted";
+    /// Numbers have arrived after they were reported as missing.
+    BYTEFROG_GAP_CLOSED = "bytefrog.gap.closed";
     /// The end of a run.
     BYTEFROG_RUN_ENDED = "bytefrog.run.ended";
     /// A stack of calls with their self time or their number.
@@ -280,6 +282,8 @@ names! {
     BYTEFROG_MARKER_VALUE = "bytefrog.marker.value";
     /// The agent's own time, in milliseconds.
     BYTEFROG_TIME_RELATIVE_MS = "bytefrog.time.relative_ms";
+    /// How many numbers have arrived after they were reported as missing.
+    BYTEFROG_GAP_EVENTS = "bytefrog.gap.events";
     /// Sequenced events of a run.
     BYTEFROG_RUN_EVENTS = "bytefrog.run.events";
     /// Gaps of a run.

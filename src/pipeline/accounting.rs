@@ -33,6 +33,7 @@ pub struct ListenerCounters {
     events: [AtomicU64; Kind::ALL.len()],
     losses: [AtomicU64; Reason::ALL.len()],
     events_lost: [AtomicU64; Reason::ALL.len()],
+    events_found: AtomicU64,
     connections: AtomicU64,
     connections_open: AtomicU64,
     refused: AtomicU64,
@@ -78,11 +79,6 @@ impl ListenerCounters {
         ListenerCounters::with(name, protocol, None)
     }
 
-    /// The same for a listener that serves: losses that its peers cause are logged, too.
-    fn logged(name: Arc<str>, protocol: Protocol) -> Arc<Self> {
-        ListenerCounters::with(name, protocol, Some(LossLog::default()))
-    }
-
     fn with(name: Arc<str>, protocol: Protocol, loss_log: Option<LossLog>) -> Arc<Self> {
         Arc::new(ListenerCounters {
             name,
@@ -93,6 +89,7 @@ impl ListenerCounters {
             events: Default::default(),
             losses: Default::default(),
             events_lost: Default::default(),
+            events_found: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             connections_open: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -143,6 +140,7 @@ impl ListenerCounters {
                 total.fetch_add(std::mem::take(repeats), Relaxed);
             }
         }
+        self.events_found.fetch_add(std::mem::take(&mut out.found_events), Relaxed);
         if !out.warnings.is_empty() {
             let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
             for (code, count) in out.warnings.drain(..) {
@@ -228,6 +226,7 @@ impl ListenerCounters {
             events: Kind::ALL.map(|kind| read(&self.events[kind.index()])),
             losses: Reason::ALL.map(|reason| read(&self.losses[reason.index()])),
             events_lost: Reason::ALL.map(|reason| read(&self.events_lost[reason.index()])),
+            events_found: read(&self.events_found),
             connections: read(&self.connections),
             connections_open: read(&self.connections_open),
             refused: read(&self.refused),
@@ -272,7 +271,7 @@ impl Accounting {
     pub fn listener(&self, name: &str, protocol: Protocol) -> Arc<ListenerCounters> {
         let is_it = |counters: &&Arc<ListenerCounters>| &*counters.name == name && counters.protocol == protocol;
         let known = self.counters().listeners.iter().find(is_it).cloned();
-        known.unwrap_or_else(|| ListenerCounters::logged(name.into(), protocol))
+        known.unwrap_or_else(|| ListenerCounters::with(name.into(), protocol, Some(LossLog::default())))
     }
 
     /// Adds the counters of a listener that serves, unless they are there already.
@@ -366,6 +365,8 @@ pub struct ListenerTotals {
     pub warnings: BTreeMap<&'static str, u64>,
     /// Events that were left out because this daemon, or another one, has delivered them before.
     pub repeats: [u64; 2],
+    /// Events that have arrived after a loss reported them as missing.
+    pub events_found: u64,
     /// Of the stream that it receives from.
     pub stream: StreamTotals,
 }
@@ -458,6 +459,7 @@ impl ListenerTotals {
     pub fn missing(&self) -> [u64; Reason::ALL.len()] {
         Reason::ALL.map(|reason| match reason {
             Reason::Duplicate | Reason::Unresolved => 0,
+            Reason::Gap => self.events_lost[reason.index()].saturating_sub(self.events_found),
             reason => self.events_lost[reason.index()],
         })
     }

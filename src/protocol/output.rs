@@ -25,6 +25,8 @@ pub struct Output {
     /// Events that were left out because this daemon, or another one, has delivered them before, since the driver last took the
     /// numbers.
     pub repeats: [u64; 2],
+    /// Events that have arrived after a loss reported them as missing, since the driver last took the number.
+    pub found_events: u64,
     /// Warnings that are no loss, by code, since the driver last took them.
     pub warnings: Vec<(&'static str, u64)>,
     /// How long to wait before reading on: the peer caused more output than its allowance.
@@ -45,6 +47,7 @@ impl Output {
             lost_bytes: [0; Reason::ALL.len()],
             inflated_bytes: 0,
             repeats: [0; 2],
+            found_events: 0,
             warnings: Vec::new(),
             throttle: None,
             allowance: Some(Allowance::default()),

@@ -174,19 +174,58 @@ async fn a_missing_number_delays_the_others_for_the_window_only() {
 }
 
 #[tokio::test]
-async fn a_number_that_arrives_after_its_gap_was_reported_is_still_an_event() {
-    for order in ["received", "sequence"] {
-        let daemon = daemon(&format!("order = \"{order}\"\nreorder_window = \"100ms\"")).await;
-        let (agent, mut data) = named(&daemon).await;
-        data.send(&[wire::entry(1, 0, 1, 0), wire::exit(1, 3, 2, 1, 0)].concat()).await;
+async fn a_number_that_arrives_after_its_gap_was_reported_takes_the_gap_back() {
+    // Number 2 is missing, too, or is not.
+    for (late, outcome) in [(&[1][..], "with_gaps"), (&[1, 2], "complete"), (&[2, 1], "complete")] {
+        let daemon = daemon("order = \"sequence\"\nreorder_window = \"100ms\"").await;
+        let (mut agent, mut data) = named(&daemon).await;
+        data.send(&[wire::entry(1, 0, 1, 0), wire::exit(1, 3, 3, 1, 0)].concat()).await;
         daemon.until("the gap is reported", |events| events.iter().any(|event| event["loss"]["reason"] == "gap")).await;
-        data.send(&wire::marker(2, 1, "late", "")).await;
-        daemon.until_named("bytefrog.marker").await;
+        for number in late {
+            data.send(&wire::marker(2, *number, "late", "")).await;
+        }
+        daemon.until("the late numbers", |events| markers(events) == late.len()).await;
+        agent.control.send(&wire::heartbeat(b'X')).await;
         end(&daemon, agent, data).await;
         let stopped = daemon.stop().await;
         let counters = &stopped.totals.listeners[0];
-        assert_eq!((counters.lost(), counters.warnings.get("number_after_its_gap")), (0, Some(&1)), "in order {order}");
+        let found = late.len() as u64;
+        assert_eq!((counters.lost(), counters.warnings.get("number_after_its_gap")), (0, Some(&found)));
+        assert_eq!(counters.missing().iter().sum::<u64>(), 2 - found, "{late:?}");
+        let closed = stopped.events.iter().filter(|event| event["name"] == "bytefrog.gap.closed");
+        let closed: u64 = closed.map(|event| event["attributes"]["bytefrog.gap.events"].as_u64().unwrap()).sum();
+        assert_eq!(closed, found, "{late:?}");
+        let ended = stopped.events.iter().find(|event| event["name"] == "bytefrog.run.ended").unwrap();
+        let attributes = &ended["attributes"];
+        assert_eq!(
+            (&attributes["bytefrog.run.outcome"], &attributes["bytefrog.run.gaps"]),
+            (&outcome.into(), &(2 - found).into())
+        );
     }
+}
+
+fn markers(events: &[Value]) -> usize {
+    events.iter().filter(|event| event["name"] == "bytefrog.marker").count()
+}
+
+/// Events that wait for no number need no verdict about it: an agent under load returns a buffer minutes later.
+#[tokio::test]
+async fn without_an_order_a_number_is_missing_when_the_run_ends() {
+    let daemon = daemon("order = \"received\"\nreorder_window = \"10ms\"").await;
+    let (mut agent, mut data) = named(&daemon).await;
+    data.send(&[wire::entry(1, 0, 1, 0), wire::exit(1, 5, 3, 1, 0)].concat()).await;
+    daemon.until("the number behind the missing ones", |events| numbers(events).contains(&5)).await;
+    // Far more than the window: each session checks its run once a second.
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    data.send(&[wire::marker(2, 1, "late", ""), wire::marker(2, 3, "late", "")].concat()).await;
+    daemon.until("the late numbers", |events| markers(events) == 2).await;
+    agent.control.send(&wire::heartbeat(b'X')).await;
+    end(&daemon, agent, data).await;
+    let stopped = daemon.stop().await;
+    assert_eq!(stopped.totals.listeners[0].warnings.get("number_after_its_gap"), None);
+    let gaps: Vec<_> = stopped.events.iter().filter(|event| event["loss"]["reason"] == "gap").collect();
+    let first = |gap: &&Value| gap["attributes"]["bytefrog.sequence.first"].clone();
+    assert_eq!(gaps.iter().map(first).collect::<Vec<_>>(), [2, 4], "{gaps:?}");
 }
 
 #[tokio::test]

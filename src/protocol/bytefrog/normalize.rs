@@ -103,6 +103,15 @@ pub(super) fn gap(out: &mut Output, gap: Gap, missing: u64, detail: &str, now: N
     out.loss_with(Header::observed_at(names::LOSS, now.unix, Position::default()), loss, &attributes);
 }
 
+/// Writes that so many numbers between these have arrived after they were reported as missing.
+pub(super) fn gap_closed(out: &mut Output, around: Gap, found: u64, now: Now) {
+    let mut event = untimed(out, names::BYTEFROG_GAP_CLOSED, MessagePosition { offset: 0, length: 0, now });
+    event.attribute(names::BYTEFROG_SEQUENCE_FIRST, wrapped(around.first));
+    event.attribute(names::BYTEFROG_SEQUENCE_LAST, wrapped(around.last));
+    event.attribute(names::BYTEFROG_GAP_EVENTS, found);
+    event.log(Severity::Info, None);
+}
+
 /// Reports an agent that was configured to trace nothing, and why.
 pub(super) fn untraced(out: &mut Output, detail: &str, position: MessagePosition) {
     let loss = Loss { reason: Reason::Shed, bytes: 0, events: None, detail, excerpt: &[] };

@@ -101,6 +101,8 @@ pub(super) struct Run {
     gaps: u64,
     gaps_reported: u32,
     gaps_unreported: Option<(Gap, u64)>,
+    /// Numbers that have arrived after their gap was reported, which is not reported yet: between which, and how many.
+    found: Option<(Gap, u64)>,
     state: State,
 }
 
@@ -212,6 +214,7 @@ impl Run {
             gaps: 0,
             gaps_reported: 0,
             gaps_unreported: None,
+            found: None,
             state: State::Open,
             options,
         }
@@ -399,7 +402,7 @@ impl Run {
             None => self.awaiting_rename.front().map(|event| event.arrived + rename_wait),
         };
         let unresolved = self.waiting.deadline().filter(|_| may_expire);
-        let gap = self.sequence.checkpoint().filter(|_| may_expire);
+        let gap = self.sequence.checkpoint().filter(|_| may_expire && self.waits_for_numbers());
         let profile = self.profile.as_ref().and_then(CallProfile::due);
         [head, unresolved, gap, profile].into_iter().flatten().min()
     }
@@ -408,6 +411,12 @@ impl Run {
     /// its machine is busy: its events wait until the run ends.
     fn may_expire(&self) -> bool {
         !self.agent.is_draining()
+    }
+
+    /// Whether events wait for missing numbers, so that these must be given up at some time. Otherwise they are missing when the run
+    /// ends, or when the numbers are far ahead of them.
+    fn waits_for_numbers(&self) -> bool {
+        self.reorder_buffer.is_some()
     }
 
     /// Takes an event of a thread.

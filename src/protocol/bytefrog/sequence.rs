@@ -26,9 +26,26 @@ pub(super) enum Seen {
     /// It arrives for the first time.
     New(u64),
     /// It was given up as missing, and arrives now.
-    Late(u64),
+    Late(Late),
     /// It has arrived before (rule 18).
     Repeated,
+}
+
+/// A number that was given up as missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Late {
+    pub number: u64,
+    /// Whether its gap was reported.
+    pub is_reported: bool,
+    /// How many more gaps there are without this number: one less if it was the last of its gap, one more if it divides it.
+    pub more_gaps: i64,
+}
+
+/// A gap that was given up.
+#[derive(Clone, Copy, Debug)]
+struct GivenUp {
+    gap: Gap,
+    is_reported: bool,
 }
 
 /// Missing numbers, from the first to the last.
@@ -65,7 +82,7 @@ pub(super) struct Sequence {
     /// Numbers far ahead, ascending.
     far: Vec<u64>,
     /// Gaps that were given up, ascending.
-    given_up: VecDeque<Gap>,
+    given_up: VecDeque<GivenUp>,
     /// Up to this number it is no longer known which numbers were given up.
     forgotten: Option<u64>,
     /// Gaps below this number are given up at that time.
@@ -132,7 +149,8 @@ impl Sequence {
         self.start = start;
         self.move_to(start);
         // None of the numbers before has arrived either.
-        self.given_up.push_back(Gap { first: start - ZERO / 2, last: start - 1 });
+        let gap = Gap { first: start - ZERO / 2, last: start - 1 };
+        self.given_up.push_back(GivenUp { gap, is_reported: false });
     }
 
     /// Empties the window and lets it start here.
@@ -205,26 +223,38 @@ impl Sequence {
     }
 
     fn behind(&mut self, number: u64) -> Seen {
-        let place = self.given_up.partition_point(|gap| gap.last < number);
-        if self.given_up.get(place).is_none_or(|gap| number < gap.first) {
-            // Agents repeat nothing (section 1.7): an event that may be new is not dropped.
-            return if self.forgotten.is_some_and(|last| number <= last) { Seen::Late(number) } else { Seen::Repeated };
-        }
+        let place = self.given_up.partition_point(|given_up| given_up.gap.last < number);
+        let Some(GivenUp { gap, is_reported }) = self.given_up.get(place).filter(|of| of.gap.first <= number).copied()
+        else {
+            // Agents repeat nothing (section 1.7): an event that may be new is not dropped. Most gaps were reported.
+            let is_forgotten = self.forgotten.is_some_and(|last| number <= last);
+            let late = Late { number, is_reported: true, more_gaps: 0 };
+            return if is_forgotten { Seen::Late(late) } else { Seen::Repeated };
+        };
         // The rest of the gap stays in its place, so that gaps stay in ascending order.
-        let gap = self.given_up[place];
-        let before = Gap { last: number - 1, ..gap };
-        let after = Gap { first: number + 1, ..gap };
-        match (gap.first < number, number < gap.last) {
+        let before = GivenUp { gap: Gap { last: number - 1, ..gap }, is_reported };
+        let after = GivenUp { gap: Gap { first: number + 1, ..gap }, is_reported };
+        let more_gaps = match (gap.first < number, number < gap.last) {
             (true, true) => {
                 self.given_up[place] = after;
                 self.given_up.insert(place, before);
                 self.forget();
+                1
             }
-            (true, false) => self.given_up[place] = before,
-            (false, true) => self.given_up[place] = after,
-            (false, false) => drop(self.given_up.remove(place)),
-        }
-        Seen::Late(number)
+            (true, false) => {
+                self.given_up[place] = before;
+                0
+            }
+            (false, true) => {
+                self.given_up[place] = after;
+                0
+            }
+            (false, false) => {
+                self.given_up.remove(place);
+                -1
+            }
+        };
+        Seen::Late(Late { number, is_reported, more_gaps })
     }
 
     /// Keeps it apart: one wrong number must not make all numbers before it gaps.
@@ -328,16 +358,23 @@ impl Sequence {
     }
 
     fn remember(&mut self, gap: Gap) -> Gap {
-        self.given_up.push_back(gap);
+        self.given_up.push_back(GivenUp { gap, is_reported: false });
         self.forget();
         gap
+    }
+
+    /// The gap that was given up last is reported.
+    pub(super) fn set_reported(&mut self) {
+        if let Some(latest) = self.given_up.back_mut() {
+            latest.is_reported = true;
+        }
     }
 
     /// Drops the oldest gaps over the limit: late numbers split gaps without end.
     fn forget(&mut self) {
         while self.given_up.len() > REMEMBERED_GAPS {
             let oldest = self.given_up.pop_front();
-            self.forgotten = self.forgotten.max(oldest.map(|gap| gap.last));
+            self.forgotten = self.forgotten.max(oldest.map(|oldest| oldest.gap.last));
         }
     }
 
@@ -431,6 +468,22 @@ mod tests {
         assert_eq!(sequence.see(55), Seen::Repeated);
         assert!(matches!(sequence.see(54), Seen::Late(_)));
         assert_eq!(sequence.see(49), Seen::Repeated);
+    }
+
+    #[test]
+    fn a_late_number_takes_its_gap_back_if_that_was_reported() {
+        let mut sequence = Sequence::new(1 << 16);
+        for number in [0, 4, 6, 9] {
+            sequence.see(number);
+        }
+        assert_eq!(gaps(&mut sequence), [(1, 3), (5, 5), (7, 8)]);
+        sequence.set_reported();
+        let mut late = |number| match sequence.see(number) {
+            Seen::Late(Late { is_reported, more_gaps, .. }) => (is_reported, more_gaps),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([2, 1, 3, 5].map(&mut late), [(false, 1), (false, -1), (false, -1), (false, -1)]);
+        assert_eq!([8, 7].map(&mut late), [(true, 0), (true, -1)]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::super::normalize::{self, Place, RunEnd};
 use super::super::options::Calls;
 use super::super::profile::CallProfile;
 use super::super::queue::{Body, Event};
-use super::super::sequence::{Gap, Seen};
+use super::super::sequence::{Gap, Late, Seen};
 use super::super::wire::{Call, What};
 use super::{Arrival, MAX_AWAITING_RENAME, MAX_GAPS_AT_ONCE, Run, State};
 
@@ -39,6 +39,7 @@ impl Run {
             }
         }
         self.report_further_gaps(now, out);
+        self.report_found(now, out);
         if self.state == State::Closing {
             self.state = State::Ended;
             self.report_end(now, out);
@@ -87,7 +88,7 @@ impl Run {
         let must_give_up = self.sequence.has_jumped() || (is_over && (is_closing || self.reorder_buffer.is_some()));
         let gap = match must_give_up {
             true => self.sequence.give_up(),
-            false if self.may_expire() => self.sequence.expire(now.elapsed),
+            false if self.may_expire() && self.waits_for_numbers() => self.sequence.expire(now.elapsed),
             false => None,
         };
         if let Some(gap) = gap {
@@ -133,9 +134,10 @@ impl Run {
         let Arrival { message, source, offset, now } = arrival;
         let number = match self.sequence.see(sequence) {
             Seen::New(number) => number,
-            Seen::Late(number) => {
+            Seen::Late(late) => {
                 out.warn("number_after_its_gap");
-                number
+                self.take_back(late, out);
+                late.number
             }
             Seen::Repeated => {
                 self.set_origin(source, out);
@@ -335,6 +337,7 @@ impl Run {
         }
         self.gaps += 1;
         self.gaps_reported += 1;
+        self.sequence.set_reported();
         if self.gaps_reported <= MAX_GAPS_AT_ONCE {
             self.set_origin(0, out);
             let detail = match is_short {
@@ -356,6 +359,26 @@ impl Run {
             self.set_origin(0, out);
             let detail = format!("{further} further gaps between these numbers");
             normalize::gap(out, around, missing, &detail, now);
+        }
+    }
+
+    /// A number has arrived whose gap was reported: the gap is smaller, or none.
+    fn take_back(&mut self, late: Late, out: &mut Output) {
+        if !late.is_reported {
+            return;
+        }
+        self.gaps = self.gaps.saturating_add_signed(late.more_gaps);
+        out.found_events += 1;
+        let (found, count) = self.found.get_or_insert((Gap { first: late.number, last: late.number }, 0));
+        (found.first, found.last) = (found.first.min(late.number), found.last.max(late.number));
+        *count += 1;
+    }
+
+    /// Reports the numbers that have arrived after their gap was reported, those of one call together.
+    fn report_found(&mut self, now: Now, out: &mut Output) {
+        if let Some((around, found)) = self.found.take() {
+            self.set_origin(0, out);
+            normalize::gap_closed(out, around, found, now);
         }
     }
 
