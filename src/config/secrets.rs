@@ -8,6 +8,7 @@ use tracing::warn;
 
 use super::{Config, ProtocolOptions, SinkConfig, SinkKind};
 use crate::options::Secret;
+use crate::sink::headers;
 
 /// The permission bits of users that are neither the owner nor in the group.
 const OTHERS: u32 = 0o007;
@@ -81,18 +82,13 @@ impl Config {
             match kind {
                 SinkKind::Http(options) => {
                     let keys = options.tls.identity.iter().map(|(_, key)| (format!("sinks.{name}.key"), &**key));
-                    let headers = options.secret_files().map(|path| (format!("sinks.{name}.header_files"), path));
                     let proxy = options.proxy.secret_file().map(|path| (format!("sinks.{name}.proxy"), path));
-                    secrets.extend(keys.chain(headers).chain(proxy));
+                    secrets.extend(keys.chain(of_headers(name, &options.headers)).chain(proxy));
                 }
                 SinkKind::Otlp(options) => {
                     let keys = options.tls.identity.iter().map(|(_, key)| (format!("sinks.{name}.tls.key"), &**key));
-                    let headers = options.headers.iter().filter_map(|(header, value)| match value {
-                        Secret::File(path) => Some((format!("sinks.{name}.headers.{header}"), &**path)),
-                        Secret::Text(_) | Secret::Env(_) => None,
-                    });
                     let proxy = options.proxy.secret_file().map(|path| (format!("sinks.{name}.proxy"), path));
-                    secrets.extend(keys.chain(headers).chain(proxy));
+                    secrets.extend(keys.chain(of_headers(name, &options.headers)).chain(proxy));
                 }
                 SinkKind::Nats(options) => {
                     let files = options.servers.secrets().into_iter();
@@ -109,4 +105,9 @@ impl Config {
         }
         secrets
     }
+}
+
+/// The files with values of headers of a sink.
+fn of_headers<'a>(sink: &str, headers: &'a [(String, Secret)]) -> impl Iterator<Item = (String, &'a Path)> {
+    headers::files(headers).map(move |(header, path)| (format!("sinks.{sink}.headers.{header}"), path))
 }

@@ -50,6 +50,7 @@ pub(super) fn starred(line: &str) -> String {
     let mut chars: Vec<char> = line.chars().collect();
     let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | ',' | ']' | '}');
     let star = |chars: &mut [char], from: usize, to: usize| chars[from..to].fill('*');
+    let is_table = line.trim_start().starts_with("headers");
     let mut at = 0;
     while at < chars.len() {
         let end = (at..chars.len()).find(|at| is_end(chars[*at])).unwrap_or(chars.len());
@@ -69,9 +70,10 @@ pub(super) fn starred(line: &str) -> String {
                     _ => {}
                 }
             }
-        } else if word.ends_with(':') && is_secret_name(&word) {
+        } else if is_secret_name(&word)
+            && let Some(value) = header_value(&chars, end, word.ends_with(':'), is_table)
+        {
             // The value of a header ends where its text ends.
-            let value = (end..chars.len()).find(|at| !chars[*at].is_whitespace()).unwrap_or(chars.len());
             let close = (value..chars.len()).find(|at| matches!(chars[*at], '"' | '\'')).unwrap_or(chars.len());
             star(&mut chars, value, close);
             at = close;
@@ -80,6 +82,19 @@ pub(super) fn starred(line: &str) -> String {
         at = end + 1;
     }
     chars.into_iter().collect()
+}
+
+/// Where the value of a header begins whose name ends at `end`: behind a colon, or, in the table `headers`, in the text behind an
+/// equals sign.
+fn header_value(chars: &[char], end: usize, has_colon: bool, is_table: bool) -> Option<usize> {
+    let next = |from: usize| (from..chars.len()).find(|at| !chars[*at].is_whitespace());
+    if has_colon {
+        return Some(next(end).unwrap_or(chars.len()));
+    }
+    let is_quote = |at: usize| matches!(chars[at], '"' | '\'');
+    let behind_name = if is_table && end < chars.len() { end + usize::from(is_quote(end)) } else { return None };
+    let equals = next(behind_name).filter(|at| chars[*at] == '=')?;
+    next(equals + 1).filter(|at| is_quote(*at)).map(|quote| quote + 1)
 }
 
 /// Whether a header or key of this name can be a credential.
@@ -132,6 +147,10 @@ mod tests {
             (
                 "headers = [\"Authorization: Bearer abc\", \"X-Tenant: a\"]",
                 "headers = [\"Authorization: **********\", \"X-Tenant: a\"]",
+            ),
+            (
+                "headers = { Authorization = \"Bearer abc\", \"x-api-key\" = 'abc', x-tenant = \"a\", cookie = { file = \"/c\" } }",
+                "headers = { Authorization = \"**********\", \"x-api-key\" = '***', x-tenant = \"a\", cookie = { file = \"/c\" } }",
             ),
             ("servers = [\"nats://u:p@a\", \"nats://u:p@b\"]", "servers = [\"nats://***@a\", \"nats://***@b\"]"),
             ("listen = \"127.0.0.1:1\"", "listen = \"127.0.0.1:1\""),

@@ -100,6 +100,13 @@ impl Section<'_> {
         secret
     }
 
+    /// An option that is none any more: an error that says what to write instead.
+    pub fn removed(&mut self, key: &str, instead: &str) {
+        if let Some(found) = self.take(key) {
+            self.report(Some(found.span()), format!("`{key}` is no option any more"), Some(instead.to_owned()));
+        }
+    }
+
     /// A table of names and secrets; empty by default. `check` says why a name or a value is not valid.
     pub fn secrets(&mut self, key: &str, check: impl Fn(&str, &Secret) -> Result<(), String>) -> Vec<(String, Secret)> {
         let mut secrets = Vec::new();

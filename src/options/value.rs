@@ -142,12 +142,6 @@ impl Section<'_> {
         self.list_of_text_or(key, &[])
     }
 
-    /// A list of headers, `Name: value`, whose values are not shown; empty by default.
-    pub fn list_of_headers(&mut self, key: &str) -> Vec<String> {
-        let shown = |line: &String| line.split_once(':').map_or("***".to_owned(), |(name, _)| format!("{name}: ***"));
-        self.list(key, read_text, |line| toml_text(&shown(line)))
-    }
-
     /// A list of strings with a default.
     pub fn list_of_text_or(&mut self, key: &str, default: &[String]) -> Vec<String> {
         if !self.has(key) {

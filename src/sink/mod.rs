@@ -8,6 +8,7 @@ pub mod discard;
 pub mod encode;
 pub mod file;
 mod forward;
+pub(crate) mod headers;
 pub mod http;
 mod loss_cause;
 pub mod memory;

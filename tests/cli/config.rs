@@ -569,7 +569,7 @@ fn files_with_secrets_that_every_user_can_access_are_found() {
          [listeners.b]\nprotocol = \"zico\"\nkeys_file = {registration_keys:?}\ntls = {{ cert = \"c\", key = {private:?} }}\n\
          [listeners.c]\nprotocol = \"endless\"\ntls = {{ cert = \"c\", key = \"/nowhere\" }}\n\
          [sinks.d]\ntype = \"http\"\nendpoint = \"https://a/\"\ncert = \"c\"\nkey = {sink_key:?}\n\
-         header_files = [\"Authorization: {header}\", \"X-Private: {private}\"]\n\
+         headers = {{ Authorization = {{ file = {header:?} }}, X-Private = {{ file = {private:?} }}, b = \"plain\" }}\n\
          [sinks.e]\ntype = \"otlp\"\nendpoint = \"https://a\"\ntls = {{ cert = \"c\", key = {otlp_key:?} }}\n\
          headers = {{ a = \"plain\", b = {{ file = {otlp_header:?} }}, c = {{ env = \"HOME\" }}, d = {{ file = {private:?} }} }}\n"
     );
@@ -581,7 +581,7 @@ fn files_with_secrets_that_every_user_can_access_are_found() {
         ("admin.token_file", token, 0o604),
         ("listeners.b.keys_file", registration_keys, 0o602),
         ("sinks.d.key", sink_key, 0o644),
-        ("sinks.d.header_files", header, 0o604),
+        ("sinks.d.headers.Authorization", header, 0o604),
         ("sinks.e.tls.key", otlp_key, 0o644),
         ("sinks.e.headers.b", otlp_header, 0o604),
     ];
@@ -591,10 +591,11 @@ fn files_with_secrets_that_every_user_can_access_are_found() {
 #[test]
 fn keys_in_addresses_and_values_of_headers_are_not_shown() {
     let text = "[limits]\nmemory_bytes = \"1GiB\"\n[sinks.a]\ntype = \"http\"\nendpoint = \"http://h/x?api_key=secret1&db=secret2\"\n\
-                headers = [\"Authorization: Bearer secret3\"]\n\
+                headers = { Authorization = \"Bearer secret3\" }\n\
                 [sinks.b]\ntype = \"otlp\"\nprotocol = \"http/protobuf\"\nendpoint = \"http://h/base?token=secret4\"\n";
     let Loaded { config, effective, .. } = read(text);
-    for expected in ["\"http://h/x?api_key=***&db=***\"", "[\"Authorization: ***\"]", "\"http://h/base?token=***\""] {
+    for expected in ["\"http://h/x?api_key=***&db=***\"", "{ Authorization = \"***\" }", "\"http://h/base?token=***\""]
+    {
         assert!(effective.contains(expected), "{expected}: {effective}");
     }
     assert!(!effective.contains("secret"), "{effective}");

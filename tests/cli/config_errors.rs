@@ -202,21 +202,31 @@ fn sink_errors(sinks: &[(&str, &str, &str)]) -> Vec<String> {
 
 #[test]
 fn an_http_sink_needs_an_endpoint_headers_that_can_be_sent_and_a_directory_for_its_spool() {
-    let text = "[sinks.a]\ntype = \"http\"\n[sinks.b]\ntype = \"http\"\nendpoint = \"host:1/x\"\nheaders = [\"Host: a\", \"x\"]\n\
+    let text = "[sinks.a]\ntype = \"http\"\n[sinks.b]\ntype = \"http\"\nendpoint = \"host:1/x\"\nheaders = { Host = \"a\", \"b c\" = \"d\" }\n\
                 [sinks.c]\ntype = \"http\"\nendpoint = \"http://h/\"\ncert = \"c.pem\"\nspool = { max_bytes = \"1GiB\" }\n\
                 retry_min = \"1m\"\n";
     let summary = summary(text).join("\n");
     for expected in [
         "1:8: [sinks.a] needs the key `endpoint`; write endpoint = \"http://host:port/path\"",
         "5:12: is not an address of HTTP",
-        "`Host`: host is set by tributary",
-        "an element: there is no colon",
+        "`headers`: `Host` is set by tributary",
+        "`headers`: `b c` is no name of a header",
         "needs `key`",
         "needs the key `dir`",
         "12:13: is more than retry_max",
     ] {
         assert!(summary.contains(expected), "{expected}: {summary}");
     }
+}
+
+#[test]
+fn the_former_options_for_headers_of_an_http_sink_are_errors_that_name_the_new_one() {
+    let text =
+        "[sinks.a]\ntype = \"http\"\nendpoint = \"http://h/\"\nheaders = [\"a: b\"]\nheader_files = [\"c: /d\"]\n";
+    let summary = summary(text);
+    let [headers, files] = summary.as_slice() else { panic!("{summary:#?}") };
+    assert!(headers.starts_with("4:11: `headers` must be a table; write headers = { NAME = \"value\" }"), "{headers}");
+    assert_eq!(files, "5:16: `header_files` is no option any more; write headers = { NAME = { file = \"…\" } }");
 }
 
 #[test]
@@ -532,11 +542,11 @@ fn compact_fields_are_for_json_lines_of_files_and_of_standard_output() {
 
 #[test]
 fn an_error_is_shown_with_its_line_but_without_the_secrets_of_that_line() {
-    let text = "[sinks.a]\ntype = \"http\"\nendpoint = \"http://user:secret1@h/\"\nheaders = [\"Authorization: Bearer secret2\", \"x\"]\n\
+    let text = "[sinks.a]\ntype = \"http\"\nendpoint = \"http://user:secret1@h/\"\nheaders = { Authorization = \"Bearer secret2\", \"b c\" = \"x\" }\n\
                 [sinks.b]\ntype = \"otlp\"\nendpoint = \"http://h/path?api_key=secret3\"\n\
                 [sinks.c]\ntype = \"nats\"\nstream = \"s\"\nservers = [\"nats://user:secret4@h/no path\"]\n";
     let errors = Config::parse("t", text).unwrap_err().to_string();
-    for expected in ["http://************@h/", "Authorization: **************", "api_key=*******"] {
+    for expected in ["http://************@h/", "Authorization = \"**************\"", "api_key=*******"] {
         assert!(errors.contains(expected), "{expected}: {errors}");
     }
     assert!(!errors.contains("secret"), "{errors}");

@@ -1,16 +1,18 @@
 //! The options of an HTTP sink.
 
-use std::path::Path;
 use std::time::Duration;
 
 use hyper::Uri;
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::HeaderMap;
 
 use crate::event::MOST_BATCH_BYTES;
-use crate::options::{Bounds, Endpoint, LONGEST, Section};
+use crate::options::{Bounds, Endpoint, LONGEST, Secret, Section};
 use crate::sink::forward::client::{ClientTls, endpoint};
 use crate::sink::forward::{Compression, GiveUp, MAX_RETRY_DELAY, Proxy, SpoolOptions};
+use crate::sink::headers;
 
+/// The headers that a request has in any case.
+const OWN_HEADERS: [&str; 5] = ["content-type", "content-encoding", "content-length", "transfer-encoding", "host"];
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 1024 * 1024;
 
@@ -19,10 +21,8 @@ const CLIENT_BYTES: u64 = 1024 * 1024;
 pub struct Options {
     /// Where requests are sent: `http://host:port/path` or `https://…`. Required.
     pub endpoint: Endpoint,
-    /// Headers of each request, as `Name: value`. Default none.
-    pub headers: Vec<String>,
-    /// Headers whose values are in files, as `Name: /path/of/file`: for tokens. Default none.
-    pub header_files: Vec<String>,
+    /// Further headers of each request. Default none.
+    pub headers: Vec<(String, Secret)>,
     /// How bodies are compressed. Default not at all.
     pub compression: Compression,
     /// A request is sent when its lines have this many bytes, or when no further event waits. Default 1 MiB.
@@ -55,7 +55,6 @@ impl Options {
         Options {
             endpoint: endpoint.into(),
             headers: Vec::new(),
-            header_files: Vec::new(),
             compression: Compression::default(),
             batch_bytes: 1024 * 1024,
             max_in_flight: 4,
@@ -76,8 +75,7 @@ impl Options {
         let default = Options::to(endpoint(section, "http://host:port/path"));
         let positive = Duration::from_millis(1)..=LONGEST;
         let options = Options {
-            headers: checked(section, "headers", |section, key| section.list_of_headers(key)),
-            header_files: checked(section, "header_files", |section, key| section.list_of_text(key)),
+            headers: headers::read(section, &OWN_HEADERS),
             compression: section.choice(
                 "compression",
                 default.compression,
@@ -96,35 +94,17 @@ impl Options {
             spool: section.optional_section("spool", SpoolOptions::read),
             endpoint: default.endpoint,
         };
+        section.removed("header_files", "write headers = { NAME = { file = \"…\" } }");
         section.check_retry(options.retry_min, options.retry_max);
         options
     }
 
-    /// The files that have values of headers.
-    pub(crate) fn secret_files(&self) -> impl Iterator<Item = &Path> {
-        self.header_files.iter().filter_map(|line| line.split_once(':')).map(|(_, path)| Path::new(path.trim()))
-    }
-
-    /// The headers of each request. Files are read.
+    /// The headers of each request. Files and the environment are read.
     ///
     /// # Errors
-    /// A file cannot be read, or what it has is no value of a header.
+    /// A value cannot be read, or is no value of a header.
     pub(super) fn header_map(&self) -> std::io::Result<HeaderMap> {
-        let mut map = HeaderMap::new();
-        for line in &self.headers {
-            map.extend(header(line).ok());
-        }
-        for line in &self.header_files {
-            let Ok((name, path)) = header(line) else { continue };
-            let path = path.to_str().unwrap_or_default();
-            let text =
-                std::fs::read_to_string(path).map_err(|error| in_file(path, &error.to_string(), error.kind()))?;
-            let mut value = HeaderValue::from_str(text.trim())
-                .map_err(|error| in_file(path, &error.to_string(), std::io::ErrorKind::InvalidData))?;
-            value.set_sensitive(true);
-            map.append(name, value);
-        }
-        Ok(map)
+        headers::map(&self.headers)
     }
 
     /// Declares the memory that such a sink takes at most.
@@ -135,28 +115,4 @@ impl Options {
             bounds.add(of, "requests that are not synced yet", crate::spool::MAX_UNSYNCED_BYTES + batch);
         }
     }
-}
-
-fn checked(section: &mut Section<'_>, key: &str, read: fn(&mut Section<'_>, &str) -> Vec<String>) -> Vec<String> {
-    let lines = read(section, key);
-    for line in &lines {
-        if let Err(why) = header(line) {
-            let what = line.split_once(':').map_or("an element".to_owned(), |(name, _)| format!("`{name}`"));
-            section.error(key, format!("{what}: {why}"), Some("write \"Name: value\"".into()));
-        }
-    }
-    lines
-}
-
-fn header(line: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let (name, value) = line.split_once(':').ok_or("there is no colon")?;
-    let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|error| error.to_string())?;
-    if ["content-type", "content-encoding", "content-length", "transfer-encoding", "host"].contains(&name.as_str()) {
-        return Err(format!("{name} is set by tributary"));
-    }
-    Ok((name, HeaderValue::from_str(value.trim()).map_err(|error| error.to_string())?))
-}
-
-fn in_file(path: &str, why: &str, kind: std::io::ErrorKind) -> std::io::Error {
-    std::io::Error::new(kind, format!("{path}: {why}"))
 }

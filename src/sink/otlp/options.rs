@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use hyper::Uri;
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::HeaderMap;
 
 use super::encode::Signal;
 use crate::event::{Kind, MOST_BATCH_BYTES};
@@ -12,6 +12,7 @@ use crate::options::{Bounds, Endpoint, LONGEST, Secret, Section};
 use crate::sink::Kinds;
 use crate::sink::forward::client::{ClientTls, Version, endpoint};
 use crate::sink::forward::{Compression, GiveUp, MAX_RETRY_DELAY, Proxy, SpoolOptions};
+use crate::sink::headers;
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
@@ -137,7 +138,7 @@ impl Options {
                 default.compression,
                 &Compression::ALL.map(|compression| (compression.as_str(), compression)),
             ),
-            headers: section.secrets("headers", check_header),
+            headers: headers::read(section, &OWN_HEADERS),
             tls: section.section("tls", |section| ClientTls {
                 server_name: section.optional_text("server_name"),
                 ..ClientTls::read(section)
@@ -199,15 +200,7 @@ impl Options {
     /// # Errors
     /// A value cannot be read, or is no value of a header.
     pub(super) fn header_map(&self) -> io::Result<HeaderMap> {
-        let mut map = HeaderMap::new();
-        for (name, secret) in &self.headers {
-            let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("the header {name}: {why}"));
-            let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid("its name is not valid"))?;
-            let mut value = HeaderValue::from_str(&secret.read()?).map_err(|_| invalid("its value is not valid"))?;
-            value.set_sensitive(true);
-            map.append(key, value);
-        }
-        Ok(map)
+        headers::map(&self.headers)
     }
 
     /// Declares the memory that such a sink takes at most.
@@ -220,16 +213,5 @@ impl Options {
         if self.spool.is_some() {
             bounds.add(of, "requests that are not synced yet", crate::spool::MAX_UNSYNCED_BYTES + request);
         }
-    }
-}
-
-fn check_header(name: &str, value: &Secret) -> Result<(), String> {
-    let valid = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is no name of a header".to_owned())?;
-    if OWN_HEADERS.contains(&valid.as_str()) {
-        return Err("is set by tributary".to_owned());
-    }
-    match value {
-        Secret::Text(text) if HeaderValue::from_str(text).is_err() => Err("has no valid value of a header".to_owned()),
-        _ => Ok(()),
     }
 }
