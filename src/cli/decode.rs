@@ -397,35 +397,6 @@ impl Decoder<'_> {
         say(terminal::shown(&format!("{name}: {shown}: {}, {why}", answer.status)));
     }
 
-    /// Decodes recordings of one conversation with a process. Each file continues the file before.
-    fn recordings(&mut self, play: impl Fn(&[u8], bool) -> Player) -> Result<(), Failure> {
-        let files = take(&mut self.files);
-        let last = files.len() as u64;
-        for (number, mut file) in (1..).zip(files) {
-            let mut bytes = Vec::new();
-            let read = file.open().and_then(|mut input| input.read_to_end(&mut bytes));
-            let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", file.path.display()));
-            read.map_err(failed)?;
-            // The first bytes say from which socket they came.
-            let start = bytes[..bytes.len().min(START_BYTES)].to_vec();
-            let start = Input { path: file.path.clone(), opened: Some(Box::new(io::Cursor::new(start))) };
-            let player = match Source::of(start).map_err(failed)? {
-                Source::Events => return Err(has_events(&file.path.display().to_string(), self.protocol)),
-                Source::Wire(_) => play(&bytes, number == last),
-                Source::Capture(mut reader) => play(&reader.start().map_err(failed)?, number == last),
-            };
-            file.opened = Some(Box::new(io::Cursor::new(bytes)));
-            match player {
-                Player::Pub(session) => self.whole(number, file, *session)?,
-                Player::Rep(session) => self.whole(number, file, *session)?,
-            }
-            if self.output.is_closed() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     /// Writes the events that an exchange holds after its last request.
     fn rest<E: Exchange>(&mut self, exchange: &E) -> Result<(), Failure> {
         if self.output.is_closed() {

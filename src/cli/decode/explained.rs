@@ -183,10 +183,7 @@ impl Explainers {
                 Explainers::Sessions(Box::new(move |file, is_last| {
                     let all = file.pieces.iter().map(|piece| &*piece.bytes).collect::<Vec<_>>().concat();
                     let start = if file.is_capture { &all[..all.len().min(START_BYTES)] } else { &all[..] };
-                    match Player::new(agent.clone(), own.clone(), max_message_bytes, start, channel, is_last) {
-                        Player::Pub(session) => session.explainer(),
-                        Player::Rep(session) => session.explainer(),
-                    }
+                    Player::new(agent.clone(), own.clone(), max_message_bytes, start, channel, is_last).explainer()
                 }))
             }
             ProtocolOptions::Endless(own, ..) => {

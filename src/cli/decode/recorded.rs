@@ -1,14 +1,19 @@
 //! Decoding of captures: the recorded times are the clock, and connections are played in the order of their times.
 
+use std::io::{self, Cursor, Read};
+use std::mem::take;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cli::captures::{Captures, Step};
+use crate::cli::captures::{Captures, Source, Step};
+use crate::cli::input::Input;
 use crate::cli::{Failure, say};
 use crate::decode;
 use crate::event::UnixNanos;
+use crate::protocol::rbkit::Player;
 use crate::protocol::{Exchange, Now, Session};
 
-use super::{Decoded, Decoder, Named, sum_up};
+use super::{Decoded, Decoder, Named, START_BYTES, sum_up};
 
 /// A connection with requests.
 struct Carrier {
@@ -51,6 +56,50 @@ impl Decoder<'_> {
         Ok(())
     }
 
+    /// Decodes recordings of one conversation with a process. Each file of bytes continues the file before; captures are played
+    /// after them, together, in the order of their times.
+    pub(super) fn recordings(&mut self, play: impl Fn(&[u8], bool) -> Player) -> Result<(), Failure> {
+        let files = take(&mut self.files);
+        let last = files.len() as u64;
+        let mut recorded = Vec::new();
+        for (number, mut file) in (1..).zip(files) {
+            let mut bytes = Vec::new();
+            let read = file.open().and_then(|mut input| input.read_to_end(&mut bytes));
+            let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", file.path.display()));
+            read.map_err(failed)?;
+            // The first bytes say from which socket they came.
+            let start = bytes[..bytes.len().min(START_BYTES)].to_vec();
+            let start = Input { path: file.path.clone(), opened: Some(Box::new(Cursor::new(start))) };
+            match Source::of(start).map_err(failed)? {
+                Source::Wire(_) => {
+                    let player = play(&bytes, number == last && recorded.is_empty());
+                    file.opened = Some(Box::new(Cursor::new(bytes)));
+                    self.whole(number, file, player)?;
+                }
+                Source::Capture(mut reader) => {
+                    let player = play(&reader.start().map_err(failed)?, false);
+                    if !file.path.is_file() {
+                        file.opened = Some(Box::new(Cursor::new(bytes)));
+                    }
+                    recorded.push((number, file, player));
+                }
+            }
+            if self.output.is_closed() {
+                return Ok(());
+            }
+        }
+        let (mut captures, mut playing, left) = (Captures::default(), Vec::new(), Arc::default());
+        for (number, file, player) in recorded {
+            let (named, source) = self.open(number, file)?;
+            if let Source::Capture(reader) = source {
+                captures.add(named.name.clone(), reader)?;
+                playing.push(Decoded::new(named, player.together(&left)));
+            }
+        }
+        self.played = None;
+        self.play(captures, playing)
+    }
+
     /// Runs the timers of sessions that are due before `until`, in order.
     fn pass_time<S: Session>(&mut self, playing: &mut [Option<Decoded<S>>], start: UnixNanos, until: Duration) {
         let mut last = self.played.map_or(Duration::ZERO, |now| now.elapsed);
@@ -90,7 +139,7 @@ impl Decoder<'_> {
                     self.output.flush()?;
                 }
                 Step::End(_) => {
-                    let rest = std::mem::take(bytes);
+                    let rest = take(bytes);
                     if !rest.is_empty() {
                         say(format_args!("{name}: the last {} bytes are an incomplete request", rest.len()));
                         decode::cut(&rest, origin.clone(), counters, now, &mut |batch| self.output.write(&batch));

@@ -108,6 +108,11 @@ impl Control {
         }
     }
 
+    /// It is the last recording of its conversation.
+    pub(super) fn set_last(&mut self) {
+        self.is_last_recording = true;
+    }
+
     /// A recording of a request connection; or of one reply, `body` bytes long. `is_last`: it is the last recording of its
     /// process.
     pub(super) fn offline(agent: Agent, options: Arc<Options>, body: Option<usize>, is_last: bool) -> Self {

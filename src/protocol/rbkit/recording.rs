@@ -1,8 +1,12 @@
 //! Recordings: the bytes of a connection, or the body of one message.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use crate::codec::msgpack::{Reader, Value as Wire};
+use crate::explain::Explain;
+use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
 
 use super::agent::Agent;
 use super::control::Control;
@@ -12,7 +16,14 @@ use super::wire::{Channel, Head, Type};
 
 /// A session that reads a recording.
 #[derive(Debug)]
-pub enum Player {
+pub struct Player {
+    kind: Kind,
+    /// Recordings of the same conversation that have not ended. The last one of them ends the conversation.
+    left: Option<Arc<AtomicUsize>>,
+}
+
+#[derive(Debug)]
+enum Kind {
     /// Of published messages.
     Pub(Box<Subscription>),
     /// Of replies.
@@ -33,16 +44,70 @@ impl Player {
         // No message begins with 0xff, the first byte of a greeting.
         let is_stream = bytes.first() == Some(&0xff);
         let channel = channel.unwrap_or_else(|| if is_stream { socket(bytes) } else { sender(bytes) });
-        match channel {
+        let kind = match channel {
             Channel::Pub => {
                 let body = (!is_stream).then_some(bytes.len() as u64);
-                Player::Pub(Subscription::offline(agent, options, max_message_bytes, body, is_last).into())
+                Kind::Pub(Subscription::offline(agent, options, max_message_bytes, body, is_last).into())
             }
             Channel::Rep => {
                 let body = (!is_stream).then_some(bytes.len());
-                Player::Rep(Control::offline(agent, options, body, is_last).into())
+                Kind::Rep(Control::offline(agent, options, body, is_last).into())
+            }
+        };
+        Player { kind, left: None }
+    }
+
+    /// The same for one of several recordings that are played together: `left` counts those that have not ended.
+    #[must_use]
+    pub fn together(self, left: &Arc<AtomicUsize>) -> Player {
+        left.fetch_add(1, Relaxed);
+        Player { left: Some(left.clone()), ..self }
+    }
+
+    fn session(&self) -> &dyn Session {
+        match &self.kind {
+            Kind::Pub(session) => &**session,
+            Kind::Rep(session) => &**session,
+        }
+    }
+
+    fn session_mut(&mut self) -> &mut dyn Session {
+        match &mut self.kind {
+            Kind::Pub(session) => &mut **session,
+            Kind::Rep(session) => &mut **session,
+        }
+    }
+}
+
+impl Session for Player {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+        self.session_mut().receive(input, now, out)
+    }
+
+    fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow {
+        if self.left.take().is_some_and(|left| left.fetch_sub(1, Relaxed) == 1) {
+            match &mut self.kind {
+                Kind::Pub(session) => session.set_last(),
+                Kind::Rep(session) => session.set_last(),
             }
         }
+        self.session_mut().finish(rest, end, now, out)
+    }
+
+    fn awaiting(&self) -> Awaiting {
+        self.session().awaiting()
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        self.session().poll_timeout()
+    }
+
+    fn handle_timeout(&mut self, now: Now, out: &mut Output) -> Flow {
+        self.session_mut().handle_timeout(now, out)
+    }
+
+    fn explainer(&self) -> Box<dyn Explain> {
+        self.session().explainer()
     }
 }
 

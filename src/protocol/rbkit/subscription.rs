@@ -139,6 +139,13 @@ impl Subscription {
         }
     }
 
+    /// It is the last recording of its conversation.
+    pub(super) fn set_last(&mut self) {
+        if let Stage::Offline { is_last } = &mut self.stage {
+            *is_last = true;
+        }
+    }
+
     /// A recording of a subscription; or of one message, `body` bytes long. `is_last`: it is the last recording of its
     /// process, so a dump that is incomplete at its end stays so.
     pub(super) fn offline(

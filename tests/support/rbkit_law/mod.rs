@@ -73,10 +73,8 @@ pub fn read_stream(setting: &Setting, side: Side, stream: &[u8], cuts: &[usize],
         Side::Published => drive(Subscription::new(agent, options, setting.max_message_bytes), stream, cuts, end),
         // A recording has no requests, so its replies are read without them.
         Side::Replied => {
-            match Player::new(agent, options, setting.max_message_bytes, &[0xFF], Some(Channel::Rep), true) {
-                Player::Rep(session) => drive(*session, stream, cuts, end),
-                Player::Pub(_) => unreachable!(),
-            }
+            let player = Player::new(agent, options, setting.max_message_bytes, &[0xFF], Some(Channel::Rep), true);
+            drive(player, stream, cuts, end)
         }
     }
 }
