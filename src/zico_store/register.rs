@@ -96,7 +96,7 @@ impl Shared {
         match failure {
             Failure::Refused(refusal) => refusal,
             Failure::File(error) => self.refusal(&error),
-            Failure::Random => Refusal::Broken("the system has no random numbers".to_owned()),
+            Failure::Random => self.broken("the system has no random numbers"),
         }
     }
 

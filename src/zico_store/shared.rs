@@ -147,16 +147,24 @@ impl Shared {
     /// The answer to an agent when the file fails.
     pub(super) fn refusal(&self, error: &rusqlite::Error) -> Refusal {
         let why = format!("{}: {}", self.name, explain(error));
-        if let Some(suppressed) = self.failing.permit() {
-            error!(listener = self.listener, error = why, suppressed, "cannot use the store of registered agents");
-        }
+        let broken = self.broken(&why);
         match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Refusal::Full(why),
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                Refusal::Full("the store of agents is locked; send it again".to_owned())
+            }
             Some(ErrorCode::DiskFull) if self.reader.is_none() => Refusal::Full(
                 "as many agents are registered as fit into memory (configure state_dir for more)".to_owned(),
             ),
-            _ => Refusal::Broken(why),
+            _ => broken,
         }
+    }
+
+    /// The answer to an agent when the store cannot be used. The log says why.
+    pub(super) fn broken(&self, why: &str) -> Refusal {
+        if let Some(suppressed) = self.failing.permit() {
+            error!(listener = self.listener, error = why, suppressed, "cannot use the store of registered agents");
+        }
+        Refusal::Broken
     }
 
     /// Logs that an agent was refused a session: once, as long as it is among the last that were refused.

@@ -172,8 +172,8 @@ pub enum Refusal {
     Full(String),
     /// The store is away, and the request can be repeated.
     Away(String),
-    /// The store cannot be used; the text says which file, and why. Already logged.
-    Broken(String),
+    /// The store cannot be used. The log has the cause, which is of this machine, and neither an agent nor an event.
+    Broken,
 }
 
 impl Refusal {
@@ -182,7 +182,7 @@ impl Refusal {
         match self {
             Refusal::Invalid(_) => 400,
             Refusal::Denied(_) => 401,
-            Refusal::Broken(_) => 500,
+            Refusal::Broken => 500,
             Refusal::Full(_) | Refusal::Away(_) => 503,
         }
     }
@@ -193,7 +193,9 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::Invalid(why) | Refusal::Full(why) | Refusal::Away(why) => f.write_str(why),
             Refusal::Denied(why) => f.write_str(why),
-            Refusal::Broken(why) => write!(f, "the store of agents cannot be used: {why}"),
+            Refusal::Broken => {
+                f.write_str("the store of agents cannot be used; the log of the collector has the cause")
+            }
         }
     }
 }

@@ -239,7 +239,7 @@ impl ZicoWork {
             Err(refusal) => return self.refuse(&refusal, out),
         };
         let Ok(key) = name(&opened.session) else {
-            return self.refuse(&Refusal::Broken("a session id is invalid".to_owned()), out);
+            return self.refuse(&Refusal::Broken, out);
         };
         let (slot, _) = self.shared.sessions.find_or_open(Key::Opened(key), Some(opened.agent.clone()), now.elapsed);
         // The agent sends its current trace again from the start, so no part of an older one follows.
@@ -516,7 +516,7 @@ impl ZicoWork {
             Refusal::Invalid(_) => Reason::Malformed,
             Refusal::Denied(_) => Reason::Unauthorized,
             Refusal::Full(_) => Reason::TooLarge,
-            Refusal::Broken(_) | Refusal::Away(_) => Reason::Failed,
+            Refusal::Broken | Refusal::Away(_) => Reason::Failed,
         };
         self.lose_whole(reason, &refusal.to_string(), out);
     }

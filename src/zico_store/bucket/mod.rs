@@ -174,7 +174,7 @@ impl Inner {
                         "cannot use the bucket of registered agents"
                     );
                 }
-                Err(Refusal::Broken(why))
+                Err(Refusal::Broken)
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ring::error::Unspecified;
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::super::keys::{self, Hash, RkeyDigests};
 use super::super::network::network;
@@ -250,5 +250,6 @@ impl Inner {
 }
 
 fn no_random(_: Unspecified) -> Refusal {
-    Refusal::Broken("the system has no random numbers".to_owned())
+    error!("the system has no random numbers; an agent is answered 500");
+    Refusal::Broken
 }
