@@ -263,8 +263,6 @@ impl Buffers {
         if is_reference {
             event.attribute(names::ZICO_EXCEPTION_REF, true);
         }
-        event.text(names::TRACE_ID, &trace.to_string());
-        event.text(names::SPAN_ID, &span.to_string());
         for member in &self.members {
             if !matches!(member.value, Value::Null) {
                 event.attribute(member.key, member.value);
