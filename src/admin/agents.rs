@@ -1,7 +1,8 @@
 //! `/agents`: the recently seen agents, those that take commands, and the commands.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use hyper::StatusCode;
@@ -130,9 +131,18 @@ pub(super) fn all(subject: &Subject) -> Vec<Known> {
             let entry = agent.pid.and_then(|pid| take(&mut seen, semconv::PROCESS_PID, pid));
             all.push(known(format!("{name}:{number}"), Status::Rbkit(agent), entry));
         }
+        // A Java agent that has ended keeps its id until another one has its run. The one that was seen last is the first here.
+        seen.sort_by_key(|agent| Reverse(agent.last_seen));
+        let mut taken: HashSet<String> = all.iter().map(|known| known.id.clone()).collect();
+        let mut others = Vec::new();
         for agent in seen {
-            all.push(known(format!("{name}:{:08x}", agent.fingerprint), Status::Other, Some(agent)));
+            let of_run = run_of(&agent).map(|run| format!("{name}:{run}"));
+            let free = of_run.filter(|id| taken.insert(id.clone()));
+            let id = free.unwrap_or_else(|| format!("{name}:{:08x}", agent.fingerprint));
+            others.push(known(id, Status::Other, Some(agent)));
         }
+        others.sort_by_key(|other: &Known| other.entry.as_ref().map(|entry| entry.since));
+        all.append(&mut others);
     }
     all
 }
@@ -182,6 +192,14 @@ fn process(listener: &str, id: &str, agent: &rbkit::AgentStatus) -> Value {
         "subscribed": agent.is_subscribed,
         "healthy": agent.is_healthy,
         "reachable": agent.is_reachable,
+    })
+}
+
+/// The run of a Java agent.
+fn run_of(agent: &Agent) -> Option<u64> {
+    agent.resource.iter().find_map(|(key, value)| match value {
+        ResourceValue::U64(run) if key == semconv::BYTEFROG_RUN_ID.as_str() => Some(*run),
+        _ => None,
     })
 }
 

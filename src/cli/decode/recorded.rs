@@ -13,7 +13,7 @@ use crate::event::UnixNanos;
 use crate::protocol::rbkit::Player;
 use crate::protocol::{Exchange, Now, Session};
 
-use super::{Decoded, Decoder, Named, START_BYTES, sum_up};
+use super::{Decoded, Decoder, Named, START_BYTES, has_events, sum_up};
 
 /// A connection with requests.
 struct Carrier {
@@ -71,6 +71,7 @@ impl Decoder<'_> {
             let start = bytes[..bytes.len().min(START_BYTES)].to_vec();
             let start = Input { path: file.path.clone(), opened: Some(Box::new(Cursor::new(start))) };
             match Source::of(start).map_err(failed)? {
+                Source::Events => return Err(has_events(&file.path.display().to_string(), self.protocol)),
                 Source::Wire(_) => {
                     let player = play(&bytes, number == last && recorded.is_empty());
                     file.opened = Some(Box::new(Cursor::new(bytes)));
