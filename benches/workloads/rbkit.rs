@@ -27,9 +27,7 @@ pub fn events() -> Workload {
         let agent = Agent::new(AgentOptions::default());
         let introduction =
             Player::new(agent.clone(), Options::default().into(), 16 << 20, &handshake, Some(Channel::Rep), false);
-        if let Player::Rep(control) = introduction {
-            connection(*control, counters, &handshake, take);
-        }
+        connection(introduction, counters, &handshake, take);
         connection(Subscription::new(agent, Options::default().into(), 16 << 20), counters, &wire, take);
     })
     .read_by(move || bodies.iter().map(|body| items(body)).sum())

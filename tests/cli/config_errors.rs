@@ -549,5 +549,5 @@ fn an_error_is_shown_with_its_line_but_without_the_secrets_of_that_line() {
     for expected in ["http://************@h/", "Authorization = \"**************\"", "api_key=*******"] {
         assert!(errors.contains(expected), "{expected}: {errors}");
     }
-    assert!(!errors.contains("secret"), "{errors}");
+    assert!(!(1..=4).any(|number| errors.contains(&format!("secret{number}"))), "{errors}");
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tributary::event::Batch;
+use tributary::options::Secret;
 use tributary::pipeline::{DeliveryOutcome, RequestedLevel};
 use tributary::sink::http::{Compression, Http, Options, SpoolOptions, WhenFull};
 use tributary::sink::{AckLevel, DestinationState};
@@ -126,7 +127,7 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
 async fn events_arrive_as_json_lines_in_each_compression_and_are_written_when_the_server_has_answered() {
     for compression in Compression::ALL {
         let receiver = Receiver::start(200);
-        let headers = vec!["X-Scope-OrgID: shop".to_owned()];
+        let headers = vec![("X-Scope-OrgID".to_owned(), Secret::Text("shop".to_owned()))];
         let sending = start(Options { compression, headers, batch_bytes: 4096, ..options(receiver.address) });
         let sent = names(0..500, 60);
         for chunk in sent.chunks(50) {

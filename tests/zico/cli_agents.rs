@@ -3,7 +3,7 @@
 use crate::live::binary::run;
 use serde_json::{Value, json};
 use tributary::event::{ResourceValue, UnixNanos};
-use tributary::protocol::zico::agents::{Agents, Counters, Opening, Refusal, Registered, Registration, Requester};
+use tributary::protocol::zico::agents::{Agents, Counters, Registered, Registration, Requester};
 use tributary::zico_store::{Store, StoreOptions};
 
 /// 2027-01-15T08:00:00Z.
@@ -58,8 +58,7 @@ fn agents_are_listed_and_forgotten_while_the_store_is_open() {
     let forgotten = run(&["agents", "forget", "--state-dir", state, "web-2", "675135e76025b0d2"]);
     assert_eq!(forgotten.code, Some(0), "{}", forgotten.stderr);
     assert!(forgotten.stderr.contains("zorka: web-2: 1 agent forgotten"), "{}", forgotten.stderr);
-    let asked = Opening::new(&second.agent.uuid, &second.authkey);
-    assert!(matches!(store.open(&asked, NOW), Err(Refusal::Denied(_))));
+    assert_eq!(store.agent(&second.agent.uuid).unwrap(), None);
     let unknown = run(&["agents", "forget", "--state-dir", state, "web-2", "web-3"]);
     assert_eq!((unknown.code, unknown.last_words()), (Some(1), "tributary: no such agent: web-2, web-3"));
 }

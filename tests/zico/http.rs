@@ -165,7 +165,7 @@ async fn no_key_is_in_events_or_in_the_quarantine() {
     let (uuid, authkey) = (given["uuid"].as_str().unwrap(), given["authkey"].as_str().unwrap());
     let open = format!("{{\"uuid\":\"{uuid}\",\"authkey\":\"{authkey}\"}}");
     assert_eq!(ask(&mut stream, &post("/agent/session", &[], open.as_bytes())).await.status, 200);
-    let wrong = open.replace(uuid, "00000000-0000-4000-8000-000000000000");
+    let wrong = open.replace(uuid, "9");
     assert_eq!(ask(&mut stream, &post("/agent/session", &[], wrong.as_bytes())).await.status, 401);
     for broken in [&register[..register.len() - 1], &register.replace("\"a\"", "null"), &open[..open.len() - 1]] {
         let path = if broken.contains("rkey") { "/agent/register" } else { "/agent/session" };

@@ -210,7 +210,7 @@ fn a_file_that_another_process_locks_is_unavailable_until_it_is_unlocked() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let busy = store.register(&named("late"), ADDRESS, at(1)).unwrap_err();
     assert_eq!(busy.status(), 503, "{busy}");
-    assert!(busy.to_string().contains("locked by another process"), "{busy}");
+    assert!(busy.to_string().contains("the store of agents is locked"), "{busy}");
     assert!(store.session(&opened.session, None, at(1)).is_ok(), "sessions can still be looked up");
     other.execute_batch("COMMIT").unwrap();
     assert!(register(&store, "late", at(2)).is_new);

@@ -231,7 +231,6 @@ fn an_agent_that_another_process_removes_is_denied_within_a_second_or_so() {
     assert_eq!(list(&file, Duration::from_secs(60), at(1)).unwrap().agents.len(), 2);
     assert_eq!(forget(&file, "gone").unwrap(), 1);
     assert_eq!(forget(&file, "gone").unwrap(), 0);
-    assert!(matches!(session(&store, &gone, at(1)), Err(Refusal::Denied(_))));
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while store.session(&sessions[0], None, at(1)).is_ok() {
         assert!(std::time::Instant::now() < deadline, "its session stays live");
