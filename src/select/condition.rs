@@ -146,27 +146,18 @@ impl Test {
         let Some(value) = value else { return self.exists == Some(false) };
         self.exists != Some(false)
             && self.equals.as_ref().is_none_or(|wanted| is_equal(wanted, value))
-            && self.glob.as_ref().is_none_or(|glob| matches(glob, value))
+            && self.glob.as_ref().is_none_or(|glob| matches!(value, ValueView::Text(text) if glob.matches(text.text())))
             && self.min.is_none_or(|least| compare(value, least).is_some_and(|order| order.is_ge()))
             && self.max.is_none_or(|most| compare(value, most).is_some_and(|order| order.is_le()))
     }
 }
 
-/// A whole number is compared as its text: peers send some of them as texts.
-fn matches(glob: &Glob, value: ValueView<'_>) -> bool {
-    match value {
-        ValueView::Text(text) => glob.matches(text.text()),
-        ValueView::I64(number) => glob.matches(&number.to_string()),
-        ValueView::U64(number) => glob.matches(&number.to_string()),
-        _ => false,
-    }
-}
-
-/// Numbers are compared by value, also a number with a text that is one, everything else exactly.
+/// A number is compared by value, also with a text that is one, everything else exactly.
 fn is_equal(wanted: &ResourceValue, value: ValueView<'_>) -> bool {
     match (wanted.view(), value) {
         (ValueView::Text(wanted), ValueView::Text(text)) => wanted.text() == text.text(),
         (ValueView::Bool(wanted), ValueView::Bool(value)) => wanted == value,
+        (ValueView::Text(_), _) => false,
         (wanted, value) => {
             number(wanted).is_some_and(|wanted| compare(value, wanted).is_some_and(|order| order.is_eq()))
         }
