@@ -1,12 +1,15 @@
 //! What a spool removes from the disk: segments that are settled, what is settled of other segments, and what is dropped.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
 
 use super::directory::UNFINISHED;
+use super::reader::{Reader, Step};
 use super::record::Position;
-use super::segment::{HEADER_BYTES, Segment, copy_records};
+use super::segment::{Appending, HEADER, HEADER_BYTES, Name, Segment, sync_data};
 use super::{Dropped, REMOVED_PART, Spool};
 
 impl Spool {
@@ -161,4 +164,31 @@ impl Spool {
         self.segments[index].len = len;
         Ok(())
     }
+}
+
+/// Copies the records of a segment with these numbers, in order, to a new file, and forces it to the disk; returns its length.
+///
+/// # Errors
+/// The system's, or a record is damaged. The file may exist nevertheless.
+fn copy_records(from: &Path, name: Name, numbers: &[u64], to: &Path) -> io::Result<u64> {
+    let mut reader = Reader::open(from, name)?;
+    let (bytes, mut len) = (reader.rest().1 + HEADER_BYTES, HEADER_BYTES);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    file.write_all_at(HEADER, 0)?;
+    for number in numbers {
+        reader.skip_to(*number)?;
+        let head = loop {
+            match reader.next(None, bytes)? {
+                Step::Record(head) if head.position.number == *number => break head,
+                // Behind a gap.
+                Step::Record(head) if head.position.number < *number => {}
+                Step::Damaged(damage) if damage.end.number <= *number => {}
+                _ => return Err(io::Error::new(io::ErrorKind::InvalidData, format!("record {number} is damaged"))),
+            }
+        };
+        Appending { file: &file, at: len }.write_all_vectored(&head.encode(name.salt), &reader.take_payload())?;
+        len += head.record_bytes();
+    }
+    sync_data(&file)?;
+    Ok(len)
 }

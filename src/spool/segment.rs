@@ -12,11 +12,10 @@ use std::io::{self, IoSlice, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use super::reader::{Reader, Step};
 use super::record::{Head, Position};
 
 /// The first bytes of each segment; the last one is the version of the format.
-const HEADER: &[u8; 16] = b"tributary spool\x01";
+pub(super) const HEADER: &[u8; 16] = b"tributary spool\x01";
 /// Length of the header in bytes.
 pub(super) const HEADER_BYTES: u64 = HEADER.len() as u64;
 
@@ -168,33 +167,6 @@ impl Writer {
     }
 }
 
-/// Copies the records of a segment with these numbers, in order, to a new file, and forces it to the disk; returns its length.
-///
-/// # Errors
-/// The system's, or a record is damaged. The file may exist nevertheless.
-pub(super) fn copy_records(from: &Path, name: Name, numbers: &[u64], to: &Path) -> io::Result<u64> {
-    let mut reader = Reader::open(from, name)?;
-    let (bytes, mut len) = (reader.rest().1 + HEADER_BYTES, HEADER_BYTES);
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
-    file.write_all_at(HEADER, 0)?;
-    for number in numbers {
-        reader.skip_to(*number)?;
-        let head = loop {
-            match reader.next(None, bytes)? {
-                Step::Record(head) if head.position.number == *number => break head,
-                // Behind a gap.
-                Step::Record(head) if head.position.number < *number => {}
-                Step::Damaged(damage) if damage.end.number <= *number => {}
-                _ => return Err(io::Error::new(io::ErrorKind::InvalidData, format!("record {number} is damaged"))),
-            }
-        };
-        Appending { file: &file, at: len }.write_all_vectored(&head.encode(name.salt), &reader.take_payload())?;
-        len += head.record_bytes();
-    }
-    sync_data(&file)?;
-    Ok(len)
-}
-
 /// Forces the bytes of a file to the disk.
 ///
 /// # Errors
@@ -209,13 +181,13 @@ pub(super) fn sync_data(file: &File) -> io::Result<()> {
 }
 
 /// Writes at an offset, with short writes continued.
-struct Appending<'a> {
-    file: &'a File,
-    at: u64,
+pub(super) struct Appending<'a> {
+    pub(super) file: &'a File,
+    pub(super) at: u64,
 }
 
 impl Appending<'_> {
-    fn write_all_vectored(&mut self, head: &[u8], payload: &[u8]) -> io::Result<()> {
+    pub(super) fn write_all_vectored(&mut self, head: &[u8], payload: &[u8]) -> io::Result<()> {
         use std::io::Seek as _;
         self.file.seek(io::SeekFrom::Start(self.at))?;
         #[cfg(test)]

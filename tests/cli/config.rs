@@ -425,23 +425,25 @@ fn the_reference_file_shows_every_default() {
     assert_eq!(remote.queue, QueueOptions::default());
     let Some(SinkKind::Http(backend)) = with_examples.sinks.get(3).map(|sink| &sink.kind) else { panic!("four sinks") };
     let http::Options { tls, spool, proxy, .. } = (**backend).clone();
+    // The default depends on the file system.
+    let (dir, min_free_bytes) = ("/var/lib/tributary/spool", Some(1 << 30));
     assert_eq!(proxy.describe(&backend.endpoint).unwrap(), "http://proxy.example:3128 (the option proxy)");
     assert!(tls.ca.is_some() && tls.identity.is_some());
     let endpoint = "https://collector.example:8443/events".parse().unwrap();
     let defaults = http::Options { tls, spool: spool.clone(), proxy: proxy.clone(), ..http::Options::to(endpoint) };
     assert_eq!(**backend, defaults);
-    assert_eq!(spool, Some(http::SpoolOptions::at("/var/lib/tributary/spool".into())));
+    assert_eq!(spool, Some(http::SpoolOptions { min_free_bytes, ..http::SpoolOptions::at(dir.into()) }));
     let Some(SinkKind::Otlp(tempo)) = with_examples.sinks.get(4).map(|sink| &sink.kind) else { panic!("five sinks") };
     let otlp::Options { tls, spool, .. } = (**tempo).clone();
     assert!(tls.ca.is_some() && tls.identity.is_some() && tls.server_name.is_some());
-    assert_eq!(spool, Some(otlp::SpoolOptions::at("/var/lib/tributary/spool".into())));
+    assert_eq!(spool, Some(otlp::SpoolOptions { min_free_bytes, ..otlp::SpoolOptions::at(dir.into()) }));
     let endpoint = "https://tempo.example:4317".parse().unwrap();
     assert_eq!(**tempo, otlp::Options { tls, spool, proxy: proxy.clone(), ..otlp::Options::to(endpoint) });
     let Some(SinkKind::Nats(stream)) = with_examples.sinks.get(5).map(|sink| &sink.kind) else { panic!("six sinks") };
     let nats::Options { servers, spool, .. } = (**stream).clone();
     let Servers { servers: addresses, tls, credentials_file, token_file, .. } = servers.clone();
     assert!(tls.identity.is_some() && credentials_file.is_some() && token_file.is_some() && addresses.len() == 2);
-    assert_eq!(spool, Some(nats::SpoolOptions::at("/var/lib/tributary/spool".into())));
+    assert_eq!(spool, Some(nats::SpoolOptions { min_free_bytes, ..nats::SpoolOptions::at(dir.into()) }));
     let defaults = Servers::new(addresses.clone());
     assert_eq!(servers, Servers { tls, credentials_file, token_file, ..defaults });
     assert_eq!(**stream, nats::Options { servers, spool, ..nats::Options::to(addresses) });

@@ -201,7 +201,8 @@ async fn a_body_that_is_not_received_completely_is_shown_as_far_as_it_came() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tap_that_is_not_read_delays_no_connection_and_reports_what_it_dropped() {
     const EVENTS: u64 = 40_000;
-    let daemon = daemon("").await;
+    // However slow the machine is, the tap is not closed meanwhile.
+    let daemon = Daemon::start(&format!("{ADMIN}tap_timeout = \"10m\"\n{}", crate::live::listener(""))).await;
     let mut idle = TcpStream::connect(daemon.server.admin_address().unwrap()).await.unwrap();
     idle.write_all(b"GET /tap HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     within("the tap is open", async { while taps(&daemon).await == 0 {} }).await;

@@ -111,7 +111,7 @@ fn twice_the_stream_is_at_most_two_and_a_half_times_the_work() {
                 (0..n).flat_map(step).collect()
             },
         ),
-        case_with("strings and waiting records beyond the memory budget", 250, Options::default(), 200 << 10, |n| {
+        case_with("strings and waiting records beyond the memory budget", 500, Options::default(), 200 << 10, |n| {
             (0..n).flat_map(|at| [string(at + 1, &[b'x'; 100]), span(1, [at + 1, 1 << 40, at, 1])].concat()).collect()
         }),
         case("lists beyond the limits of a record", 200, with(|options| options.max_record_entries = 10), |n| {

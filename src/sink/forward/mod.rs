@@ -442,6 +442,8 @@ impl Shared {
         }
         state.store.settle(settled.number);
         state.progress.waiting = state.store.waiting();
+        // There may be space for the report of what was shed.
+        state.is_shedding = false;
         state.progress.written += settled.written;
         state.progress.failed += settled.failed;
         state.progress.duplicates += settled.duplicates;
