@@ -51,6 +51,7 @@ mod shed;
 mod sink_faults;
 mod spool;
 mod spool_directory;
+mod spool_lives;
 mod spool_small_disk;
 mod tap;
 mod threads;

@@ -112,6 +112,11 @@ impl Agents {
         self.shared.acknowledged.lock().unwrap().registrations.len() as u64
     }
 
+    /// What was acknowledged until now.
+    pub(crate) fn until_now(&self) -> Acknowledged {
+        self.shared.acknowledged.lock().unwrap().clone()
+    }
+
     /// Ends all agents.
     pub(crate) fn stop(self) -> Acknowledged {
         self.shared.is_over.store(true, SeqCst);

@@ -6,6 +6,7 @@
 //! cargo test --release --test torture -- power --count 1000
 //! cargo test --release --test torture -- faults --count 10000
 //! cargo test --release --test torture -- peer --count 100
+//! cargo test --release --test torture -- disk --count 200
 //! ```
 //!
 //! Without a part it runs a short slice of each, as a part of `cargo test`. It prints its seed; the same seed makes the same
@@ -18,9 +19,12 @@
 mod http_server;
 #[path = "../support/marked_upload.rs"]
 mod marked_upload;
+#[path = "../support/small_disk/mod.rs"]
+mod small_disk;
 
 mod agents;
 mod check;
+mod disk;
 mod image;
 mod journal;
 mod parts;
@@ -34,12 +38,17 @@ use std::time::Instant;
 type Part = fn(&Run) -> String;
 
 /// The parts, with the size of the slice that `cargo test` runs.
-const PARTS: [(&str, Part, u64); 4] =
-    [("kill", parts::kill, 12), ("power", parts::power, 40), ("faults", parts::faults, 300), ("peer", parts::peer, 12)];
+const PARTS: [(&str, Part, u64); 5] = [
+    ("kill", parts::kill, 12),
+    ("power", parts::power, 40),
+    ("faults", parts::faults, 300),
+    ("peer", parts::peer, 12),
+    ("disk", disk::disk, 12),
+];
 
 /// One run of one part.
 struct Run {
-    /// Kills, images, faults, or misdeeds of the destination.
+    /// Kills, images, faults, misdeeds of the destination, or lives.
     count: u64,
     seed: u64,
     /// `power`: of 1,000 syncs the library skips so many, and says that they were done. The part must notice.

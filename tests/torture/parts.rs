@@ -273,7 +273,7 @@ fn preload(library: &Path, site: &Site, log: &Path, lie: u64) -> Vec<(&'static s
     environment
 }
 
-fn wait(what: &str, mut is_true: impl FnMut() -> bool) {
+pub(crate) fn wait(what: &str, mut is_true: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_true() {
         assert!(begin.elapsed() < PATIENCE, "{what} does not come");
@@ -300,7 +300,7 @@ fn assert_good(verdict: &Verdict, run: &Run, place: &str) {
     );
 }
 
-fn judged(verdict: &Verdict, site: &Site, run: &Run) -> String {
+pub(crate) fn judged(verdict: &Verdict, site: &Site, run: &Run) -> String {
     assert_good(verdict, run, &site.log());
     let Verdict { acknowledged, repeated: (files, remote, archive), .. } = verdict;
     format!(

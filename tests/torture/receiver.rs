@@ -1,6 +1,6 @@
 //! The destination of the sink `remote`: an HTTP server that remembers what it has accepted, and misbehaves when told to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,6 +15,8 @@ pub(crate) enum Manner {
     Accept,
     /// 503.
     Refuse,
+    /// 500.
+    Fail,
     /// 503 with `Retry-After: 1`.
     AskForPause,
     /// Closes the connection without reading.
@@ -29,9 +31,10 @@ pub(crate) enum Manner {
     Nonsense,
 }
 
-pub(crate) const MANNERS: [Manner; 8] = [
+pub(crate) const MANNERS: [Manner; 9] = [
     Manner::Accept,
     Manner::Refuse,
+    Manner::Fail,
     Manner::AskForPause,
     Manner::Close,
     Manner::DieBeforeResponse,
@@ -52,13 +55,24 @@ pub(crate) struct State {
     /// The accepted marks, with the length of the journal when each arrived first, and how often it arrived.
     pub(crate) received: BTreeMap<String, (u64, u64)>,
     pub(crate) journal: PathBuf,
+    /// Ids of requests that are never taken: they are answered 500.
+    pub(crate) poison: BTreeSet<String>,
+    /// The next request is never taken.
+    pub(crate) poison_next: bool,
     /// How many requests were not treated well.
     pub(crate) misdeeds: u64,
 }
 
 impl Receiver {
     pub(crate) fn start() -> Receiver {
-        let state = State { manner: Manner::Accept, received: BTreeMap::new(), journal: PathBuf::new(), misdeeds: 0 };
+        let state = State {
+            manner: Manner::Accept,
+            received: BTreeMap::new(),
+            journal: PathBuf::new(),
+            poison: BTreeSet::new(),
+            poison_next: false,
+            misdeeds: 0,
+        };
         let state = Arc::new(Mutex::new(state));
         let serving = state.clone();
         let address = http_server::start(move |connection| serve(&serving, connection));
@@ -70,16 +84,27 @@ impl Receiver {
     }
 }
 
+impl State {
+    /// What it does with the request with this id.
+    fn manner_for(&mut self, id: String) -> Manner {
+        if std::mem::take(&mut self.poison_next) {
+            self.poison.insert(id.clone());
+        }
+        if self.poison.contains(&id) { Manner::Fail } else { self.manner }
+    }
+}
+
 fn serve(state: &Mutex<State>, mut connection: Connection) -> Option<()> {
     loop {
         let head = connection.read_head()?;
-        let manner = state.lock().unwrap().manner;
+        let id = head.get("idempotency-key").cloned().unwrap_or_default();
+        let manner = state.lock().unwrap().manner_for(id);
         if manner == Manner::Close {
             state.lock().unwrap().misdeeds += 1;
             return None;
         }
         let body = String::from_utf8(connection.read_body(&head)?).unwrap();
-        let is_accepted = !matches!(manner, Manner::Refuse | Manner::AskForPause | Manner::Nonsense);
+        let is_accepted = !matches!(manner, Manner::Refuse | Manner::Fail | Manner::AskForPause | Manner::Nonsense);
         {
             let mut state = state.lock().unwrap();
             let position = std::fs::metadata(&state.journal).map_or(0, |journal| journal.len());
@@ -102,6 +127,7 @@ fn respond(manner: Manner, connection: &mut Connection) -> Option<()> {
             connection.answer(200, "", "")
         }
         Manner::Refuse => connection.answer(503, "", ""),
+        Manner::Fail => connection.answer(500, "", ""),
         Manner::AskForPause => connection.answer(503, "Retry-After: 1\r\n", ""),
         Manner::Nonsense => connection.write(b"\0\x01\x02 nonsense\r\n\r\n").and(None),
         Manner::DieWithinResponse => connection.write(b"HTTP/1.1 200 OK\r\nCon").and(None),

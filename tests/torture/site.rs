@@ -41,6 +41,12 @@ fn free_address() -> SocketAddr {
 impl Site {
     /// Prepares a directory: its daemon writes files and an archive, and sends to `receiver` through a spool.
     pub(crate) fn new(directory: &Path, receiver: SocketAddr, acknowledge: &str) -> Site {
+        let spool = "spool.dir = \"spool\"\nspool.min_free_bytes = \"1MiB\"";
+        Site::with_spool(directory, receiver, acknowledge, spool)
+    }
+
+    /// The same with these options of its spool.
+    pub(crate) fn with_spool(directory: &Path, receiver: SocketAddr, acknowledge: &str, spool: &str) -> Site {
         let site = Site { directory: directory.to_owned(), endless: free_address(), zico: free_address() };
         let Site { endless, zico, .. } = &site;
         let toml = format!(
@@ -85,8 +91,7 @@ batch_bytes = "8KiB"
 retry_min = "10ms"
 retry_max = "200ms"
 request_timeout = "2s"
-spool.dir = "spool"
-spool.min_free_bytes = "1MiB"
+{spool}
 "#
         );
         fs::create_dir_all(directory).unwrap();
