@@ -33,6 +33,12 @@ fn serve(state: &Mutex<(u16, Vec<String>)>, mut connection: Connection) -> Optio
         let body = connection.read_body(&head)?;
         let mut state = state.lock().unwrap();
         let status = state.0;
+        if status == 100 {
+            // For ever.
+            drop(state);
+            while connection.write(&b"HTTP/1.1 100 Continue\r\n\r\n".repeat(200)).is_some() {}
+            return None;
+        }
         if status == 200 {
             state.1.extend(String::from_utf8(body).unwrap().lines().map(str::to_owned));
         }

@@ -93,3 +93,19 @@ fn what_one_life_leaves_is_what_the_next_one_resumes() {
         );
     }
 }
+
+/// A destination that sends interim responses for ever keeps the sink from nothing: what waits is on the disk after the stop.
+#[test]
+fn endless_interim_responses_keep_no_sink_from_its_end() {
+    let site = Site::new("min_free_bytes = \"0B\"");
+    site.set(100);
+    let daemon = site.start();
+    let sent = upload(&daemon, 300, 1);
+    let first = totals(&site, &stop(daemon));
+    assert_eq!((first.events, first.waiting, first.failed), (sent, sent, 0));
+    site.set(200);
+    let daemon = site.start();
+    until("everything is received", || (site.received().0.len() as u64 >= sent).then_some(()));
+    let second = totals(&site, &stop(daemon));
+    assert_eq!((second.resumed, second.written, second.waiting), (sent, sent, 0));
+}

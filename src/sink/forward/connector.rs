@@ -53,7 +53,7 @@ impl Service<Uri> for Connector {
     fn call(&mut self, server: Uri) -> Self::Future {
         let Some(proxy) = self.rules.of(&server) else {
             let connecting = self.tcp.call(server);
-            return Box::pin(async move { Ok(Stream { io: connecting.await?, is_forwarded: false }) });
+            return Box::pin(async move { Ok(Stream { io: connecting.await?, is_forwarded: false, has_read: false }) });
         };
         let name = shown(&proxy);
         if proxy.uri().scheme_str() != Some("http") {
@@ -67,7 +67,7 @@ impl Service<Uri> for Connector {
             let connecting = self.tcp.call(proxy.uri().clone());
             return Box::pin(async move {
                 let failed = |error| ProxyError { proxy: name, destination: None, source: Box::new(error) };
-                Ok(Stream { io: connecting.await.map_err(failed)?, is_forwarded: true })
+                Ok(Stream { io: connecting.await.map_err(failed)?, is_forwarded: true, has_read: false })
             });
         }
         let mut tunnel = Tunnel::new(proxy.uri().clone(), self.tcp.clone());
@@ -80,7 +80,7 @@ impl Service<Uri> for Connector {
             let failed = |source| ProxyError { proxy: name, destination: Some(destination), source };
             match connecting {
                 Ok(connecting) => match connecting.await {
-                    Ok(io) => Ok(Stream { io, is_forwarded: false }),
+                    Ok(io) => Ok(Stream { io, is_forwarded: false, has_read: false }),
                     Err(error) => Err(failed(Box::new(error)).into()),
                 },
                 Err(error) => Err(failed(Box::new(error)).into()),
@@ -101,6 +101,8 @@ pub(crate) struct Stream {
     io: TokioIo<TcpStream>,
     /// Requests have the whole address of the server.
     is_forwarded: bool,
+    /// The last read has succeeded, so the next one lets others run.
+    has_read: bool,
 }
 
 impl Connection for Stream {
@@ -115,7 +117,14 @@ impl Read for Stream {
         context: &mut Context<'_>,
         buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(context, buffer)
+        // A server that sends interim responses for ever must not keep the sink from its other work, and from its end.
+        if std::mem::take(&mut self.has_read) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let read = Pin::new(&mut self.io).poll_read(context, buffer);
+        self.has_read = read.is_ready();
+        read
     }
 }
 
