@@ -441,6 +441,8 @@ impl Shared {
             return;
         }
         state.store.settle(settled.number);
+        // There is space again for a report of what was shed.
+        state.is_shedding = false;
         state.progress.waiting = state.store.waiting();
         // There may be space for the report of what was shed.
         state.is_shedding = false;
