@@ -213,7 +213,7 @@ fn markers(events: &[Value]) -> usize {
 async fn without_an_order_a_number_is_missing_when_the_run_ends() {
     let daemon = daemon("order = \"received\"\nreorder_window = \"10ms\"").await;
     let (mut agent, mut data) = named(&daemon).await;
-    data.send(&[wire::entry(1, 0, 1, 0), wire::exit(1, 5, 3, 1, 0)].concat()).await;
+    data.send(&[wire::entry(1, 0, 1, 0), wire::exit(1, 3, 5, 1, 0)].concat()).await;
     daemon.until("the number behind the missing ones", |events| numbers(events).contains(&5)).await;
     // Far more than the window: each session checks its run once a second.
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;

@@ -413,10 +413,10 @@ impl Run {
         !self.agent.is_draining()
     }
 
-    /// Whether events wait for missing numbers, so that these must be given up at some time. Otherwise they are missing when the run
-    /// ends, or when the numbers are far ahead of them.
+    /// Whether missing numbers are given up after a time: events wait for them, or others are so far ahead that numbers could not be
+    /// told apart when they wrap. Otherwise they are missing when the run ends.
     fn waits_for_numbers(&self) -> bool {
-        self.reorder_buffer.is_some()
+        self.reorder_buffer.is_some() || self.sequence.has_far()
     }
 
     /// Takes an event of a thread.

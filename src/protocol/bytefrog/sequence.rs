@@ -298,6 +298,11 @@ impl Sequence {
         self.far.len() >= MAX_FAR
     }
 
+    /// Whether a number is far ahead, beyond the window.
+    pub(super) fn has_far(&self) -> bool {
+        !self.far.is_empty()
+    }
+
     /// When the gaps of now will have lasted for `window`. Call it with the time of every input. `None`: there is no
     /// gap.
     pub(super) fn deadline(&mut self, window: Duration, elapsed: Duration) -> Option<Duration> {

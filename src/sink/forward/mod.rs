@@ -444,8 +444,6 @@ impl Shared {
         // There is space again for a report of what was shed.
         state.is_shedding = false;
         state.progress.waiting = state.store.waiting();
-        // There may be space for the report of what was shed.
-        state.is_shedding = false;
         state.progress.written += settled.written;
         state.progress.failed += settled.failed;
         state.progress.duplicates += settled.duplicates;
