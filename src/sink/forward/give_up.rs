@@ -9,8 +9,9 @@ use tokio::time::Instant;
 use super::Answer;
 use crate::options::{LONGEST, Section};
 
-/// After so many failed attempts a request counts as stuck.
-const STUCK_AFTER: u32 = 10;
+/// A request counts as stuck after this number of failed attempts, if the first one was so long ago: short pauses do not make a
+/// destination that has just left look like one that takes other requests.
+const STUCK_AFTER: (u32, Duration) = (10, Duration::from_secs(10));
 
 /// How often, and for how long, a request must fail before it is given up. Only what happens while the destination takes other
 /// requests counts: a destination that takes none is away.
@@ -71,15 +72,27 @@ pub(super) struct FailedAttempts<'a> {
     /// Those between which the destination has accepted another request, and the time between them.
     beside_others: u32,
     time: Duration,
+    /// When the first attempt failed. `None`: none has.
+    first: Option<Instant>,
     /// When the last attempt failed, and what the destination had accepted then.
     last: (Instant, u64),
+    is_stuck: bool,
 }
 
 impl FailedAttempts<'_> {
     /// No attempt has failed.
     pub(super) fn new(deliveries: &Deliveries, limits: GiveUp) -> FailedAttempts<'_> {
         let last = (Instant::now(), deliveries.accepted.load(Relaxed));
-        FailedAttempts { deliveries, limits, attempts: 0, beside_others: 0, time: Duration::ZERO, last }
+        FailedAttempts {
+            deliveries,
+            limits,
+            attempts: 0,
+            beside_others: 0,
+            time: Duration::ZERO,
+            first: None,
+            last,
+            is_stuck: false,
+        }
     }
 
     /// The answer to an attempt. One that asks for another attempt is a bad request when the request is given up.
@@ -106,7 +119,9 @@ impl FailedAttempts<'_> {
         }
         self.last = now;
         self.attempts += 1;
-        if self.attempts == STUCK_AFTER {
+        let since = now.0 - *self.first.get_or_insert(now.0);
+        if !self.is_stuck && self.attempts >= STUCK_AFTER.0 && since >= STUCK_AFTER.1 {
+            self.is_stuck = true;
             self.deliveries.stuck.fetch_add(1, Relaxed);
             self.deliveries.noticed.notify_one();
         }
@@ -123,7 +138,7 @@ impl FailedAttempts<'_> {
 
 impl Drop for FailedAttempts<'_> {
     fn drop(&mut self) {
-        if self.attempts >= STUCK_AFTER {
+        if self.is_stuck {
             self.deliveries.stuck.fetch_sub(1, Relaxed);
         }
     }
@@ -140,7 +155,7 @@ mod tests {
         for attempt in 1..=1000 {
             tokio::time::advance(Duration::from_secs(30)).await;
             assert_eq!(failed.note(), None, "the destination takes nothing");
-            assert_eq!(deliveries.stuck(), usize::from(attempt >= STUCK_AFTER));
+            assert_eq!(deliveries.stuck(), usize::from(attempt >= STUCK_AFTER.0));
         }
         for attempt in 1..=30 {
             tokio::time::advance(Duration::from_secs(10)).await;
