@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use tokio::time::Instant;
+
 use super::*;
 use crate::event::Batch;
 use crate::sink::{AckLevel, Kinds, Selection};
