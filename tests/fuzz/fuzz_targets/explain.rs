@@ -42,11 +42,12 @@ fn property(input: &[u8]) {
             // A first byte of 0xFF marks a stream, not a body, for the player.
             let options = Arc::new(rbkit::Options::default());
             let agent = || Agent::new(AgentOptions::default());
-            let player = || Player::new(agent(), options.clone(), 16 << 20, bytes, channel, true);
-            match player() {
-                Player::Pub(_) => session(|| published(player()), Protocol::Rbkit, bytes, cut),
-                Player::Rep(_) => session(|| replied(player()), Protocol::Rbkit, bytes, cut),
-            }
+            session(
+                || Player::new(agent(), options.clone(), 16 << 20, bytes, channel, true),
+                Protocol::Rbkit,
+                bytes,
+                cut,
+            );
         }
         form => {
             let body: Body = if form % 2 == 0 { endless::explain::body } else { zico::explain::body };
@@ -59,16 +60,6 @@ fn property(input: &[u8]) {
             }
         }
     }
-}
-
-fn published(player: Player) -> rbkit::Subscription {
-    let Player::Pub(session) = player else { panic!("another channel the second time") };
-    *session
-}
-
-fn replied(player: Player) -> rbkit::Control {
-    let Player::Rep(session) = player else { panic!("another channel the second time") };
-    *session
 }
 
 /// A stream from its first byte, and the rest of it for a tap that opens in the middle.

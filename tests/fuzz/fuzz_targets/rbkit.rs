@@ -86,10 +86,7 @@ fn receive(setting: &Setting, mode: Mode, stream: &[u8], cut: u8) -> Output {
         Mode::Replied => Player::new(agent, options, max_message_bytes, &[0xFF], Some(Channel::Rep), true),
         _ => Player::new(agent, options, max_message_bytes, stream, None, true),
     };
-    match player {
-        Player::Pub(session) => drive(setting, *session, stream, cut),
-        Player::Rep(session) => drive(setting, *session, stream, cut),
-    }
+    drive(setting, player, stream, cut)
 }
 
 fn drive(setting: &Setting, session: impl Session, stream: &[u8], cut: u8) -> Output {
