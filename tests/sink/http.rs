@@ -235,16 +235,21 @@ async fn what_a_full_spool_drops_is_reported_to_the_destination_as_soon_as_there
         let mut options = spooled(receiver.address, directory.path());
         options.spool = options.spool.map(|spool| SpoolOptions { max_bytes: 20_000, when_full, ..spool });
         let sending = start(options);
-        for number in 0..100 {
-            assert_eq!(sending.deliver(batch(&names(number * 5..number * 5 + 5, 50))).await, DeliveryOutcome::Written);
-        }
         let shed = || sending.counters.totals().shed;
-        until("events are dropped", || (shed() > 0).then_some(())).await;
+        // Until as many attempts have failed as are made at the same time, requests wait in memory, and none is dropped.
+        let mut delivered = 0;
+        within("events are dropped", async {
+            while shed() == 0 {
+                let next = names(delivered..delivered + 5, 50);
+                assert_eq!(sending.deliver(batch(&next)).await, DeliveryOutcome::Written);
+                delivered += 5;
+            }
+        })
+        .await;
         receiver.state().status = 200;
         until("nothing waits", || (sending.counters.totals().waiting == 0).then_some(())).await;
         // The spool tells what it has dropped when it has taken a request again. It has room when it has removed a segment,
         // which can be a second later.
-        let mut delivered = 500;
         within("the spool has room", async {
             loop {
                 let before = shed();
