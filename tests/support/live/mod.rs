@@ -72,6 +72,11 @@ pub fn add<S: Sink + Sync>(sinks: &mut Sinks, name: &str, sink: S) {
     sinks.add(name, Default::default(), move || Ok(sink.lock().unwrap().take().expect("it never fails")));
 }
 
+/// Whether something that ends soon keeps a daemon from starting.
+fn is_held(error: &str) -> bool {
+    ["another tributary", "Address already in use"].iter().any(|cause| error.contains(cause))
+}
+
 impl Daemon {
     /// Starts a daemon with one listener, called `test`, with these lines of configuration.
     pub async fn with(options: &str) -> Daemon {
@@ -88,8 +93,9 @@ impl Daemon {
             let (memory, lines) = Memory::new();
             match Server::start_with(config, |sinks| add(sinks, "memory", memory)).await {
                 Ok(server) => return Daemon { server, lines, parsed: Mutex::default() },
-                // A child that another test has forked holds the lock of the daemon before, until it runs its program.
-                Err(error) if error.to_string().contains("another tributary") && started.elapsed() < PATIENCE => {}
+                // A child that another test has forked holds the lock of the daemon before, until it runs its program. A connection
+                // of another test may have the port of the daemon before as its own.
+                Err(error) if is_held(&error.to_string()) && started.elapsed() < PATIENCE => {}
                 Err(error) => panic!("{error}"),
             }
             sleep(Duration::from_millis(10)).await;
