@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::bytefrog_support::agent::{Agent as Puppet, Connection};
 use crate::bytefrog_support::configuration::CollectorMessage;
 use crate::bytefrog_support::{self, wire};
+use crate::live::binary::free_address;
 use crate::live::{Daemon, Stopped, config, losses, within};
 use crate::log::Log;
 use serde_json::Value;
@@ -23,11 +24,6 @@ pub(super) const PATIENT: &str = "unresolved_wait = \"5m\"\nreorder_window = \"5
 pub(super) async fn daemon(options: &str) -> Daemon {
     let listener = bytefrog_support::listener(options);
     Daemon::start(&format!("limits.shutdown_grace = \"10m\"\n{listener}")).await
-}
-
-/// An address that was free a moment ago.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 fn listener(address: SocketAddr, options: &str) -> String {

@@ -4,17 +4,12 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
-use crate::live::binary::{Binary, tributary};
+use crate::live::binary::{Binary, free_address, tributary};
 use crate::live::{Daemon, assert_is_closed, config, losses, until, wire, within};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tributary::server::Server;
-
-/// An address that was free a moment ago.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 fn listener(name: &str, address: SocketAddr, options: &str) -> String {
     format!("[listeners.{name}]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n{options}\n")

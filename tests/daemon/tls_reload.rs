@@ -2,9 +2,8 @@
 //! and unusable files change nothing.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
 
-use crate::live::binary::{Binary, tributary};
+use crate::live::binary::{Binary, free_address, tributary};
 use crate::live::{Daemon, config, losses, spans, wire, within};
 use crate::tls_support::{World, send_secretly, shown};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,11 +11,6 @@ use tributary::server::Server;
 
 fn hello(name: &str) -> Vec<u8> {
     [wire::process(), wire::named_span(1, name)].concat()
-}
-
-/// An address that was free a moment ago.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 #[tokio::test]

@@ -214,6 +214,11 @@ pub fn free_port() -> u16 {
     }
 }
 
+/// An address of loopback with such a port.
+pub fn free_address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], free_port()))
+}
+
 /// Waits for something, blocking this thread.
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
