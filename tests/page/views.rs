@@ -316,7 +316,7 @@ async fn the_code_view_shows_what_ran_and_what_ran_since_a_mark() {
     browser.enter("input[aria-label='Name of the mark']", "after <b>all</b>").await;
     browser.click("button", "Mark this moment").await;
     browser.until_text("[role=status]", "after <b>all</b>").await;
-    browser.until_text(".row.small", "0 % of").await;
+    browser.until_text(".row.small", "0 of").await;
     browser.close().await;
     world.stop().await;
 }

@@ -1,9 +1,9 @@
-// Code: which packages, classes and methods of a Java program ran, how often and how long, and which never did.
+// Code: which packages, classes and methods of a Java program ran, how often and how long, and which of the named ones did not.
 
 import { get, poll, post } from "./api.js";
 import { isDark } from "./colors.js";
 import { clean, h, path as qualified, set } from "./dom.js";
-import { choice, empty, failure, field, heading, meter, panel, segments } from "./parts.js";
+import { choice, empty, failure, field, heading, panel, segments } from "./parts.js";
 import { keep } from "./router.js";
 import { table } from "./table.js";
 import { treemap } from "./treemap.js";
@@ -114,8 +114,10 @@ export function show(main, route) {
     if (!answer) return;
     const { run: one } = answer;
     const ran = answer.since ? answer.packages.reduce((sum, pack) => sum + pack.run, 0) : one.run;
-    set(totals, h("span", {}, h("b", {}, units.percent(ran, one.methods)), ` of ${units.plural(one.methods, "method")} ran${answer.since ? ` since “${clean(answer.since.name, 80)}”` : ""}`), h("span", { class: "ran" }, meter(ran, one.methods, "")),
-      h("span", {}, `${units.plural(one.classes, "class", "classes")} · ${units.plural(one.calls, "call")} · last ${units.ago(one.last_ms)}`));
+    const since = answer.since ? ` of ${units.plural(one.methods, "named method")} ran since “${clean(answer.since.name, 80)}”` : ` ${ran === 1 ? "method" : "methods"} ran`;
+    set(totals, h("span", {}, h("b", {}, units.count(ran)), since),
+      h("span", {}, `${units.plural(one.classes, "class", "classes")} · ${units.plural(one.calls, "call")} · last ${units.ago(one.last_ms)}`),
+      h("span", { class: "soft" }, "An agent names a method at its first use: how many never ran is not known."));
     set(crumbs, [["All packages", []], ...path.map((part, at) => [clean(part, 100) || "(no package)", path.slice(0, at + 1)])].map(([text, place], at) => [
       at > 0 && h("span", { class: "soft" }, " / "),
       h("button", { type: "button", class: "plain", on: { click: () => goTo(place) } }, text)]));
@@ -168,7 +170,7 @@ export function show(main, route) {
       return `${clean(node.full, 200)}.${clean(method.name, 200)}\n${method.calls ? `${units.plural(method.calls, "call")}, self ${units.nanos(method.self_ns)}` : method.has_run ? "ran" : "never ran"}${method.exceptions ? `\n${units.plural(method.exceptions, "exception")}` : ""}`;
     }
     const { group } = node;
-    return `${clean(node.name, 200)}\n${units.count(group.run)} of ${units.plural(group.methods, "method")} ran\n${units.plural(group.calls, "call")}, self ${units.nanos(group.self_ns)}`;
+    return `${clean(node.name, 200)}\n${units.count(group.run)} of ${units.plural(group.methods, "named method")} ran\n${units.plural(group.calls, "call")}, self ${units.nanos(group.self_ns)}`;
   }
 
   const end = poll((signal) => get("api/v1/code", {}, signal), 5000, (found) => {
