@@ -1,16 +1,17 @@
 //! Coverage: the methods and lines of Java programs that were run, as text, JSON, or a tracefile of lcov.
 //!
-//! A method is known when the agent has named it or when it was run. Lines are known where the agent sends source locations
-//! (versions 3 and 4).
+//! Agents of all versions name a method, and its lines, at their first use. So the methods that never ran are known from class files
+//! only, and without these no share is shown.
+
+mod write;
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
-use serde_json::{Value, json};
 
-use super::words;
+use super::{classes, words};
 
 /// The maximum number of methods, and of source locations that wait for the names of their methods.
 const MAX_METHODS: usize = 1 << 20;
@@ -26,6 +27,8 @@ pub struct Method<'a> {
     pub id: Option<u64>,
     /// Its name: package, class and method.
     pub function: std::borrow::Cow<'a, str>,
+    /// Its descriptor, if it is known.
+    pub descriptor: Option<std::borrow::Cow<'a, str>>,
     /// How often it was run, according to events of the kind `told`; 0: it is known only by name.
     pub runs: u64,
     /// The kind of the events.
@@ -58,15 +61,20 @@ pub struct Lines<'a> {
     pub is_run: bool,
 }
 
-/// The methods of a class, by name.
+/// The methods of a class, by [`key`].
 type Methods = BTreeMap<String, Row>;
+
+/// The class and the key of a method.
+type Place = (String, String);
 
 /// The methods of an input, by class and name.
 #[derive(Debug, Default)]
 pub struct Coverage {
     classes: BTreeMap<String, Methods>,
-    names: HashMap<(String, u64), (String, String), RandomState>,
+    names: HashMap<(String, u64), Place, RandomState>,
     waiting: Vec<(String, u64, (u64, u64), bool)>,
+    /// Class files have all methods.
+    has_class_files: bool,
     methods: usize,
     left_out: u64,
 }
@@ -77,33 +85,74 @@ struct Row {
     told: [u64; 4],
     /// How often each line was run.
     lines: BTreeMap<u64, u64>,
+    /// The lines of its class file; `None`: no class file has the method.
+    file: Option<Vec<u16>>,
+    /// Methods of this name were run, and the input has no descriptor: the number of runs is not known.
+    is_ambiguous: bool,
 }
 
-/// Numbers of methods, classes or lines.
+/// Numbers of methods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Share {
+struct Count {
     run: usize,
-    known: usize,
+    all: usize,
+    /// Methods that were run and that no class file has.
+    outside: usize,
 }
 
 impl Coverage {
     /// Adds a method.
     pub fn add(&mut self, method: &Method<'_>) {
+        let id = method.id.map(|id| (method.agent.to_string(), id));
         let function = words::one_line(&method.function);
-        let (class, name) = function.rsplit_once('.').unwrap_or(("(no class)", &function));
-        let is_new = self.classes.get(class).is_none_or(|methods| !methods.contains_key(name));
-        if is_new && self.methods >= MAX_METHODS {
+        let (class, name) = split(&function);
+        let mut place = key(name, method.descriptor.as_deref().unwrap_or_default());
+        if method.descriptor.is_none()
+            && let Some(known) = id.as_ref().and_then(|id| self.names.get(id))
+            && known.0 == class
+            && parts(&known.1).0 == name
+        {
+            place.clone_from(&known.1);
+        }
+        let Some(row) = self.row(class, &place) else {
             self.left_out += 1;
             return;
-        }
-        self.methods += usize::from(is_new);
-        let row = self.classes.entry(class.to_owned()).or_default().entry(name.to_owned()).or_default();
+        };
         let told = &mut row.told[method.told as usize];
         *told = told.saturating_add(method.runs);
-        if let Some(id) = method.id {
-            let key = (method.agent.to_string(), id);
-            self.names.entry(key).or_insert_with(|| (class.to_owned(), name.to_owned()));
+        if let Some(id) = id
+            && (method.descriptor.is_some() || !self.names.contains_key(&id))
+        {
+            self.names.insert(id, (class.to_owned(), place));
         }
+    }
+
+    /// Adds a method of a class file.
+    ///
+    /// # Errors
+    /// There are too many methods.
+    pub fn add_of_class_file(&mut self, method: classes::Method<'_>) -> io::Result<()> {
+        self.has_class_files = true;
+        let function = format!("{}.{}", method.class, method.name);
+        let function = words::one_line(&function);
+        let (class, name) = split(&function);
+        let Some(row) = self.row(class, &key(name, &method.descriptor)) else {
+            return Err(classes::invalid(format!("there are more than {MAX_METHODS} methods")));
+        };
+        row.file.get_or_insert_default().extend(method.lines);
+        Ok(())
+    }
+
+    /// The row of a method. `None`: there are too many.
+    fn row(&mut self, class: &str, key: &str) -> Option<&mut Row> {
+        if self.classes.get(class).is_none_or(|methods| !methods.contains_key(key)) {
+            if self.methods >= MAX_METHODS {
+                return None;
+            }
+            self.methods += 1;
+            self.classes.entry(class.to_owned()).or_default().insert(key.to_owned(), Row::default());
+        }
+        self.classes.get_mut(class)?.get_mut(key)
     }
 
     /// Adds lines.
@@ -122,8 +171,8 @@ impl Coverage {
     fn assign(&mut self) {
         let (names, classes) = (&self.names, &mut self.classes);
         self.waiting.retain(|(agent, method, (first, last), is_run)| {
-            let Some((class, name)) = names.get(&(agent.clone(), *method)) else { return true };
-            let row = classes.get_mut(class).and_then(|methods| methods.get_mut(name));
+            let Some((class, key)) = names.get(&(agent.clone(), *method)) else { return true };
+            let row = classes.get_mut(class).and_then(|methods| methods.get_mut(key));
             let last = if last.saturating_sub(*first) < MAX_LINES { *last } else { *first };
             if let Some(row) = row {
                 (*first..=last.max(*first)).for_each(|line| *row.lines.entry(line).or_default() += u64::from(*is_run));
@@ -135,112 +184,71 @@ impl Coverage {
     /// Nothing follows: how many methods and lines were left out, because there are too many or their names never came.
     pub fn finish(&mut self) -> u64 {
         self.assign();
+        let has_lines = self.rows().any(|row| !row.lines.is_empty());
+        for methods in self.classes.values_mut() {
+            give_descriptors(methods);
+            // A class file has lines of methods that the agent sends no lines of.
+            let of_lines = |row: &&mut Row| has_lines && (row.runs() == 0 || !row.lines.is_empty());
+            for row in methods.values_mut().filter(of_lines) {
+                for line in row.file.iter().flatten() {
+                    row.lines.entry((*line).into()).or_default();
+                }
+            }
+        }
         self.left_out + self.waiting.len() as u64
     }
 
-    /// Whether no method is known.
-    pub fn is_empty(&self) -> bool {
-        self.classes.is_empty()
+    /// Whether a method comes from an agent.
+    pub fn has_run(&self) -> bool {
+        self.rows().any(|row| row.runs() > 0 || row.file.is_none())
     }
 
-    /// Writes tables of packages, classes and methods.
-    ///
-    /// # Errors
-    /// Writing to `out` failed.
-    pub fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
-        let mut packages: BTreeMap<&str, Share> = BTreeMap::new();
-        for (class, methods) in &self.classes {
-            let share = share(methods);
-            let package = packages.entry(package(class)).or_default();
-            *package = Share { run: package.run + share.run, known: package.known + share.known };
-        }
-        writeln!(out, "{}  package", Share::HEAD)?;
-        packages.iter().try_for_each(|(package, share)| writeln!(out, "{}  {package}", share.row()))?;
-        writeln!(out, "\n{}  class", Share::HEAD)?;
-        for (class, methods) in &self.classes {
-            writeln!(out, "{}  {class}", share(methods).row())?;
-        }
-        writeln!(out, "\n{:>10}  method", "runs")?;
-        for (class, methods) in &self.classes {
-            methods.iter().try_for_each(|(name, row)| writeln!(out, "{:>10}  {class}.{name}", row.runs()))?;
-        }
-        let total = self.total();
-        writeln!(out, "\n{}  total", total.row())
+    /// How many methods have overloads that the input does not tell apart.
+    pub fn ambiguous(&self) -> u64 {
+        self.rows().filter(|row| row.is_ambiguous).count() as u64
     }
 
-    fn total(&self) -> Share {
-        let shares = self.classes.values().map(share);
-        shares.fold(Share::default(), |sum, it| Share { run: sum.run + it.run, known: sum.known + it.known })
+    fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.classes.values().flat_map(BTreeMap::values)
     }
 
-    /// Writes a JSON document.
-    ///
-    /// # Errors
-    /// Writing to `out` failed.
-    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        let method = |(name, row): (&String, &Row)| {
-            let lines: BTreeMap<String, u64> = row.lines.iter().map(|(line, runs)| (line.to_string(), *runs)).collect();
-            let mut shown = json!({"name": name, "runs": row.runs()});
-            if !lines.is_empty() {
-                shown["lines"] = json!(lines);
-            }
-            shown
-        };
-        let classes: Vec<Value> = self
-            .classes
-            .iter()
-            .map(|(class, methods)| {
-                let methods: Vec<Value> = methods.iter().map(method).collect();
-                json!({"package": package(class), "name": class, "methods": methods})
+    fn count(&self, methods: &Methods) -> Count {
+        methods.values().fold(Count::default(), |count, row| {
+            let counts = !self.has_class_files || row.file.is_some();
+            let is_run = row.runs() > 0;
+            count.and(Count {
+                run: usize::from(counts && is_run),
+                all: usize::from(counts),
+                outside: usize::from(!counts && is_run),
             })
-            .collect();
-        let total = self.total();
-        let run_classes = self.classes.values().filter(|methods| share(methods).run > 0).count();
-        let document = json!({
-            "methods": {"run": total.run, "known": total.known},
-            "classes": {"run": run_classes, "known": classes.len()},
-            "details": classes,
-        });
-        serde_json::to_writer_pretty(&mut *out, &document)?;
-        writeln!(out)
+        })
     }
+}
 
-    /// Writes a tracefile of lcov: a record for each source file, whose path is that of its outermost class. genhtml leaves out
-    /// files without lines: where no line of a file is known, its methods stand in the lines 1, 2, 3 and so on. A method without
-    /// lines in another file stands in line 0.
-    ///
-    /// # Errors
-    /// Writing to `out` failed.
-    pub fn write_lcov(&self, out: &mut impl Write) -> io::Result<()> {
-        let mut files: BTreeMap<String, Vec<(&String, &Methods)>> = BTreeMap::new();
-        for (class, methods) in &self.classes {
-            let outer = class.split('$').next().unwrap_or(class);
-            files.entry(format!("{}.java", outer.replace('.', "/"))).or_default().push((class, methods));
-        }
-        for (file, classes) in files {
-            writeln!(out, "TN:\nSF:{file}")?;
-            let mut lines: BTreeMap<u64, u64> = BTreeMap::new();
-            let (mut found, mut hit) = (0u64, 0u64);
-            let has_lines = classes.iter().any(|(_, methods)| methods.values().any(|row| !row.lines.is_empty()));
-            for (class, methods) in classes {
-                let simple = class.rsplit('.').next().unwrap_or(class);
-                for (name, row) in methods {
-                    let first = if has_lines { row.lines.keys().next().copied().unwrap_or(0) } else { found + 1 };
-                    if !has_lines {
-                        lines.insert(first, row.runs());
-                    }
-                    writeln!(out, "FN:{first},{simple}.{name}\nFNDA:{},{simple}.{name}", row.runs())?;
-                    found += 1;
-                    hit += u64::from(row.runs() > 0);
-                    row.lines.iter().for_each(|(line, runs)| *lines.entry(*line).or_default() += runs);
-                }
+/// Adds runs without a descriptor to the overload that was run. Where there are several, and the input has not named them by
+/// descriptor when they ran, one of them counts as run.
+fn give_descriptors(methods: &mut Methods) {
+    let unknown: Vec<String> = methods.keys().filter(|key| parts(key).1.is_empty()).cloned().collect();
+    for key in unknown {
+        let Some(unknown) = methods.remove(&key) else { continue };
+        // The keys of its overloads follow.
+        let following = methods.range_mut(key.clone()..);
+        let overloads = following.take_while(|(other, _)| parts(other).0 == parts(&key).0).map(|(_, row)| row);
+        let mut those: Vec<&mut Row> = overloads.collect();
+        let has_run = those.iter().any(|row| row.runs() > 0);
+        those.retain(|row| row.runs() > 0 || !has_run);
+        let is_ambiguous = those.len() > 1 && unknown.runs() > 0;
+        those.iter_mut().for_each(|row| row.is_ambiguous = is_ambiguous);
+        match those.first_mut() {
+            None => {
+                methods.insert(key, unknown);
             }
-            writeln!(out, "FNF:{found}\nFNH:{hit}")?;
-            lines.iter().try_for_each(|(line, runs)| writeln!(out, "DA:{line},{runs}"))?;
-            let run = lines.values().filter(|runs| **runs > 0).count();
-            writeln!(out, "LF:{}\nLH:{run}\nend_of_record", lines.len())?;
+            Some(_) if is_ambiguous && has_run => {}
+            Some(first) => {
+                first.told.iter_mut().zip(unknown.told).for_each(|(told, more)| *told = told.saturating_add(more));
+                unknown.lines.into_iter().for_each(|(line, runs)| *first.lines.entry(line).or_default() += runs);
+            }
         }
-        Ok(())
     }
 }
 
@@ -251,84 +259,23 @@ impl Row {
     }
 }
 
-impl Share {
-    const HEAD: &str = "     run    known   share";
-
-    fn row(self) -> String {
-        let share = 100.0 * self.run as f64 / self.known.max(1) as f64;
-        format!("{:>8} {:>8}  {share:>5.1}%", self.run, self.known)
+impl Count {
+    fn and(self, more: Count) -> Count {
+        Count { run: self.run + more.run, all: self.all + more.all, outside: self.outside + more.outside }
     }
 }
 
-fn share(methods: &Methods) -> Share {
-    Share { run: methods.values().filter(|row| row.runs() > 0).count(), known: methods.len() }
+/// The class and the method of a function.
+fn split(function: &str) -> (&str, &str) {
+    function.rsplit_once('.').unwrap_or(("(no class)", function))
 }
 
-fn package(class: &str) -> &str {
-    class.rsplit_once('.').map_or("(no package)", |(package, _)| package)
+/// The key of a method. Those of a name follow each other, the one without a descriptor first; no name has a control character.
+fn key(name: &str, descriptor: &str) -> String {
+    format!("{name}\0{}", words::one_line(descriptor))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn coverage() -> Coverage {
-        let mut coverage = Coverage::default();
-        let method = |id, function: &'static str, runs| Method {
-            agent: "p".into(),
-            id: Some(id),
-            function: function.into(),
-            runs,
-            told: Told::Method,
-        };
-        let lines = |method, lines, is_run| Lines { agent: "p".into(), method, lines, is_run };
-        coverage.add_lines(&lines(1, (10, 11), false));
-        coverage.add_lines(&lines(1, (10, 10), true));
-        coverage.add_lines(&lines(99, (1, 1), true));
-        coverage.add(&method(1, "a.b.C.run", 0));
-        coverage.add(&method(1, "a.b.C.run", 3));
-        coverage.add(&method(2, "a.b.C$D.stop", 0));
-        coverage.add(&method(3, "x.Y.z", 1));
-        assert_eq!(coverage.finish(), 1, "lines of a method without a name");
-        coverage
-    }
-
-    fn text(write: impl Fn(&Coverage, &mut Vec<u8>) -> io::Result<()>) -> String {
-        let mut out = Vec::new();
-        write(&coverage(), &mut out).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn tables_have_packages_classes_and_methods() {
-        let text = text(|coverage, out| coverage.write_text(out));
-        for line in [
-            "       1        2   50.0%  a.b",
-            "       0        1    0.0%  a.b.C$D",
-            "         3  a.b.C.run",
-            "         0  a.b.C$D.stop",
-            "       2        3   66.7%  total",
-        ] {
-            assert!(text.lines().any(|found| found == line), "no {line:?} in\n{text}");
-        }
-    }
-
-    #[test]
-    fn a_tracefile_has_a_record_for_each_source_file() {
-        let text = text(|coverage, out| coverage.write_lcov(out));
-        let expected = "TN:\nSF:a/b/C.java\nFN:10,C.run\nFNDA:3,C.run\nFN:0,C$D.stop\nFNDA:0,C$D.stop\nFNF:2\nFNH:1\nDA:10,1\nDA:11,0\nLF:2\n\
-                        LH:1\nend_of_record\nTN:\nSF:x/Y.java\nFN:1,Y.z\nFNDA:1,Y.z\nFNF:1\nFNH:1\nDA:1,1\nLF:1\nLH:1\nend_of_record\n";
-        assert_eq!(text, expected);
-    }
-
-    #[test]
-    fn json_has_the_same_numbers() {
-        let document: Value = serde_json::from_str(&text(|coverage, out| coverage.write_json(out))).unwrap();
-        assert_eq!((&document["methods"]["run"], &document["methods"]["known"]), (&json!(2), &json!(3)));
-        assert_eq!((&document["classes"]["run"], &document["classes"]["known"]), (&json!(2), &json!(3)));
-        assert_eq!(
-            document["details"][0]["methods"][0],
-            json!({"name": "run", "runs": 3, "lines": {"10": 1, "11": 0}})
-        );
-    }
+/// The name and the descriptor of a key.
+fn parts(key: &str) -> (&str, &str) {
+    key.split_once('\0').unwrap_or((key, ""))
 }

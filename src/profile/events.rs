@@ -117,6 +117,7 @@ impl<'a> Parts<'a> {
             thread_id,
             function,
             method,
+            descriptor,
             relative_ms,
             detail,
             incomplete,
@@ -168,7 +169,7 @@ impl<'a> Parts<'a> {
             Data::Log if name == COVERED || name == MAPPED => {
                 let function = function.ok_or(())?;
                 let runs = u64::from(name == COVERED);
-                Ok(Some(Item::Method(Method { agent, id: method, function, runs, told: Told::Method })))
+                Ok(Some(Item::Method(Method { agent, id: method, function, descriptor, runs, told: Told::Method })))
             }
             Data::Log if name == LOCATION || name == VISIT => {
                 let Some(first) = site.line else { return Ok(None) };
@@ -233,6 +234,8 @@ struct Attributes<'a> {
     function: Option<Cow<'a, str>>,
     #[serde(rename = "bytefrog.method.id")]
     method: Option<u64>,
+    #[serde(rename = "bytefrog.method.descriptor")]
+    descriptor: Option<Cow<'a, str>>,
     #[serde(rename = "bytefrog.time.relative_ms")]
     relative_ms: Option<u64>,
     #[serde(rename = "datadog.resource")]
@@ -301,6 +304,7 @@ fn attributes(event: EventView<'_>) -> Attributes<'_> {
             "thread.id" => known.thread_id = number(),
             "code.function.name" => known.function = text(),
             "bytefrog.method.id" => known.method = number(),
+            "bytefrog.method.descriptor" => known.descriptor = text(),
             "bytefrog.time.relative_ms" => known.relative_ms = number(),
             "datadog.resource" => known.detail = text(),
             "bytefrog.sequence" => known.number = number(),

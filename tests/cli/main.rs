@@ -12,6 +12,7 @@ mod architecture;
 mod commands;
 mod config;
 mod config_errors;
+mod coverage;
 mod explain;
 mod files;
 mod profiles;

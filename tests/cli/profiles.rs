@@ -13,7 +13,7 @@ fn data(path: &str) -> PathBuf {
 }
 
 /// The files of a recorded Bytefrog run: its control connection, then its data connections.
-fn run_files(name: &str) -> Vec<String> {
+pub(crate) fn run_files(name: &str) -> Vec<String> {
     let folder = data("bytefrog").join(name);
     let mut files: Vec<String> = fs::read_dir(&folder)
         .unwrap()
@@ -35,7 +35,7 @@ fn runs() -> Vec<String> {
     names
 }
 
-fn decode(protocol: &str, arguments: &[&str], files: &[String]) -> Ended {
+pub(crate) fn decode(protocol: &str, arguments: &[&str], files: &[String]) -> Ended {
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     run(&[&["decode", protocol], arguments, &files].concat())
 }
@@ -76,46 +76,6 @@ fn spans_entries_and_the_profile_of_a_recorded_run_have_the_same_stacks() {
         }
     }
     assert!(compared >= 20, "{compared}");
-}
-
-#[test]
-fn coverage_of_a_recorded_run_is_the_same_in_every_form_and_from_events() {
-    let files = run_files("v1-orig-mix");
-    let text = decode("bytefrog", &["--as", "coverage"], &files);
-    assert_eq!(text.code, Some(0), "{}", text.stderr);
-    assert!(text.stdout.lines().any(|line| line.ends_with("       160  demo.Tracee$Worker.work")), "{}", text.stdout);
-    let json = decode("bytefrog", &["--as", "coverage-json"], &files).stdout;
-    let json: Value = serde_json::from_str(&json).unwrap();
-    let run = json["methods"]["run"].as_u64().unwrap();
-    assert!(run > 10 && json["methods"]["known"].as_u64().unwrap() >= run, "{json}");
-    // The agent of version 1 sends no lines; of version 3 it does.
-    let lcov = decode("bytefrog", &["--as", "lcov"], &files).stdout;
-    assert!(lcov.contains("SF:demo/Tracee.java\n") && lcov.contains("FNDA:160,Tracee$Worker.work\n"), "{lcov}");
-    let lines = decode("bytefrog", &["--as", "lcov"], &run_files("v3-release-smap")).stdout;
-    assert!(lines.contains("SF:demo/JspLike.java\n") && lines.lines().any(|line| line.starts_with("DA:")), "{lines}");
-    // The daemon's own events.
-    let covered = decode("bytefrog", &["-o", "calls=profile", "-o", "coverage=true"], &files).stdout;
-    let events: Vec<Value> = covered.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let of = |name: &str| events.iter().filter(|event| event["name"] == name).collect::<Vec<_>>();
-    assert_eq!(of("bytefrog.method.covered").len() as u64, run);
-    assert_eq!(of("bytefrog.coverage")[0]["attributes"]["bytefrog.coverage.methods"], json["methods"]["run"]);
-    assert_eq!(of("bytefrog.coverage")[0]["attributes"]["bytefrog.coverage.classes"], json["classes"]["run"]);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("java.info");
-    fs::write(&path, &lcov).unwrap();
-    if Command::new("genhtml").arg("--version").stdout(Stdio::null()).status().is_err() {
-        println!("skipped: reading by genhtml, because lcov is not installed");
-        return;
-    }
-    let mut genhtml = Command::new("genhtml");
-    genhtml.args(["--ignore-errors", "source", "--output-directory"]).arg(folder.path().join("html")).arg(&path);
-    let output = genhtml.output().unwrap();
-    let shown = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && shown.contains("functions..:"),
-        "{shown}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
 }
 
 #[test]

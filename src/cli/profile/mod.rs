@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::input::Input;
 use super::{Failure, counted, printed, say};
 use crate::event::Batch;
+use crate::profile::classes;
 use crate::profile::collected::Collected;
 use crate::profile::compare::Comparison;
 use crate::profile::coverage::{Coverage, Method, Told};
@@ -33,6 +34,17 @@ pub(super) struct Arguments {
     /// The heap dump, by its number [default: the last complete one]
     #[arg(long, value_name = "ID", conflicts_with = "compare")]
     dump: Option<u64>,
+    /// The class files of the program, for --as coverage, coverage-json and lcov: a class file, a jar, or a directory of these.
+    /// Repeatable
+    ///
+    /// Agents name a method at its first use. Class files have all methods, so they show which never ran, and what share of all
+    /// did. Every method with code counts, also <clinit> and those that the compiler adds, because agents trace them; abstract and
+    /// native methods have none. A class counts by its own name, wherever it stands in a jar. Not read: META-INF/versions, whose
+    /// classes replace others in newer versions of Java, jars within jars, and symbolic links to directories; stderr counts them.
+    /// Damaged files, class files of more than 16 MiB, more than 1048576 files or methods, 4 GiB of class files, or 256 MiB of
+    /// names and lines are errors.
+    #[arg(long, value_name = "FILE")]
+    classes: Vec<PathBuf>,
     /// Print the objects that are in heap dump B and not in A. Two files, or the numbers of two dumps in FILE
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with = "form")]
     compare: Option<Vec<PathBuf>>,
@@ -112,6 +124,12 @@ impl Arguments {
             () if self.is_coverage() && is_other(Protocol::Bytefrog) => {
                 misused("--as coverage, coverage-json and lcov: only bytefrog has coverage")
             }
+            () if !self.classes.is_empty() && !self.is_coverage() => {
+                misused("--classes needs --as coverage, coverage-json or lcov")
+            }
+            () if self.classes.is_empty() && self.form == Some(Form::Lcov) => misused(
+                "--as lcov needs --classes: its readers show shares, and agents do not name methods that never ran",
+            ),
             () if is_wanted && protocol == Some(Protocol::Endless) => misused("--as: endless has no profiles"),
             () => Ok(is_wanted),
         }
@@ -137,7 +155,7 @@ impl Arguments {
                 heap(wanted, false, files_or_stdin, decode)?.write(&mut out)
             }
             (None, Some(form @ (Form::Coverage | Form::CoverageJson | Form::Lcov))) => {
-                let coverage = coverage(files_or_stdin, decode)?;
+                let coverage = coverage(&self.classes, files_or_stdin, decode)?;
                 match form {
                     Form::CoverageJson => coverage.write_json(&mut out),
                     Form::Lcov => coverage.write_lcov(&mut out),
@@ -207,8 +225,23 @@ fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(Item<'_>)) 
     (decode.decode)(captures, &mut |batch| events::items(batch).for_each(&mut take))
 }
 
-fn coverage(files: &[PathBuf], decode: &Decode<'_>) -> Result<Coverage, Failure> {
+fn coverage(classes: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Result<Coverage, Failure> {
     let mut coverage = Coverage::default();
+    let mut reader = classes::Reader::default();
+    for path in classes {
+        let read = reader.read(path, &mut |method| coverage.add_of_class_file(method));
+        read.map_err(|error| Failure::Failed(format!("--classes {error}")))?;
+    }
+    let found = reader.found();
+    for (number, thing, why) in [
+        (found.other_versions, "class file", "for another version of Java, below META-INF/versions"),
+        (found.nested_jars, "jar", "within a jar: extract those that are traced"),
+        (found.links, "link", "to a directory"),
+    ] {
+        if number > 0 {
+            say(format_args!("--classes: not read: {} {why}", counted(number, thing)));
+        }
+    }
     read(files, decode, |item| match item {
         Item::Method(method) => coverage.add(&method),
         Item::Lines(lines) => coverage.add_lines(&lines),
@@ -217,16 +250,18 @@ fn coverage(files: &[PathBuf], decode: &Decode<'_>) -> Result<Coverage, Failure>
                 agent: call.agent,
                 id: call.method,
                 function: call.function,
+                descriptor: None,
                 runs: 1,
                 told: Told::Entry,
             });
         }
         Item::Span(span) => {
-            coverage.add(&Method { agent: span.agent, id: None, function: span.name, runs: 1, told: Told::Span });
+            let (agent, function) = (span.agent, span.name);
+            coverage.add(&Method { agent, id: None, function, descriptor: None, runs: 1, told: Told::Span });
         }
         Item::Sample(Sample { counted: Counted::Calls, value, agent, frames, .. }) => {
             if let Some(function) = frames.into_iter().next().and_then(|frame| frame.function) {
-                coverage.add(&Method { agent, id: None, function, runs: value, told: Told::Sample });
+                coverage.add(&Method { agent, id: None, function, descriptor: None, runs: value, told: Told::Sample });
             }
         }
         _ => {}
@@ -238,7 +273,14 @@ fn coverage(files: &[PathBuf], decode: &Decode<'_>) -> Result<Coverage, Failure>
             "{parts} of the input are left out: methods over the limit, or lines of methods without a name"
         ));
     }
-    if coverage.is_empty() {
+    let ambiguous = coverage.ambiguous();
+    if ambiguous > 0 {
+        let methods = counted(ambiguous, "method");
+        say(format_args!(
+            "{methods} with overloads: the input does not tell which of them ran how often; coverage = true of the listener tells"
+        ));
+    }
+    if !coverage.has_run() {
         return Err(Failure::Failed("no method in the input".to_owned()));
     }
     Ok(coverage)
