@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// A jar of entries: name, content, declared size and number in the directory.
+    /// A jar of entries: name and content.
     fn jar(entries: &[(&str, &[u8])]) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut archive = rawzip::ZipArchiveWriter::new(&mut bytes);
@@ -282,6 +282,22 @@ mod tests {
         assert_eq!(read(&jar(entries)), Ok((Vec::new(), found)));
         let none = read(&jar(&entries[..2])).unwrap_err();
         assert_eq!(none, "/app.jar: it has no class file");
+    }
+
+    #[test]
+    fn a_directory_is_read_to_its_ends_and_links_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, content) in
+            [("a/b/Empty.class", EMPTY), ("META-INF/versions/17/Empty.class", b"none"), ("x.txt", b"x")]
+        {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("a/loop")).unwrap();
+        let mut reader = Reader::default();
+        reader.read(folder.path(), &mut |_| Ok(())).unwrap();
+        assert_eq!(reader.found(), Found { classes: 1, other_versions: 1, nested_jars: 0, links: 1 });
     }
 
     /// The class `Empty` without methods.
