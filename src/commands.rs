@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::protocol::bytefrog::{AgentStatus, Command, Hq, Mode, Refusal};
-use crate::protocol::rbkit;
 use crate::quarantine::Quarantined;
-use crate::transport::clock::Clock;
+use tributary_bytefrog::{AgentStatus, Command, Hq, Mode, Refusal};
+use tributary_rbkit as rbkit;
+use tributary_transport::clock::Clock;
 
 /// The agents of one `bytefrog` listener.
 #[derive(Clone, Debug)]

@@ -16,11 +16,11 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use crate::log_throttle::LogThrottle;
-use crate::nats::{Bucket, BucketOptions, Fault};
-use crate::options::{Bounds, LONGEST, Section};
-use crate::protocol::endless::Fingerprint;
-use crate::protocol::endless::elsewhere::{Delivered, Elsewhere, Later};
+use tributary_endless::Fingerprint;
+use tributary_endless::elsewhere::{Delivered, Elsewhere, Later};
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_nats::{Bucket, BucketOptions, Fault};
+use tributary_options::{Bounds, LONGEST, Section};
 
 /// Bytes of a fingerprint.
 const FINGERPRINT_BYTES: usize = 16;

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::memory::MemoryBudget;
-use crate::options::ByteSize;
-use crate::pipeline::accounting::{Accounting, ListenerCounters, SinkTotals, StoreFault};
-use crate::sink::file::UploadTotals;
-use crate::sink::{DestinationState, RemoteState};
-use crate::wall_clock;
+use tributary_memory::MemoryBudget;
+use tributary_options::ByteSize;
+use tributary_pipeline::accounting::{Accounting, ListenerCounters, SinkTotals, StoreFault};
+use tributary_sink::UploadTotals;
+use tributary_sink::{DestinationState, RemoteState};
+use tributary_system::wall_clock;
 
 /// How often progress is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -232,7 +232,7 @@ fn done(sink: &SinkTotals) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::accounting::SinkCounters;
+    use tributary_pipeline::accounting::SinkCounters;
 
     #[test]
     fn a_stalled_sink_is_found_by_its_name_after_a_reload_has_changed_the_order() {

@@ -1,4 +1,4 @@
-//! Layer 6: requests in the quarantines of listeners: they are listed, read, and decoded again once a newer version can.
+//! Requests in the quarantines of listeners: they are listed, read, and decoded again once a newer version can.
 //!
 //! A request is delivered only if all of it can be decoded now, and its file is removed only after that. Events that could be
 //! read at first, beside the fault, are delivered a second time.
@@ -15,20 +15,20 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::blocking::Job;
 use crate::config::{ListenerConfig, ProtocolOptions};
-use crate::decode;
-use crate::event::{Batch, Origin, UnixNanos};
-use crate::memory::MemoryBudget;
-use crate::pipeline::accounting::ListenerCounters;
-use crate::pipeline::{DeliveryOutcome, Sender};
-use crate::protocol::endless::EndlessExchange;
-use crate::protocol::nats::NatsExchange;
-use crate::protocol::zico::ZicoExchange;
-use crate::protocol::{Exchange, Now, Protocol, Request};
-use crate::transport::clock::Clock;
-use crate::transport::options::QuarantineOptions;
-use crate::transport::quarantine::RECEIVED_HEADER;
+use tributary_driver::decode;
+use tributary_endless::EndlessExchange;
+use tributary_event::{Batch, Origin, UnixNanos};
+use tributary_memory::MemoryBudget;
+use tributary_pipeline::accounting::ListenerCounters;
+use tributary_pipeline::{DeliveryOutcome, Sender};
+use tributary_protocol::nats::NatsExchange;
+use tributary_protocol::{Exchange, Now, Protocol, Request};
+use tributary_system::blocking::Job;
+use tributary_transport::clock::Clock;
+use tributary_transport::options::QuarantineOptions;
+use tributary_transport::quarantine::RECEIVED_HEADER;
+use tributary_zico::ZicoExchange;
 
 /// The extension of complete files.
 const SUFFIX: &str = "http";

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::blocking;
-use crate::directories;
-use crate::log_throttle::LogThrottle;
-use crate::protocol::rbkit::{Command, PendingUndo, ProcessId, UndoStore};
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_rbkit::{Command, PendingUndo, ProcessId, UndoStore};
+use tributary_system::blocking;
+use tributary_system::directories;
 
 /// The most processes that a file has; of more, the earliest are dropped.
 const MAX_PROCESSES: usize = 1_000;

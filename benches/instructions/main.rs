@@ -1,7 +1,7 @@
 //! Instructions per event, counted by valgrind and compared with `baseline.tsv` in this folder. Other load on the machine
 //! changes times but not counts, so a regression of a few percent is visible on any machine.
 //!
-//! `cargo bench --profile instructions --bench instructions` prints a table, and fails when a count is over its baseline by
+//! `cargo run --profile instructions -p tributary-instructions` prints a table, and fails when a count is over its baseline by
 //! more than [`baseline::TOLERANCE`]. With `-- --renew` it writes the baseline instead.
 
 #![allow(missing_docs, unreachable_pub, clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
@@ -16,13 +16,13 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use baseline::Baseline;
-use tributary::event::Batch;
-use tributary::sink::encode::{Encoder, Fields, Format};
-use tributary::sink::otlp;
+use tributary_event::Batch;
+use tributary_sink::encode::{Encoder, Fields, Format};
+use tributary_sink_otlp as otlp;
 use workloads::Workload;
 
-const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/baseline.tsv");
-const COMMAND: &str = "cargo bench --profile instructions --bench instructions";
+const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baseline.tsv");
+const COMMAND: &str = "cargo run --profile instructions -p tributary-instructions";
 /// The profile in [`COMMAND`]. The parent of the program's folder has this name.
 const PROFILE: &str = "instructions";
 /// The default length of a request of the sink `otlp`.
@@ -107,7 +107,7 @@ impl Form {
 
 fn compare(renew: bool) -> Result<(), String> {
     let program = env::current_exe().unwrap();
-    let is_of_profile = program.ancestors().nth(2).is_some_and(|folder| folder.ends_with(PROFILE));
+    let is_of_profile = program.parent().is_some_and(|folder| folder.ends_with(PROFILE));
     if renew && !is_of_profile {
         return Err(format!("the baseline needs the profile `{PROFILE}`: {COMMAND} -- --renew"));
     }

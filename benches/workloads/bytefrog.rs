@@ -1,6 +1,6 @@
 //! The data connection of an agent: entries and exits of 16 methods in 4 threads, nested to a depth of 8.
 
-use tributary::protocol::bytefrog::{Hq, Options};
+use tributary_bytefrog::{Hq, Options};
 
 use super::{EVENTS, Workload, budget, connection};
 

@@ -3,9 +3,9 @@
 use std::hint::black_box;
 use std::rc::Rc;
 
-use tributary::protocol::datadog::wire::{PROCESS_BYTES, WireLimits, decode};
-use tributary::protocol::datadog::{DatadogSession, ListLayout, Options};
-use tributary::simulate::datadog::{Dialect, Tracer};
+use tributary_datadog::wire::{PROCESS_BYTES, WireLimits, decode};
+use tributary_datadog::{DatadogSession, ListLayout, Options};
+use tributary_simulate::datadog::{Dialect, Tracer};
 
 use super::{EVENTS, NOW, Workload, budget, connection};
 

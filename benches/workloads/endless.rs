@@ -1,10 +1,10 @@
 //! The recorded upload of 5,000 events with its original wire bytes: in gzip, with its hash in the path.
 
-use tributary::codec::gvariant::{Scratch, Skip, Slice, walk_type};
-use tributary::codec::inflate::Gunzip;
-use tributary::decode;
-use tributary::protocol::Request;
-use tributary::protocol::endless::{EndlessExchange, Options};
+use tributary_codec::gvariant::{Scratch, Skip, Slice, walk_type};
+use tributary_codec::inflate::Gunzip;
+use tributary_driver::decode;
+use tributary_endless::{EndlessExchange, Options};
+use tributary_protocol::Request;
 
 use super::{NOW, Workload, budget, origin};
 

@@ -12,12 +12,12 @@ pub mod zico;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tributary::decode::Offline;
-use tributary::event::{Batch, Origin, UnixNanos};
-use tributary::memory::MemoryBudget;
-use tributary::pipeline::accounting::ListenerCounters;
-use tributary::protocol::zico::wire::Dialect;
-use tributary::protocol::{End, Now, Protocol, Session};
+use tributary_driver::decode::Offline;
+use tributary_event::{Batch, Origin, UnixNanos};
+use tributary_memory::MemoryBudget;
+use tributary_pipeline::accounting::ListenerCounters;
+use tributary_protocol::{End, Now, Protocol, Session};
+use tributary_zico::wire::Dialect;
 
 /// Events of a generated workload.
 pub const EVENTS: u64 = 20_000;

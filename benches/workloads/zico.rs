@@ -3,11 +3,11 @@
 use std::hint::black_box;
 
 use bytes::Bytes;
-use tributary::codec::cbor::Reader;
-use tributary::decode;
-use tributary::protocol::zico::wire::{self, Dialect, Order};
-use tributary::protocol::zico::{Options, ZicoExchange};
-use tributary::protocol::{Head, Request};
+use tributary_codec::cbor::Reader;
+use tributary_driver::decode;
+use tributary_protocol::{Head, Request};
+use tributary_zico::wire::{self, Dialect, Order};
+use tributary_zico::{Options, ZicoExchange};
 
 use super::{EVENTS, NOW, Workload, budget, origin};
 

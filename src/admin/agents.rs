@@ -10,11 +10,13 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::commands::{BytefrogAgents, Processes};
-use crate::event::{
+use tributary_bytefrog as bytefrog;
+use tributary_event::{
     AgentFacts, AgentIdentity, AgentName, EventView, Name, Origin, Resource, ResourceValue, UnixNanos, semconv,
 };
-use crate::pipeline::Agent;
-use crate::protocol::{Protocol, bytefrog, rbkit};
+use tributary_pipeline::Agent;
+use tributary_protocol::Protocol;
+use tributary_rbkit as rbkit;
 
 use super::Subject;
 use super::response::{self, AdminResponse, text};

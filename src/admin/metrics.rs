@@ -14,15 +14,15 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::event::{Kind, Reason};
 use crate::health::Reloads;
-use crate::histogram::DurationTotals;
-use crate::pipeline::accounting::{ListenerTotals, SinkTotals, StreamTotals, Totals};
-use crate::protocol::Protocol;
-use crate::select::Rule;
-use crate::sink::file::FileTotals;
-use crate::sink::{AckLevel, DestinationState, RemoteState};
-use crate::wall_clock;
+use tributary_event::{Kind, Reason};
+use tributary_pipeline::accounting::{ListenerTotals, SinkTotals, StreamTotals, Totals};
+use tributary_protocol::Protocol;
+use tributary_select::Rule;
+use tributary_sink::FileTotals;
+use tributary_sink::{AckLevel, DestinationState, RemoteState};
+use tributary_system::histogram::DurationTotals;
+use tributary_system::wall_clock;
 
 use super::Subject;
 use super::exposition::Exposition;

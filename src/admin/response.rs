@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 
-use crate::codec::terminal::write_json;
+use tributary_codec::terminal::write_json;
 
 /// A response with its body.
 pub(super) type AdminResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;

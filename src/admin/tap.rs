@@ -10,15 +10,17 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use tokio::time::timeout;
 
-use crate::codec::lru::Lru;
-use crate::event::{Batch, DataView, Kind, Origin};
-use crate::explain::{Explain, Fault, Sheet, http};
-use crate::memory::MemoryLease;
-use crate::pipeline::tap::{Dropped, Filter, MAX_TAPS, MAX_WAITING_BYTES, Piece, Reader, TapItem, TapRequest};
-use crate::protocol::{Protocol, endless, zico};
-use crate::sink::encode::{Encoder, Format};
-use crate::sink::{Kinds, Selection};
-use crate::transport::clock::Clock;
+use tributary_codec::lru::Lru;
+use tributary_endless as endless;
+use tributary_event::{Batch, DataView, Kind, Origin};
+use tributary_explain::{Explain, Fault, Sheet, http};
+use tributary_memory::MemoryLease;
+use tributary_pipeline::tap::{Dropped, Filter, MAX_TAPS, MAX_WAITING_BYTES, Piece, Reader, TapItem, TapRequest};
+use tributary_protocol::Protocol;
+use tributary_sink::encode::{Encoder, Format};
+use tributary_sink::{Kinds, Selection};
+use tributary_transport::clock::Clock;
+use tributary_zico as zico;
 
 use super::Subject;
 use super::response::{AdminResponse, text};

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::codec::terminal::{push_word, write_json};
 use crate::config::ProtocolOptions;
-use crate::event::UnixNanos;
-use crate::protocol::zico::agents::Counters;
-use crate::wall_clock;
-use crate::zico_store::{self, Known, StoreError, StoreOptions};
+use tributary_codec::terminal::{push_word, write_json};
+use tributary_event::UnixNanos;
+use tributary_system::wall_clock;
+use tributary_zico::agents::Counters;
+use tributary_zico_store::{self as zico_store, Known, StoreError, StoreOptions};
 
 use super::endpoint::EndpointArguments;
 use super::run;

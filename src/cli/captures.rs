@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::capture::{MAGIC, Reader, Record, What};
-use crate::event::UnixNanos;
-use crate::protocol::End;
+use tributary_driver::capture::{MAGIC, Reader, Record, What};
+use tributary_event::UnixNanos;
+use tributary_protocol::End;
 
 use super::input::Input;
 use super::{Failure, say};

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::admin::COMMAND_HEADER;
-use crate::codec::terminal;
+use tributary_codec::terminal;
 
 use super::{Failure, run};
 

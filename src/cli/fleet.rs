@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::{Failure, block_on, duration, print};
-use crate::nats::Servers;
 use audit::Audit;
+use tributary_nats::Servers;
 
 /// The pause between two attempts.
 const RETRY: Duration = Duration::from_millis(500);

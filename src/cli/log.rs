@@ -8,7 +8,7 @@ use tracing::{Level, enabled, error};
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
-use crate::codec::terminal::shows_colours;
+use tributary_codec::terminal::shows_colours;
 
 /// The environment variable with the level, for `--log-level`.
 const VARIABLE: &str = "TRIBUTARY_LOG";
@@ -19,7 +19,7 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 // It is part of the program's arguments, whose group would have the same name.
 #[group(skip)]
 pub(super) struct Arguments {
-    /// Log level: error, warn, info, debug, trace, off, or a filter such as `info,tributary::transport=debug`
+    /// Log level: error, warn, info, debug, trace, off, or a filter such as `info,tributary_transport=debug`
     /// [env: TRIBUTARY_LOG] [default: info; for profile and heap: warn]
     #[arg(long, global = true, value_name = "LEVEL", help_heading = "Logging")]
     log_level: Option<String>,
@@ -74,13 +74,14 @@ pub(super) fn start(arguments: &Arguments, usual: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads a level, or a filter: directives such as `info` and `tributary::transport=debug`, with commas between them.
+/// Reads a level, or a filter: directives such as `info` and `tributary_transport=debug`, with commas between them.
 ///
 /// # Errors
 /// A directive is invalid, or the filter has neither a level nor a module of tributary, so that nothing would be logged.
 fn filter(text: &str) -> Result<EnvFilter, String> {
     let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
-    let is_own = |target: &str| target == "tributary" || target.starts_with("tributary::");
+    let is_own =
+        |target: &str| target == "tributary" || target.starts_with("tributary::") || target.starts_with("tributary_");
     let mut logs_something = false;
     let directives: Vec<&str> = text.split(',').map(str::trim).collect();
     for directive in directives.iter().copied() {
@@ -101,11 +102,14 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
             };
             return Err(format!("unknown level `{}`{help} (levels: {})", unknown.escape_debug(), LEVELS.join(", ")));
         }
+        if let Some(package) = target.strip_prefix("tributary::").and_then(package) {
+            return Err(format!("`{target}` is a package now: write `{package}`"));
+        }
         logs_something |= target.is_empty() || is_own(target);
     }
     if !logs_something {
         return Err(
-            "the filter has no level and no module of tributary; for example `info,tributary::transport=debug`".into(),
+            "the filter has no level and no module of tributary; for example `info,tributary_transport=debug`".into()
         );
     }
     // What its client logs, the sink `nats` reports, at most once a minute.
@@ -114,9 +118,40 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
     EnvFilter::builder().parse(directives.join(",")).map_err(|error| error.to_string())
 }
 
+/// The package of a module that was one of `tributary` until 0.2.
+fn package(module: &str) -> Option<String> {
+    const OWN: &[&str] =
+        &["admin", "cli", "commands", "config", "endless_store", "health", "quarantine", "rbkit_store", "server"];
+    let mut names = module.split("::");
+    let name = names.next().filter(|name| !OWN.contains(name))?;
+    Some(match (name, names.next()) {
+        ("protocol", Some(protocol)) => format!("tributary_{protocol}"),
+        ("sink", Some(sink @ ("file" | "forward" | "http" | "nats" | "otlp" | "parquet" | "view"))) => {
+            format!("tributary_sink_{sink}")
+        }
+        ("capture" | "decode", _) => "tributary_driver".to_owned(),
+        _ => format!("tributary_{name}"),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_module_that_is_a_package_now_is_an_error_that_names_it() {
+        for (old, new) in [
+            ("transport", "tributary_transport"),
+            ("transport::tcp", "tributary_transport"),
+            ("sink::otlp", "tributary_sink_otlp"),
+            ("sink", "tributary_sink"),
+            ("sink::tcp", "tributary_sink"),
+            ("protocol::zico", "tributary_zico"),
+        ] {
+            let why = format!("`tributary::{old}` is a package now: write `{new}`");
+            assert_eq!(filter(&format!("info,tributary::{old}=debug")).unwrap_err(), why);
+        }
+    }
 
     #[test]
     fn a_level_or_a_filter_of_tributary_is_valid() {
@@ -125,8 +160,9 @@ mod tests {
             "WARN",
             "off",
             "tributary",
-            "tributary::transport=debug",
-            "info,tributary::sink=trace",
+            "tributary_transport=debug",
+            "info,tributary_sink=trace",
+            "info,tributary::server=trace",
             "warn, hyper=debug",
             "tributary[span{listener=a}]=debug",
             "[connection]=debug",
@@ -145,7 +181,7 @@ mod tests {
             ("tributary=loud", "unknown level `loud` (levels: off, error, warn, info, debug, trace)"),
             (
                 "hyper=debug",
-                "the filter has no level and no module of tributary; for example `info,tributary::transport=debug`",
+                "the filter has no level and no module of tributary; for example `info,tributary_transport=debug`",
             ),
         ] {
             assert_eq!(filter(text).unwrap_err(), why);

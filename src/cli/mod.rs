@@ -37,8 +37,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::protocol::Protocol;
-use crate::sink::encode::Format;
+use tributary_protocol::Protocol;
+use tributary_sink::encode::Format;
 
 /// A telemetry collector for agents whose own collectors no longer exist
 #[derive(Debug, Parser)]
@@ -252,13 +252,13 @@ impl From<OutputFormat> for Format {
 
 /// A duration argument, e.g. `10s`.
 fn duration(text: &str) -> Result<std::time::Duration, String> {
-    crate::options::units::parse_duration(text).map_err(|error| error.to_string())
+    tributary_options::units::parse_duration(text).map_err(|error| error.to_string())
 }
 
 /// Runs a future on a new runtime. The runtime ends without waiting for blocked writes.
 fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
     // Without a thread the runtime would panic.
-    crate::blocking::check_threads(1)?;
+    tributary_system::blocking::check_threads(1)?;
     block_on_with(&mut tokio::runtime::Builder::new_multi_thread(), future)
 }
 

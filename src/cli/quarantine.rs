@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::codec::terminal;
 use crate::config::{Config, ListenerConfig};
-use crate::event::Batch;
-use crate::memory::MemoryBudget;
-use crate::pipeline::accounting::ListenerCounters;
-use crate::protocol::Protocol;
 use crate::quarantine::{self, Decoder, Stored};
-use crate::sink::encode::{Encoder, Format};
-use crate::transport::clock::Clock;
+use tributary_codec::terminal;
+use tributary_event::Batch;
+use tributary_memory::MemoryBudget;
+use tributary_pipeline::accounting::ListenerCounters;
+use tributary_protocol::Protocol;
+use tributary_sink::encode::{Encoder, Format};
+use tributary_transport::clock::Clock;
 
 use super::endpoint::Endpoint;
 use super::run;

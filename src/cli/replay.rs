@@ -14,7 +14,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::protocol::Protocol;
+use tributary_protocol::Protocol;
 
 use super::captures::{Captures, Source, Step};
 use super::input::Input;

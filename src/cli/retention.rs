@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::config::{Config, SinkKind};
-use crate::options::units::format_duration;
-use crate::sink::file::{Compression, Options};
+use tributary_options::units::format_duration;
+use tributary_sink_file::{Compression, Options};
 
 /// A Parquet file takes about this part of the same events as JSON lines: docs/performance.md.
 const PARQUET_SHARE: u64 = 20;

@@ -13,13 +13,13 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
-use crate::blocking;
 use crate::config::{Config, Loaded};
-use crate::options::Files;
-use crate::pipeline::accounting::{SinkTotals, Totals};
-use crate::protocol::Protocol;
 use crate::server::Server;
-use crate::transport::descriptors;
+use tributary_options::Files;
+use tributary_pipeline::accounting::{SinkTotals, Totals};
+use tributary_protocol::Protocol;
+use tributary_system::blocking;
+use tributary_transport::descriptors;
 
 use super::changed_options::ChangedOptions;
 use super::service::{self, Manager};

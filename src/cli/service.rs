@@ -22,7 +22,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{debug, error, info, warn};
 
 use crate::health::Health;
-use crate::log_throttle::LogThrottle;
+use tributary_memory::log_throttle::LogThrottle;
 
 /// The environment variable with the address of the service manager's socket.
 const SOCKET: &str = "NOTIFY_SOCKET";

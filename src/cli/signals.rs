@@ -6,7 +6,7 @@ use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::warn;
 
-use crate::log_throttle::LogThrottle;
+use tributary_memory::log_throttle::LogThrottle;
 
 /// SIGTERM, SIGINT and SIGQUIT.
 pub(super) struct StopSignals {

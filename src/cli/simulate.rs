@@ -4,8 +4,8 @@ use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::protocol::Protocol;
-use crate::simulate::{self, Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
+use tributary_protocol::Protocol;
+use tributary_simulate::{self as simulate, Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
 
 use super::{Failure, NamedProtocol, address, block_on, duration, say};
 

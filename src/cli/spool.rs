@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::options::units::format_duration;
-use crate::spool::{self, Finding, Item, Snapshot, UsedBy, Waiting};
+use tributary_options::units::format_duration;
+use tributary_spool::{self as spool, Finding, Item, Snapshot, UsedBy, Waiting};
 
 use super::{Failure, OutputFormat, counted, duration, print, say, table};
 use content::Lines;
@@ -297,7 +297,7 @@ fn refused(places: &[Place], limit: u64, format: OutputFormat) -> Result<(), Fai
                 OutputFormat::Text => {
                     let (id, reason) = (said["id"].as_str().unwrap_or("?"), said["reason"].as_str().unwrap_or("?"));
                     let line = format!("{id}: {} events, {} bytes: {reason}", said["events"], refused.payload.len());
-                    crate::codec::terminal::shown(&line).into_owned()
+                    tributary_codec::terminal::shown(&line).into_owned()
                 }
             };
             lines.push(format!("{line}\n").as_bytes())?;

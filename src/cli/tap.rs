@@ -6,7 +6,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::{Method, StatusCode};
 
 use crate::admin::KEEP_ALIVE;
-use crate::event::Kind;
+use tributary_event::Kind;
 
 use super::endpoint::{Endpoint, EndpointArguments};
 use super::{Failure, OutputFormat, block_on, printed};
@@ -77,7 +77,7 @@ fn query(arguments: &Arguments) -> String {
     let Arguments { listener, kinds, wire, format, .. } = arguments;
     let mut query = match wire {
         true => "wire".to_owned(),
-        false => format!("format={}", crate::sink::encode::Format::from(*format).as_str()),
+        false => format!("format={}", tributary_sink::encode::Format::from(*format).as_str()),
     };
     // Names of listeners need no escapes. No listener has another name.
     let is_plain = |name: &&String| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use tracing::info;
 
-use crate::event::{Kind, Reason};
-use crate::pipeline::accounting::{ListenerTotals, SinkTotals, Totals};
+use tributary_event::{Kind, Reason};
+use tributary_pipeline::accounting::{ListenerTotals, SinkTotals, Totals};
 
 pub(super) fn log(totals: &Totals) {
     totals.listeners.iter().for_each(log_listener);

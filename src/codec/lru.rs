@@ -23,7 +23,7 @@ pub struct Lru<K, V> {
 
 #[derive(Debug)]
 struct Entry<V> {
-    value: V,
+    pub value: V,
     last_use: u64,
 }
 

@@ -14,20 +14,20 @@ pub(crate) const fn fixed64_tag(field: u8) -> u8 {
 }
 
 /// The tag of a field whose value begins with its length: text, bytes, messages and packed lists.
-pub(crate) const fn len_tag(field: u8) -> u8 {
+pub const fn len_tag(field: u8) -> u8 {
     field << 3 | 2
 }
 
 /// Length of a varint in bytes.
 #[inline]
-pub(crate) const fn varint_len(value: u64) -> usize {
+pub const fn varint_len(value: u64) -> usize {
     let bits = 64 - (value | 1).leading_zeros() as usize;
     bits.div_ceil(7)
 }
 
 /// Appends a varint.
 #[inline]
-pub(crate) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+pub fn push_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -37,14 +37,14 @@ pub(crate) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
 
 /// Appends a field whose value is a varint.
 #[inline]
-pub(crate) fn push_varint_field(out: &mut Vec<u8>, field: u8, value: u64) {
+pub fn push_varint_field(out: &mut Vec<u8>, field: u8, value: u64) {
     out.push(varint_tag(field));
     push_varint(out, value);
 }
 
 /// Appends a field of 8 bytes.
 #[inline]
-pub(crate) fn push_fixed64_field(out: &mut Vec<u8>, field: u8, value: u64) {
+pub fn push_fixed64_field(out: &mut Vec<u8>, field: u8, value: u64) {
     let mut bytes = [fixed64_tag(field); 9];
     bytes[1..].copy_from_slice(&value.to_le_bytes());
     out.extend_from_slice(&bytes);
@@ -52,7 +52,7 @@ pub(crate) fn push_fixed64_field(out: &mut Vec<u8>, field: u8, value: u64) {
 
 /// Appends a field of text, bytes, or a message that is encoded already.
 #[inline]
-pub(crate) fn push_bytes_field(out: &mut Vec<u8>, field: u8, value: &[u8]) {
+pub fn push_bytes_field(out: &mut Vec<u8>, field: u8, value: &[u8]) {
     out.push(len_tag(field));
     push_varint(out, value.len() as u64);
     out.extend_from_slice(value);
@@ -61,7 +61,7 @@ pub(crate) fn push_bytes_field(out: &mut Vec<u8>, field: u8, value: &[u8]) {
 /// Appends a message that `write` appends, with its tag and length. The length is expected to take `expected` bytes; if it does
 /// not, the message is moved.
 #[inline]
-pub(crate) fn push_message(out: &mut Vec<u8>, field: u8, expected: usize, write: impl FnOnce(&mut Vec<u8>)) {
+pub fn push_message(out: &mut Vec<u8>, field: u8, expected: usize, write: impl FnOnce(&mut Vec<u8>)) {
     const ZEROS: [u8; 10] = [0; 10];
     out.push(len_tag(field));
     let start = out.len();
@@ -87,7 +87,7 @@ pub(crate) fn push_message(out: &mut Vec<u8>, field: u8, expected: usize, write:
 
 /// The value of a field that was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Value<'a> {
+pub enum Value<'a> {
     /// A varint.
     Varint(u64),
     /// Text, bytes, or a message.
@@ -98,26 +98,29 @@ pub(crate) enum Value<'a> {
 
 /// A field that was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Field<'a> {
-    pub(crate) number: u64,
-    pub(crate) value: Value<'a>,
+pub struct Field<'a> {
+    /// Its number.
+    pub number: u64,
+    /// Its value.
+    pub value: Value<'a>,
     /// The whole field, with its tag.
-    pub(crate) whole: &'a [u8],
+    pub whole: &'a [u8],
 }
 
 /// Reads the fields of a message in order. Ends before the first invalid one; [`Fields::is_valid`] tells.
 #[derive(Clone, Debug)]
-pub(crate) struct Fields<'a> {
+pub struct Fields<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn of(message: &'a [u8]) -> Fields<'a> {
+    /// The fields of a message.
+    pub fn of(message: &'a [u8]) -> Fields<'a> {
         Fields { rest: message }
     }
 
     /// After the last field: whether the message ended there.
-    pub(crate) fn is_valid(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         self.rest.is_empty()
     }
 
@@ -154,7 +157,7 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 /// The message or bytes of the first field with this number; empty: there is none.
-pub(crate) fn bytes_of(message: &[u8], number: u64) -> &[u8] {
+pub fn bytes_of(message: &[u8], number: u64) -> &[u8] {
     let found = Fields::of(message).find_map(|field| match field.value {
         Value::Bytes(bytes) if field.number == number => Some(bytes),
         _ => None,
@@ -163,7 +166,7 @@ pub(crate) fn bytes_of(message: &[u8], number: u64) -> &[u8] {
 }
 
 /// The varint of the first field with this number; 0: there is none.
-pub(crate) fn varint_of(message: &[u8], number: u64) -> u64 {
+pub fn varint_of(message: &[u8], number: u64) -> u64 {
     let found = Fields::of(message).find_map(|field| match field.value {
         Value::Varint(value) if field.number == number => Some(value),
         _ => None,

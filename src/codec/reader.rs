@@ -79,21 +79,25 @@ impl std::error::Error for DecodeError {}
 
 impl<'a> Reader<'a> {
     /// A reader at the start of `bytes`.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         Reader { rest: bytes, offset: 0 }
     }
 
     /// Offset of the next byte.
+    #[inline]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
     /// The bytes not yet read.
+    #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
     /// Skips bytes that were read through [`Reader::rest`]; at most all of them.
+    #[inline]
     pub fn advance(&mut self, len: usize) {
         let (_, rest) = self.rest.split_at(len.min(self.rest.len()));
         self.offset += self.rest.len() - rest.len();
@@ -104,6 +108,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`DecodeErrorKind::Short`], as for every method here.
+    #[inline]
     pub fn bytes(&mut self, field: &'static str, len: usize) -> Result<&'a [u8], DecodeError> {
         match self.rest.split_at_checked(len) {
             Some((bytes, rest)) => {
@@ -134,6 +139,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`DecodeErrorKind::Short`].
+    #[inline]
     pub fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
         self.array::<1>(field).map(|[byte]| byte)
     }
@@ -142,6 +148,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`DecodeErrorKind::Short`].
+    #[inline]
     pub fn u16(&mut self, field: &'static str) -> Result<u16, DecodeError> {
         self.array(field).map(u16::from_be_bytes)
     }
@@ -150,6 +157,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`DecodeErrorKind::Short`].
+    #[inline]
     pub fn u32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
         self.array(field).map(u32::from_be_bytes)
     }
@@ -158,6 +166,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`DecodeErrorKind::Short`].
+    #[inline]
     pub fn u64(&mut self, field: &'static str) -> Result<u64, DecodeError> {
         self.array(field).map(u64::from_be_bytes)
     }

@@ -8,14 +8,14 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
 /// Whether a stream is a terminal that shows colours, and the user wants them (<https://no-color.org>).
-pub(crate) fn shows_colours(stream: &impl IsTerminal) -> bool {
+pub fn shows_colours(stream: &impl IsTerminal) -> bool {
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
     stream.is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
 /// Appends a text unchanged if it is one word without special characters, else in quotes.
-pub(crate) fn push_word(out: &mut Vec<u8>, text: &str) {
+pub fn push_word(out: &mut Vec<u8>, text: &str) {
     let breaks_word = |c: char| matches!(c, ' ' | '=' | ',' | '[' | ']' | '{' | '}') || needs_escape(c);
     if text.is_empty() || text.contains(breaks_word) {
         push_quoted(out, text);
@@ -26,7 +26,7 @@ pub(crate) fn push_word(out: &mut Vec<u8>, text: &str) {
 
 /// Appends a text in quotes. Characters that move the cursor, change colours, end the line or change the direction of
 /// writing are escaped.
-pub(crate) fn push_quoted(out: &mut Vec<u8>, text: &str) {
+pub fn push_quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut copied = 0;
     for (at, c) in text.char_indices().filter(|(_, c)| needs_escape(*c)) {
@@ -40,7 +40,7 @@ pub(crate) fn push_quoted(out: &mut Vec<u8>, text: &str) {
 }
 
 /// The text with control characters escaped, otherwise unchanged.
-pub(crate) fn shown(text: &str) -> Cow<'_, str> {
+pub fn shown(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
     }
@@ -55,7 +55,7 @@ pub(crate) fn shown(text: &str) -> Cow<'_, str> {
 ///
 /// # Errors
 /// Writing fails.
-pub(crate) fn write_json(out: impl Write, value: &impl Serialize) -> serde_json::Result<()> {
+pub fn write_json(out: impl Write, value: &impl Serialize) -> serde_json::Result<()> {
     value.serialize(&mut Serializer::with_formatter(out, Escaping))
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 
 use bytes::{BufMut, BytesMut};
 
-use crate::event::Reason;
+use tributary_event::Reason;
 
 /// Bytes of a greeting.
 pub const GREETING_BYTES: usize = 64;

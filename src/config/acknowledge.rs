@@ -1,9 +1,9 @@
 //! The level at which each listener acknowledges requests: what its option asks for, and what its sinks can reach.
 
 use super::{Config, ListenerConfig, ProtocolOptions, SinkKind};
-use crate::options::Section;
-use crate::sink::AckLevel;
-use crate::sink::file::Fsync;
+use tributary_options::Section;
+use tributary_sink::AckLevel;
+use tributary_sink_file::Fsync;
 
 impl SinkKind {
     /// Why events in this sink are never durable. `None`: they can be.

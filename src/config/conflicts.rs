@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 
 use super::ListenerConfig;
-use crate::event::Kind;
-use crate::options::Section;
+use tributary_event::Kind;
+use tributary_options::Section;
 
 /// Reports a name of a listener or sink that is not valid. Names appear in file paths, metrics and log lines, where they
 /// need no quoting.

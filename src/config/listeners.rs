@@ -5,15 +5,20 @@ use std::sync::{Arc, LazyLock};
 
 use super::conflicts::{Addresses, check_name};
 use crate::endless_store::SeenOptions;
-use crate::event::{Identity, ResourceValue};
-use crate::nats::BucketOptions;
-use crate::options::section::read_document;
-use crate::options::{Bounds, Section};
-use crate::pipeline::AGENT_REGISTRY_BYTES;
-use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
-use crate::transport::nats::options::NatsOptions;
-use crate::transport::options::{HttpOptions, ListenerOptions};
-use crate::zico_store::StoreOptions;
+use tributary_bytefrog as bytefrog;
+use tributary_datadog as datadog;
+use tributary_endless as endless;
+use tributary_event::{Identity, ResourceValue};
+use tributary_nats::BucketOptions;
+use tributary_options::section::read_document;
+use tributary_options::{Bounds, Section};
+use tributary_pipeline::AGENT_REGISTRY_BYTES;
+use tributary_protocol::Protocol;
+use tributary_rbkit as rbkit;
+use tributary_transport::nats::options::NatsOptions;
+use tributary_transport::options::{HttpOptions, ListenerOptions};
+use tributary_zico as zico;
+use tributary_zico_store::StoreOptions;
 
 /// The memory of a session of an agent that daemons share, beside that of its definitions: its key, and counters of its agent.
 const SHARED_SESSION_BYTES: u64 = 512;

@@ -1,8 +1,8 @@
 //! How much memory the daemon may use: what `limits.memory_bytes` says, or what the configuration needs.
 
 use super::Config;
-use crate::options::bounds::size;
-use crate::options::{ByteSize, Section};
+use tributary_options::bounds::size;
+use tributary_options::{ByteSize, Section};
 
 /// What peers share beside what the configuration needs, where nobody has set `limits.memory_bytes`.
 const FOR_PEERS: u64 = 256 << 20;
@@ -70,7 +70,7 @@ const MIB: u64 = 1 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{MemoryLimit, SystemMemory};
+    use tributary_memory::{MemoryLimit, SystemMemory};
 
     fn config(text: &str, system: Option<u64>) -> Config {
         let mut config = Config::parse("t.toml", text).unwrap().config;

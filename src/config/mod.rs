@@ -5,6 +5,7 @@
 //! exist, and which of them cannot stand beside each other.
 
 mod acknowledge;
+pub(crate) mod admin;
 mod conflicts;
 mod listeners;
 mod memory;
@@ -14,12 +15,12 @@ mod sinks;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::admin::options::{AdminOptions, HISTORY_BYTES};
-use crate::event::MOST_BATCH_BYTES;
-use crate::memory::SystemMemory;
-use crate::options::{Bounds, ConfigErrors, Files, Section, Source, bounds, read_sources, section};
-use crate::sink::view::options as view;
-use crate::transport::options::TlsOptions;
+use admin::{AdminOptions, HISTORY_BYTES};
+use tributary_event::MOST_BATCH_BYTES;
+use tributary_memory::SystemMemory;
+use tributary_options::{Bounds, ConfigErrors, Files, Section, Source, bounds, read_sources, section};
+use tributary_sink_view::options as view;
+use tributary_transport::options::TlsOptions;
 
 use conflicts::Addresses;
 pub use listeners::{ListenerConfig, ProtocolOptions};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use tracing::warn;
 
 use super::{Config, ProtocolOptions, SinkConfig, SinkKind};
-use crate::options::Secret;
-use crate::sink::headers;
+use tributary_options::Secret;
+use tributary_sink::headers;
 
 /// The permission bits of users that are neither the owner nor in the group.
 const OTHERS: u32 = 0o007;

@@ -4,11 +4,16 @@ use std::fmt;
 
 use super::ListenerConfig;
 use super::conflicts::{OutputFiles, check_name};
-use crate::options::{Bounds, Section};
-use crate::pipeline::options::QueueOptions;
-use crate::select;
-use crate::sink::encode::{Fields, Format};
-use crate::sink::{file, http, nats, otlp, parquet, stdout, tcp};
+use tributary_options::{Bounds, Section};
+use tributary_pipeline::options::QueueOptions;
+use tributary_select as select;
+use tributary_sink::encode::{Fields, Format};
+use tributary_sink::{stdout, tcp};
+use tributary_sink_file as file;
+use tributary_sink_http as http;
+use tributary_sink_nats as nats;
+use tributary_sink_otlp as otlp;
+use tributary_sink_parquet as parquet;
 
 /// One sink.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,9 +3,9 @@
 //! `bytes_in = decoded + lost + buffered` holds for each session and each request, and so for each listener. An
 //! [`Account`] is the only code that computes `buffered`.
 
-use crate::event::Reason;
-use crate::pipeline::accounting::ListenerCounters;
-use crate::protocol::Output;
+use tributary_event::Reason;
+use tributary_pipeline::accounting::ListenerCounters;
+use tributary_protocol::Output;
 
 /// The bytes of one connection or of one request.
 ///
@@ -55,8 +55,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::event::{BatchBuilder, Header, Loss, Origin, Position, UnixNanos, semconv};
-    use crate::protocol::Protocol;
+    use tributary_event::{BatchBuilder, Header, Loss, Origin, Position, UnixNanos, semconv};
+    use tributary_protocol::Protocol;
 
     fn output() -> Output {
         Output::new(BatchBuilder::new(Arc::new(Origin::new("endless", "test".into(), "peer".into(), 1))))

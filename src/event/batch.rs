@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::message_part::MessagePart;
 use super::text::{Text, index32};
 use super::{ContentId, Kind, Name, Origin, Reason, Resource, Severity, SpanId, TraceId, UnixNanos};
 
@@ -38,56 +39,51 @@ pub struct Batch {
     pub(super) message: Option<MessagePart>,
 }
 
-/// What a batch is of a message that a stream stores, and that can be delivered several times: the events of these lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MessagePart {
-    /// The stream.
-    pub stream: u64,
-    /// The number of the message in the stream.
-    pub sequence: u64,
-    /// The number of its first line in the message, from 0.
-    pub first_line: u32,
-    /// The number of the line behind its last one.
-    pub end_line: u32,
-}
-
 impl Batch {
     /// Number of events.
+    #[inline]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
     /// Whether it is empty.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
     /// What it is of a message; `None`: it is of none, or of one that no stream stores.
+    #[inline]
     pub fn message(&self) -> Option<MessagePart> {
         self.message
     }
 
     /// Says of which message it is a part.
+    #[inline]
     pub fn set_message(&mut self, part: MessagePart) {
         self.message = Some(part);
     }
 
     /// The kind of the event with this index.
+    #[inline]
     pub fn kind_of(&self, index: usize) -> Option<Kind> {
         self.events.get(index).map(|event| event.data.kind())
     }
 
     /// Number of events of one kind.
+    #[inline]
     pub fn count(&self, kind: Kind) -> u64 {
         u64::from(self.counts[kind.index()])
     }
 
     /// The connection of the first event. Every event of a batch comes from one listener and one protocol.
+    #[inline]
     pub fn origin(&self) -> Option<&Arc<Origin>> {
         self.origins.first()
     }
 
     /// The id of what the batch is made of. The same content that is sent again makes batches with the same ids, in any process.
+    #[inline]
     pub fn content(&self) -> Option<ContentId> {
         self.content
     }
@@ -103,6 +99,7 @@ impl Batch {
     }
 
     /// Bytes of its events in the output, approximately. A text that many events share counts for each of them.
+    #[inline]
     pub fn output_bytes(&self) -> usize {
         self.output_bytes
     }
@@ -156,6 +153,7 @@ pub struct Header {
 
 impl Header {
     /// The header of an event without a time of its own: its time is when it was observed.
+    #[inline]
     pub fn observed_at(name: impl Into<Key>, at: UnixNanos, position: Position) -> Self {
         Header { name: name.into(), time: Some(at), observed: at, position }
     }
@@ -304,6 +302,7 @@ pub struct SampleData {
 
 impl SampleData {
     /// A sample that is not taken by time.
+    #[inline]
     pub fn new(sample_type: &'static str, unit: &'static str, value: Number) -> Self {
         SampleData { sample_type, unit, value, period_nanos: None, clock: None }
     }
@@ -320,6 +319,7 @@ pub enum SampleClock {
 
 impl SampleClock {
     /// The clock's name in JSON.
+    #[inline]
     pub fn as_str(self) -> &'static str {
         match self {
             SampleClock::Cpu => "cpu",
@@ -407,6 +407,7 @@ impl Key {
     }
 
     /// The most bytes of it in the output, escaped.
+    #[inline]
     pub(super) fn output_len(self) -> usize {
         match self.named() {
             Named::Name(name) => name.as_str().len(),
@@ -488,10 +489,12 @@ pub struct Span32 {
 }
 
 impl Span32 {
+    #[inline]
     pub(super) fn new(start: usize, end: usize) -> Self {
         Span32 { start: index32(start), end: index32(end) }
     }
 
+    #[inline]
     pub(super) fn range(self) -> std::ops::Range<usize> {
         self.start as usize..self.end as usize
     }

@@ -170,11 +170,13 @@ impl BatchBuilder {
     }
 
     /// Estimated output bytes of an event without its attributes.
+    #[inline]
     pub fn event_bytes(&self) -> usize {
         EVENT_OVERHEAD_BYTES + self.resource_bytes
     }
 
     /// Whether the batch should be taken before another message is decoded.
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.batch.events.len() + self.combined_losses >= FULL_EVENTS
             || self.expanded >= FULL_EXPANDED_BYTES
@@ -182,6 +184,7 @@ impl BatchBuilder {
     }
 
     /// Number of events of one kind in the batch.
+    #[inline]
     pub fn count(&self, kind: Kind) -> u64 {
         self.batch.count(kind)
     }
@@ -192,6 +195,7 @@ impl BatchBuilder {
     }
 
     /// Whether the batch is empty.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.batch.is_empty()
     }
@@ -262,11 +266,13 @@ impl BatchBuilder {
     }
 
     /// Copies a text into the arena.
+    #[inline]
     pub fn push_text(&mut self, text: &str) -> Text {
         self.push_parts(&[text])
     }
 
     /// Copies a text made of several parts into the arena.
+    #[inline]
     pub fn push_parts(&mut self, parts: &[&str]) -> Text {
         let start = self.batch.text.len();
         let mut escapes = Escapes::None;
@@ -286,6 +292,7 @@ impl BatchBuilder {
     }
 
     /// A text of this batch.
+    #[inline]
     pub fn text(&self, text: Text) -> &str {
         &self.batch.text[text.range()]
     }
@@ -328,11 +335,13 @@ impl BatchBuilder {
     }
 
     /// Bytes as a value.
+    #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) -> Value {
         Value::Bytes(self.push_bytes(bytes))
     }
 
     /// An array of values of this batch.
+    #[inline]
     pub fn array(&mut self, items: &[Value]) -> Value {
         let start = self.batch.values.len();
         self.batch.values.extend_from_slice(items);
@@ -341,12 +350,14 @@ impl BatchBuilder {
     }
 
     /// The item of an array with this index; `None`: the value is no array, or has fewer items.
+    #[inline]
     pub fn item(&self, array: Value, index: usize) -> Option<Value> {
         let Value::Array(range) = array else { return None };
         self.batch.values.get(range.range())?.get(index).copied()
     }
 
     /// A map of keys and values of this batch. The caller ensures that no key repeats.
+    #[inline]
     pub fn map(&mut self, members: &[(Key, Value)]) -> Value {
         let start = self.batch.members.len();
         self.batch.members.extend_from_slice(members);
@@ -455,6 +466,7 @@ impl EventBuilder<'_> {
     }
 
     /// Adds an attribute whose value is copied into the arena.
+    #[inline]
     pub fn text(&mut self, key: impl Into<Key>, value: &str) {
         let text = self.batch.push_text(value);
         self.attribute(key, text);
@@ -462,6 +474,7 @@ impl EventBuilder<'_> {
 
     /// Whether it has an attribute with a key of the peer that has the same text as `key`, which is of this batch.
     #[cold]
+    #[inline]
     pub fn has_text_key(&self, key: Text) -> bool {
         let Batch { attributes, text, .. } = &self.batch.batch;
         attributes[self.first_attribute..].iter().any(|attribute| match attribute {
@@ -485,16 +498,19 @@ impl EventBuilder<'_> {
     }
 
     /// The batch builder, for texts, arrays and maps.
+    #[inline]
     pub fn batch(&mut self) -> &mut BatchBuilder {
         self.batch
     }
 
     /// Ends a log event.
+    #[inline]
     pub fn log(self, severity: Severity, body: Option<Value>) {
         self.log_with(severity, NO_CONTEXT, body);
     }
 
     /// Ends a log event that belongs to a trace or span.
+    #[inline]
     pub fn log_in(self, context: TraceContext, severity: Severity, body: Option<Value>) {
         let contexts = &mut self.batch.batch.contexts;
         contexts.push(context);
@@ -521,6 +537,7 @@ impl EventBuilder<'_> {
     }
 
     /// Ends a span that has links.
+    #[inline]
     pub fn linked_span(self, span: SpanData, links: impl IntoIterator<Item = Link>) {
         let Batch { spans, links: known, .. } = &mut self.batch.batch;
         let (place, before) = (index32(spans.len()), known.len());
@@ -561,6 +578,7 @@ impl EventBuilder<'_> {
     }
 
     /// Ends a metric.
+    #[inline]
     pub fn metric(self, metric: MetricData) {
         let metrics = &mut self.batch.batch.metrics;
         metrics.push(metric);
@@ -569,6 +587,7 @@ impl EventBuilder<'_> {
     }
 
     /// Ends a sample; frames innermost first.
+    #[inline]
     pub fn sample(self, data: SampleData, frames: &[Frame]) {
         let start = self.batch.batch.frames.len();
         self.batch.batch.frames.extend_from_slice(frames);

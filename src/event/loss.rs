@@ -83,12 +83,12 @@ impl Loss<'_> {
 }
 
 /// What stands in the detail of several losses that are reported together, before the detail of the first.
-pub(crate) const TOGETHER: &str = " losses, reported together (max_losses_per_second); the first: ";
+pub const TOGETHER: &str = " losses, reported together (max_losses_per_second); the first: ";
 /// Of a detail, this much distinguishes causes, in bytes.
 const CAUSE_BYTES: usize = 500;
 
 /// The cause of a loss: its detail with `#` for each number, whole or in hex, so that losses of one cause have the same text.
-pub(crate) fn cause(detail: &str) -> String {
+pub fn cause(detail: &str) -> String {
     let detail = detail.split_once(TOGETHER).map_or(detail, |(_, first)| first);
     let detail = &detail[..detail.floor_char_boundary(CAUSE_BYTES)];
     let mut cause = String::with_capacity(detail.len());

@@ -154,7 +154,7 @@ impl From<&str> for ResourceValue {
 
 impl Resource {
     /// Estimated bytes of memory: its attributes, and the same again for the rendering of an encoder.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.attributes.iter().map(|(key, value)| ATTRIBUTE_BYTES + 2 * (key.len() + value.len())).sum()
     }
 

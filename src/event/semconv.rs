@@ -32,19 +32,19 @@ impl Name {
 
     /// The name as a JSON string, in its quotes.
     #[inline]
-    pub(crate) fn quoted_padded(self) -> Padded {
+    pub fn quoted_padded(self) -> Padded {
         self.padded(2)
     }
 
     /// The name as a key of JSON: quoted, and with its colon.
     #[inline]
-    pub(crate) fn before_value_padded(self) -> Padded {
+    pub fn before_value_padded(self) -> Padded {
         self.padded(3)
     }
 
     /// The same with the quote that begins a text.
     #[inline]
-    pub(crate) fn before_text_padded(self) -> Padded {
+    pub fn before_text_padded(self) -> Padded {
         self.padded(4)
     }
 
@@ -65,14 +65,15 @@ impl Name {
 
 /// A piece of text followed by [`PADDING`]: copying a fixed number of bytes is fastest for short pieces.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Padded {
-    pub(crate) padded: &'static str,
+pub struct Padded {
+    /// The piece, with the padding behind it.
+    pub padded: &'static str,
     /// Length of the piece.
-    pub(crate) len: usize,
+    pub len: usize,
 }
 
 /// The least number of bytes after a padded piece.
-pub(crate) const PADDING: usize = 32;
+pub const PADDING: usize = 32;
 
 /// Defines a constant for every name, and the table of all of them: the name, and its form as the key of a JSON object.
 macro_rules! names {

@@ -41,26 +41,31 @@ impl Text {
     }
 
     /// The most bytes of it in the output, escaped.
+    #[inline]
     pub fn output_len(self) -> usize {
         self.escapes().output_len(self.len())
     }
 
+    #[inline]
     pub(super) fn range(self) -> std::ops::Range<usize> {
         let start = self.start as usize;
         start..start + self.len()
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len(self) -> usize {
         (self.len_and_escapes & !(PLAIN | MANY)) as usize
     }
 
     /// Whether it is the empty text.
+    #[inline]
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
     /// Whether it can be written between quotes without escaping: see [`is_plain`].
+    #[inline]
     pub(super) fn is_plain(self) -> bool {
         self.len_and_escapes & PLAIN != 0
     }
@@ -96,6 +101,7 @@ impl Escapes {
 }
 
 /// The most bytes of a text in the output, escaped.
+#[inline]
 pub fn output_len(text: &str) -> usize {
     Escapes::of(text).output_len(text.len())
 }
@@ -111,6 +117,7 @@ pub(super) fn is_plain(text: &str) -> bool {
 }
 
 /// Batches have far fewer than 4 Gi elements; beyond that, ranges would be empty rather than wrong.
+#[inline]
 pub(super) fn index32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -26,27 +26,32 @@ pub struct TextView<'a> {
 
 impl<'a> TextView<'a> {
     /// A text outside of a batch.
+    #[inline]
     pub fn unchecked(text: &'a str) -> Self {
         TextView { arena: text, piece: Text::new(0, text.len(), Escapes::Many) }
     }
 
     /// The text.
+    #[inline]
     pub fn text(self) -> &'a str {
         &self.arena[self.piece.range()]
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len(self) -> usize {
         self.piece.len()
     }
 
     /// Whether it is the empty text.
+    #[inline]
     pub fn is_empty(self) -> bool {
         self.piece.is_empty()
     }
 
     /// Whether an encoder may write it between quotes unchanged, because it certainly has no character that JSON escapes.
     /// `false`: the encoder must check it.
+    #[inline]
     pub fn is_plain(self) -> bool {
         self.piece.is_plain()
     }
@@ -69,6 +74,7 @@ pub enum KeyView<'a> {
 
 impl<'a> KeyView<'a> {
     /// The name as a text.
+    #[inline]
     pub fn text(self) -> TextView<'a> {
         match self {
             KeyView::Name(name) => {
@@ -81,7 +87,7 @@ impl<'a> KeyView<'a> {
 
     /// Its bytes and the bytes after them, as [`TextView::tail`], and its length.
     #[inline]
-    pub(crate) fn tail(self) -> (&'a [u8], usize) {
+    pub fn tail(self) -> (&'a [u8], usize) {
         match self {
             KeyView::Name(name) => {
                 let padded = name.padded_text();
@@ -133,21 +139,25 @@ pub struct RunView<'a> {
 
 impl<'a> RunView<'a> {
     /// The attributes.
+    #[inline]
     pub fn members(self) -> Members<'a> {
         Members { batch: self.batch, members: &self.batch.members[self.run.members.range()] }
     }
 
     /// Its position among the runs of the batch.
+    #[inline]
     pub fn index(self) -> usize {
         self.index as usize
     }
 
     /// Whether more than one event has it.
+    #[inline]
     pub fn is_shared(self) -> bool {
         self.run.uses > 1
     }
 
     /// Their rendering by an encoder, once for all events. `None`: too few events share them to keep a rendering.
+    #[inline]
     pub fn rendered(self, render: impl FnOnce(Members<'a>, &mut Vec<u8>)) -> Option<&'a [u8]> {
         let keep = || {
             let mut out = Vec::with_capacity(self.run.expanded);
@@ -175,6 +185,7 @@ pub enum ValueView<'a> {
 
 impl ResourceValue {
     /// The value as that of an attribute.
+    #[inline]
     pub fn view(&self) -> ValueView<'_> {
         match self {
             ResourceValue::Bool(value) => ValueView::Bool(*value),
@@ -228,6 +239,7 @@ pub struct LossView<'a> {
 
 impl Batch {
     /// The events, in the order in which they were written.
+    #[inline]
     pub fn events(&self) -> impl ExactSizeIterator<Item = EventView<'_>> + Clone {
         self.events.iter().map(|event| EventView { batch: self, event })
     }
@@ -263,41 +275,49 @@ impl Batch {
 
 impl<'a> EventView<'a> {
     /// The kind of the event.
+    #[inline]
     pub fn kind(&self) -> Kind {
         self.event.data.kind()
     }
 
     /// The event's name.
+    #[inline]
     pub fn name(&self) -> TextView<'a> {
         self.name_key().text()
     }
 
     /// The same, with its origin: a name of ours or of the peer.
+    #[inline]
     pub fn name_key(&self) -> KeyView<'a> {
         self.batch.key(self.header().name)
     }
 
     /// When it happened; `None` when unknown.
+    #[inline]
     pub fn time(&self) -> Option<UnixNanos> {
         self.header().time
     }
 
     /// When the collector read it.
+    #[inline]
     pub fn observed(&self) -> UnixNanos {
         self.header().observed
     }
 
     /// Its position in the stream of the peer.
+    #[inline]
     pub fn position(&self) -> Position {
         self.header().position
     }
 
     /// The attributes, in the order in which they were written, one by one.
+    #[inline]
     pub fn attributes(&self) -> impl Iterator<Item = (TextView<'a>, ValueView<'a>)> {
         self.attribute_members().map(|member| (member.key().text(), member.value()))
     }
 
     /// The same, looked up on access.
+    #[inline]
     pub fn attribute_members(&self) -> impl Iterator<Item = Member<'a>> {
         self.attribute_parts().flat_map(|part| {
             let (one, run) = match part {
@@ -309,6 +329,7 @@ impl<'a> EventView<'a> {
     }
 
     /// The same, with shared attributes as runs.
+    #[inline]
     pub fn attribute_parts(&self) -> Attributes<'a> {
         Attributes { batch: self.batch, attributes: &self.batch.attributes[self.event.attributes.range()] }
     }
@@ -342,6 +363,7 @@ impl<'a> EventView<'a> {
     }
 
     /// The links of a span, in the order in which they were written.
+    #[inline]
     pub fn links(&self) -> impl ExactSizeIterator<Item = Link> {
         let all = &self.batch.links[..];
         let own = match self.event.data {
@@ -356,11 +378,13 @@ impl<'a> EventView<'a> {
     }
 
     /// The connection that it was received on.
+    #[inline]
     pub fn origin(&self) -> &'a Arc<Origin> {
         &self.batch.origins[self.event.origin as usize]
     }
 
     /// The resource that it is about.
+    #[inline]
     pub fn resource(&self) -> &'a Arc<Resource> {
         &self.batch.resources[self.event.resource as usize]
     }
@@ -372,6 +396,7 @@ impl<'a> EventView<'a> {
 
 impl<'a> SampleView<'a> {
     /// The stack, innermost frame first.
+    #[inline]
     pub fn frames(&self) -> impl ExactSizeIterator<Item = FrameView<'a>> {
         let batch = self.batch;
         self.frames.iter().map(|frame| FrameView {
@@ -409,6 +434,7 @@ pub struct Attributes<'a> {
 
 impl Attributes<'_> {
     /// Whether it has none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.attributes.is_empty()
     }

@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 
-use crate::codec::cbor::{CborError, Fault, Item, Reader};
+use tributary_codec::cbor::{CborError, Fault, Item, Reader};
 
 use super::words::{counted, hex};
 use super::{Sheet, value};
@@ -14,7 +14,7 @@ use super::{Sheet, value};
 ///
 /// # Errors
 /// Those of `read`. Then nothing is written, and the reader does not move.
-pub(crate) fn field<'a, V: Display>(
+pub fn field<'a, V: Display>(
     reader: &mut Reader<'a>,
     sheet: &mut Sheet,
     name: &str,
@@ -31,20 +31,17 @@ pub(crate) fn field<'a, V: Display>(
 ///
 /// # Errors
 /// Those of `write`.
-pub(crate) fn inside(
-    sheet: &mut Sheet,
-    write: impl FnOnce(&mut Sheet) -> Result<(), CborError>,
-) -> Result<(), CborError> {
+pub fn inside(sheet: &mut Sheet, write: impl FnOnce(&mut Sheet) -> Result<(), CborError>) -> Result<(), CborError> {
     sheet.nested(write)
 }
 
 /// How values are shown.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Values {
+pub struct Values {
     /// The tag of an integer that stands for a text.
-    pub(crate) reference: Option<u64>,
+    pub reference: Option<u64>,
     /// The deepest nesting of containers and tags.
-    pub(crate) most_depth: usize,
+    pub most_depth: usize,
 }
 
 impl Values {
@@ -52,13 +49,7 @@ impl Values {
     ///
     /// # Errors
     /// It is incomplete, nested too deep, or not valid CBOR.
-    pub(crate) fn value(
-        self,
-        reader: &mut Reader<'_>,
-        sheet: &mut Sheet,
-        name: &str,
-        depth: usize,
-    ) -> Result<(), CborError> {
+    pub fn value(self, reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str, depth: usize) -> Result<(), CborError> {
         let before = *reader;
         let mut next = before;
         let item = next.item()?;
@@ -93,13 +84,7 @@ impl Values {
     ///
     /// # Errors
     /// It is not a map, or those of [`Values::value`].
-    pub(crate) fn map(
-        self,
-        reader: &mut Reader<'_>,
-        sheet: &mut Sheet,
-        name: &str,
-        depth: usize,
-    ) -> Result<(), CborError> {
+    pub fn map(self, reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str, depth: usize) -> Result<(), CborError> {
         let before = *reader;
         let mut next = before;
         let Item::Map(left) = next.item()? else {
@@ -113,7 +98,7 @@ impl Values {
     ///
     /// # Errors
     /// Those of [`Values::value`].
-    pub(crate) fn pairs(
+    pub fn pairs(
         self,
         reader: &mut Reader<'_>,
         sheet: &mut Sheet,
@@ -133,7 +118,7 @@ impl Values {
 ///
 /// # Errors
 /// Those of `write`, or the bytes end inside the container.
-pub(crate) fn elements<'a>(
+pub fn elements<'a>(
     reader: &mut Reader<'a>,
     sheet: &mut Sheet,
     left: Option<u64>,
@@ -151,17 +136,12 @@ pub(crate) fn elements<'a>(
 }
 
 /// An item without its content.
-pub(crate) fn head(
-    reader: &mut Reader<'_>,
-    sheet: &mut Sheet,
-    name: &str,
-    words: impl Display,
-) -> Result<(), CborError> {
+pub fn head(reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str, words: impl Display) -> Result<(), CborError> {
     field(reader, sheet, name, |reader| reader.item().map(|_| words))
 }
 
 /// The number of elements of a container.
-pub(crate) fn size(left: Option<u64>, one: &str) -> String {
+pub fn size(left: Option<u64>, one: &str) -> String {
     left.map_or_else(
         || format!("{}, up to a break", counted(2, one).trim_start_matches("2 ")),
         |left| counted(left, one),
@@ -169,13 +149,13 @@ pub(crate) fn size(left: Option<u64>, one: &str) -> String {
 }
 
 /// A tag, and the integer that stands for a text.
-pub(crate) fn reference(reader: &mut Reader<'_>) -> Result<String, CborError> {
+pub fn reference(reader: &mut Reader<'_>) -> Result<String, CborError> {
     reader.item()?;
     reader.integer_bits().map(|id| format!("string {id}"))
 }
 
 /// An item without content.
-pub(crate) fn said(item: Item<'_>) -> String {
+pub fn said(item: Item<'_>) -> String {
     match item {
         Item::Unsigned(number) => number.to_string(),
         Item::Negative(number) => (-1 - i128::from(number)).to_string(),

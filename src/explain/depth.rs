@@ -5,8 +5,8 @@ use super::Sheet;
 /// The deepest indentation.
 const MAX_INDENT: usize = 16;
 
-/// Indents what `write` writes by `depth` levels, at most [`MAX_INDENT`].
-pub(crate) fn set_in<T>(sheet: &mut Sheet, depth: usize, write: impl FnOnce(&mut Sheet) -> T) -> Option<T> {
+/// Indents what `write` writes by `depth` levels, at most `MAX_INDENT`.
+pub fn set_in<T>(sheet: &mut Sheet, depth: usize, write: impl FnOnce(&mut Sheet) -> T) -> Option<T> {
     let (mut write, mut written) = (Some(write), None);
     descend(sheet, depth.min(MAX_INDENT), &mut |sheet| written = write.take().map(|write| write(sheet)));
     written

@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use crate::codec::gvariant::types::{Node, parse};
-use crate::codec::gvariant::{MAX_DEPTH, Slice};
+use tributary_codec::gvariant::types::{Node, parse};
+use tributary_codec::gvariant::{MAX_DEPTH, Slice};
 
 use super::words::{counted, hex};
 use super::{Sheet, value};
@@ -18,16 +18,18 @@ const MOST_OFFSETS: usize = 8;
 
 /// The name of a part of a value, and its own parts: the members of a tuple, or the one element of an array.
 #[derive(Debug)]
-pub(crate) struct Part {
-    pub(crate) name: &'static str,
-    pub(crate) parts: &'static [Part],
+pub struct Part {
+    /// Its name.
+    pub name: &'static str,
+    /// Its members, or the part of its elements.
+    pub parts: &'static [Part],
 }
 
 /// Describes the bytes of a named part, if they mean more than their type.
 pub(crate) type Say<'a> = dyn FnMut(&'static str, &[u8]) -> Option<String> + 'a;
 
 /// Writes the value of type `text` in `bytes`, every byte of it, under the name of `part`.
-pub(crate) fn value(text: &str, bytes: &[u8], part: &'static Part, say: &mut Say<'_>, sheet: &mut Sheet) {
+pub fn value(text: &str, bytes: &[u8], part: &'static Part, say: &mut Say<'_>, sheet: &mut Sheet) {
     Walk { nodes: Vec::new(), say }.typed(text.as_bytes(), bytes, Label::of(part), 0, sheet);
 }
 
@@ -281,7 +283,7 @@ fn number(code: u8, bytes: &[u8]) -> String {
 }
 
 /// The first 8 bytes, or fewer, as a little-endian number.
-pub(crate) fn stored64(bytes: &[u8]) -> u64 {
+pub fn stored64(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 

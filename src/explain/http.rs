@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::{replace, take};
 
-use crate::codec::http::Head;
+use tributary_codec::http::Head;
 
 use super::words::counted;
 use super::{Explain, Fault, Raw, Sheet, value};
@@ -279,19 +279,19 @@ fn header(line: &[u8]) -> Option<(String, &[u8])> {
 }
 
 /// Whether a header of this name can be a credential.
-pub(crate) fn is_secret_header(name: &str) -> bool {
+pub fn is_secret_header(name: &str) -> bool {
     ["auth", "cookie", "token", "secret", "password", "credential", "key", "session"]
         .iter()
         .any(|part| name.contains(part))
 }
 
 /// Whether a parameter of this name, as it stands in a query or a form, can be a credential.
-pub(crate) fn is_secret_parameter(name: &str) -> bool {
+pub fn is_secret_parameter(name: &str) -> bool {
     is_secret_header(&percent_decoded(name).to_ascii_lowercase())
 }
 
 /// A request target in which the values of secret query parameters are replaced by `hidden`.
-pub(crate) fn without_secrets(target: &str) -> Cow<'_, str> {
+pub fn without_secrets(target: &str) -> Cow<'_, str> {
     let Some((path, query)) = target.split_once('?') else { return Cow::Borrowed(target) };
     let mut shown = format!("{path}?");
     for parameter in query.split_inclusive(['&', ';']) {

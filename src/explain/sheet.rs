@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write};
 use std::mem::{replace, take};
 
-use crate::codec::terminal;
+use tributary_codec::terminal;
 
 /// Bytes in one row.
 pub(super) const ROW_BYTES: usize = 16;

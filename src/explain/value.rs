@@ -1,8 +1,8 @@
 //! Texts in human-readable form.
 
-use crate::codec::mutf8::{self, Repair};
-use crate::codec::terminal::push_quoted;
-use crate::codec::text::{cut, cut_bytes, repair};
+use tributary_codec::mutf8::{self, Repair};
+use tributary_codec::terminal::push_quoted;
+use tributary_codec::text::{cut, cut_bytes, repair};
 
 /// Bytes of a text that are shown as its value.
 pub const TEXT_BYTES: usize = 256;

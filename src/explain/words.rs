@@ -2,25 +2,25 @@
 
 use jiff::Timestamp;
 
-use crate::event::write_hex;
+use tributary_event::write_hex;
 
 /// The most bytes that are shown in hex as a value.
 const MOST_HEX_BYTES: usize = 100;
 
 /// A text as the name of a field, if it has the form of a name. Names are not escaped, so other texts are refused.
-pub(crate) fn as_name(text: &[u8]) -> Option<&str> {
+pub fn as_name(text: &[u8]) -> Option<&str> {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.".contains(byte);
     let text = str::from_utf8(text).ok()?;
     ((1..=40).contains(&text.len()) && text.as_bytes().iter().all(is_name)).then_some(text)
 }
 
 /// Nanoseconds since 1970 as a time (RFC 3339), or as a number if it is out of the range of the calendar.
-pub(crate) fn moment(nanos: i128) -> String {
+pub fn moment(nanos: i128) -> String {
     Timestamp::from_nanosecond(nanos).map_or_else(|_| format!("{nanos} ns since 1970"), |moment| moment.to_string())
 }
 
 /// Nanoseconds in the largest unit that gives at least 1.
-pub(crate) fn duration(nanos: i128) -> String {
+pub fn duration(nanos: i128) -> String {
     let size = nanos.unsigned_abs();
     let (unit, name) = match size {
         1_000_000_000.. => (1_000_000_000, "s"),
@@ -39,7 +39,7 @@ pub(crate) fn duration(nanos: i128) -> String {
 }
 
 /// 16 bytes as a UUID, anything else in hex.
-pub(crate) fn uuid(id: &[u8]) -> String {
+pub fn uuid(id: &[u8]) -> String {
     let mut text = hex(id);
     if id.len() == 16 {
         for at in [20, 16, 12, 8] {
@@ -50,7 +50,7 @@ pub(crate) fn uuid(id: &[u8]) -> String {
 }
 
 /// Bytes in hex; of many the first ones.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(MOST_HEX_BYTES)];
     let mut text = String::new();
     let _ = write_hex(&mut text, shown);
@@ -61,7 +61,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 /// `1 entry`, `2 entries`.
-pub(crate) fn counted(count: u64, one: &str) -> String {
+pub fn counted(count: u64, one: &str) -> String {
     match (count, one.strip_suffix('y')) {
         (1, _) => format!("1 {one}"),
         (_, Some(stem)) => format!("{count} {stem}ies"),

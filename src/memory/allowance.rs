@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::options::Section;
+use tributary_options::Section;
 
 /// Limits of output bytes by input bytes. A peer that has used its credit up loses nothing; it is read more slowly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +47,7 @@ impl Credit {
 
     /// Books `received` input bytes and `expanded` output bytes at `elapsed`. `Some`: the credit is used up; wait
     /// this long before taking more input.
+    #[inline]
     pub fn spend(&mut self, received: u64, expanded: u64, elapsed: Duration) -> Option<Duration> {
         let Amplification { ratio, burst, rate } = self.limits;
         let last = self.last.unwrap_or(elapsed);
@@ -77,6 +78,7 @@ pub struct Allowance(Arc<Mutex<Option<Credit>>>);
 
 impl Allowance {
     /// Like [`Credit::spend`]. The bucket is full at the first call.
+    #[inline]
     pub fn spend(&self, limits: Amplification, received: u64, expanded: u64, elapsed: Duration) -> Option<Duration> {
         let mut credit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let credit = credit.get_or_insert_with(|| Credit::new(limits));
@@ -85,6 +87,7 @@ impl Allowance {
     }
 
     /// The output bytes that the peer may cause at once, together with what `received` input bytes will earn.
+    #[inline]
     pub fn left(&self, limits: Amplification, received: u64, elapsed: Duration) -> u64 {
         let mut credit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let credit = credit.get_or_insert_with(|| Credit::new(limits));
@@ -93,6 +96,7 @@ impl Allowance {
     }
 
     /// Books output that a transport wrote by itself, by the limits of the peer's protocol if they are known yet.
+    #[inline]
     pub fn spend_more(&self, expanded: u64, elapsed: Duration) -> Option<Duration> {
         let mut credit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         credit.get_or_insert_with(|| Credit::new(TRANSPORT_LIMITS)).spend(0, expanded, elapsed)
@@ -105,6 +109,7 @@ impl Allowance {
     }
 
     /// Whether the bucket is full at this time, like a new one.
+    #[inline]
     pub fn is_full(&self, elapsed: Duration) -> bool {
         let mut credit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         credit.as_mut().is_none_or(|credit| {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Component, Path};
 
-use crate::options::ByteSize;
+use tributary_options::ByteSize;
 
 /// The most memory that the system allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

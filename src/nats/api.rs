@@ -9,15 +9,15 @@ use serde::de::DeserializeOwned;
 use super::Fault;
 
 /// Codes of JetStream's errors: <https://github.com/nats-io/nats-server/blob/main/server/errors.json>.
-pub(crate) mod code {
+pub mod code {
     /// There is no such stream.
     pub(crate) const STREAM_NOT_FOUND: u32 = 10059;
     /// There is no such consumer.
-    pub(crate) const CONSUMER_NOT_FOUND: u32 = 10014;
+    pub const CONSUMER_NOT_FOUND: u32 = 10014;
     /// The message is larger than the stream allows.
-    pub(crate) const MESSAGE_TOO_LARGE: u32 = 10054;
+    pub const MESSAGE_TOO_LARGE: u32 = 10054;
     /// The message came to another stream than the expected one.
-    pub(crate) const OTHER_STREAM: u32 = 10060;
+    pub const OTHER_STREAM: u32 = 10060;
     /// There is no message of that subject.
     pub(crate) const MESSAGE_NOT_FOUND: u32 = 10037;
     /// The subject has had another message since.
@@ -28,31 +28,35 @@ pub(crate) mod code {
 
 /// An answer of JetStream.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Reply<T> {
-    pub(crate) error: Option<ApiError>,
+pub struct Reply<T> {
+    /// Why there is no content.
+    pub error: Option<ApiError>,
+    /// What was asked for.
     #[serde(flatten)]
-    pub(crate) content: Option<T>,
+    pub content: Option<T>,
 }
 
 /// An error of JetStream.
 #[derive(Debug, Deserialize)]
-pub(crate) struct ApiError {
+pub struct ApiError {
+    /// One of [`code`], or another.
     #[serde(default)]
-    pub(crate) err_code: u32,
+    pub err_code: u32,
+    /// In the words of the server.
     #[serde(default)]
-    pub(crate) description: String,
+    pub description: String,
 }
 
 impl ApiError {
     /// The fault that this error is, with what it prevented.
-    pub(crate) fn fault(&self, what: &str) -> Fault {
+    pub fn fault(&self, what: &str) -> Fault {
         let why = format!("{what}: {} ({})", self.description, self.err_code);
         if code::OFF.contains(&self.err_code) { Fault::Blocked(why) } else { Fault::Later(why) }
     }
 }
 
 /// A duration as JetStream has it, in nanoseconds.
-pub(crate) fn nanos(duration: Duration) -> u64 {
+pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -61,7 +65,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 ///
 /// # Errors
 /// [`Fault::Blocked`]: it does not exist, or the server does not run JetStream. [`Fault::Later`]: it does not answer now.
-pub(crate) async fn stream<T: DeserializeOwned>(
+pub async fn stream<T: DeserializeOwned>(
     client: &Client,
     name: &str,
     shown: &str,
@@ -83,7 +87,7 @@ pub(crate) async fn stream<T: DeserializeOwned>(
 ///
 /// # Errors
 /// [`Fault::Blocked`]: the server does not run JetStream. [`Fault::Later`]: it does not answer now.
-pub(crate) async fn call<T: DeserializeOwned>(
+pub async fn call<T: DeserializeOwned>(
     client: &Client,
     call: &str,
     body: String,

@@ -16,9 +16,9 @@ use tracing::{info, warn};
 
 use super::api::{self, ApiError, Reply, call, code, nanos};
 use super::{BucketOptions, Connection, Fault};
-use crate::codec::base64;
-use crate::log_throttle::LogThrottle;
-use crate::options::units::format_duration;
+use tributary_codec::base64;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_options::units::format_duration;
 
 /// Pauses between attempts to connect: the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -30,7 +30,7 @@ const OPERATION: &str = "KV-Operation";
 
 /// A bucket that is kept connected until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Bucket {
+pub struct Bucket {
     options: BucketOptions,
     state: watch::Receiver<State>,
     keeping: AbortHandle,
@@ -48,11 +48,11 @@ enum State {
 
 /// The value of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// The number of its last change; 0: the key was never set.
-    pub(crate) revision: u64,
+    pub revision: u64,
     /// `None`: it has none, or was removed.
-    pub(crate) value: Option<Vec<u8>>,
+    pub value: Option<Vec<u8>>,
 }
 
 /// What matters of the stream of a bucket. Durations are in nanoseconds.
@@ -106,7 +106,7 @@ struct PubAck {
 impl Bucket {
     /// A bucket for `user`, whose values are kept for at least `age`, or for ever. It is connected by a task on `runtime`.
     /// `note` is told why it cannot be used, and when it can.
-    pub(crate) fn start(
+    pub fn start(
         user: &str,
         options: &BucketOptions,
         age: Option<Duration>,
@@ -119,7 +119,7 @@ impl Bucket {
     }
 
     /// Waits until the bucket can be used.
-    pub(crate) async fn usable(&self) {
+    pub async fn usable(&self) {
         // The task that sends it lives as long as this.
         let _ = self.state.clone().wait_for(|state| matches!(state, State::Open(_))).await;
     }
@@ -128,7 +128,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now.
-    pub(crate) async fn get(&self, key: &str) -> Result<Entry, Fault> {
+    pub async fn get(&self, key: &str) -> Result<Entry, Fault> {
         let connection = self.connection().await?;
         let (stream, subject) = (self.stream(), self.subject(key));
         let body = json!({ "last_by_subj": subject }).to_string();
@@ -148,7 +148,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now.
-    pub(crate) async fn get_from_any(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    pub async fn get_from_any(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
         let connection = self.connection().await?;
         let subject = format!("$JS.API.DIRECT.GET.{}.{}", self.stream(), self.subject(key));
         let message = self.request(&connection, subject, HeaderMap::new(), Vec::new()).await?;
@@ -163,7 +163,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now. The value may be set all the same.
-    pub(crate) async fn set_if(&self, key: &str, value: Vec<u8>, revision: u64) -> Result<Option<u64>, Fault> {
+    pub async fn set_if(&self, key: &str, value: Vec<u8>, revision: u64) -> Result<Option<u64>, Fault> {
         let mut headers = HeaderMap::new();
         headers.insert(EXPECTED_SEQUENCE, revision.to_string().as_str());
         self.publish(key, headers, value).await
@@ -173,7 +173,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now. The value may be set all the same.
-    pub(crate) async fn set(&self, key: &str, value: Vec<u8>) -> Result<(), Fault> {
+    pub async fn set(&self, key: &str, value: Vec<u8>) -> Result<(), Fault> {
         self.publish(key, HeaderMap::new(), value).await.map(drop)
     }
 
@@ -181,7 +181,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now.
-    pub(crate) async fn count(&self) -> Result<u64, Fault> {
+    pub async fn count(&self) -> Result<u64, Fault> {
         Ok(self.state("").await?.messages)
     }
 
@@ -189,7 +189,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now.
-    pub(crate) async fn keys(&self, prefix: &str) -> Result<Vec<String>, Fault> {
+    pub async fn keys(&self, prefix: &str) -> Result<Vec<String>, Fault> {
         let subjects = self.state(&self.subject(&format!("{prefix}>"))).await?.subjects.unwrap_or_default();
         let start = self.subject("").len();
         Ok(subjects.into_iter().filter_map(|(subject, _)| Some(subject.get(start..)?.to_owned())).collect())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::options::{Bounds, Section};
+use tributary_options::{Bounds, Section};
 
 use super::options::{Servers, is_name, server_addresses};
 
@@ -25,7 +25,7 @@ pub struct BucketOptions {
 impl BucketOptions {
     /// Reads `key`, `nats://host:port,host:port/bucket`, and the section `nats`; errors are reported to the section. `None`: the
     /// key is not set.
-    pub(crate) fn read(section: &mut Section<'_>, key: &str) -> Option<BucketOptions> {
+    pub fn read(section: &mut Section<'_>, key: &str) -> Option<BucketOptions> {
         let text = section.optional_text(key);
         let mut options = section.section("nats", |section| BucketOptions {
             servers: Servers::read_without_addresses(section),
@@ -56,7 +56,7 @@ impl BucketOptions {
     }
 
     /// The bucket, for messages.
-    pub(crate) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         format!("the bucket {} at {}", self.bucket, self.servers.shown())
     }
 
@@ -66,7 +66,7 @@ impl BucketOptions {
     }
 
     /// Declares the memory that it takes at most.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         bounds.add(of, format!("the connection to the bucket {}", self.bucket), CLIENT_BYTES);
     }
 }

@@ -18,10 +18,11 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A connection, and what the server has said about it.
 #[derive(Clone, Debug)]
-pub(crate) struct Connection {
-    pub(crate) client: Client,
+pub struct Connection {
+    /// The client of this connection.
+    pub client: Client,
     /// Cancelled when the connection is lost.
-    pub(crate) lost: CancellationToken,
+    pub lost: CancellationToken,
     said: Arc<Mutex<Option<String>>>,
 }
 
@@ -30,7 +31,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Fault::Blocked`]: the credentials are not valid. [`Fault::Later`]: no server can be reached, or TLS fails.
-    pub(crate) async fn open(user: &str, options: &Servers) -> Result<Connection, Fault> {
+    pub async fn open(user: &str, options: &Servers) -> Result<Connection, Fault> {
         let (lost, said) = (CancellationToken::new(), Arc::<Mutex<Option<String>>>::default());
         let (on_loss, on_error) = (lost.clone(), said.clone());
         let connect = authenticated(options).map_err(Fault::Blocked)?;
@@ -78,17 +79,17 @@ impl Connection {
     }
 
     /// Whether it can be used.
-    pub(crate) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         !self.lost.is_cancelled() && self.client.connection_state() == State::Connected
     }
 
     /// Whether this is the same connection, and not another one to the same servers.
-    pub(crate) fn is_same(&self, other: &Connection) -> bool {
+    pub fn is_same(&self, other: &Connection) -> bool {
         Arc::ptr_eq(&self.said, &other.said)
     }
 
     /// The same fault; if another attempt can succeed, with the last error that the server has sent on this connection.
-    pub(crate) fn explain(&self, fault: Fault) -> Fault {
+    pub fn explain(&self, fault: Fault) -> Fault {
         match fault {
             Fault::Later(why) => Fault::Later(self.explained(&why)),
             blocked => blocked,
@@ -96,7 +97,7 @@ impl Connection {
     }
 
     /// A fault, with the last error that the server has sent on this connection.
-    pub(crate) fn explained(&self, fault: &str) -> String {
+    pub fn explained(&self, fault: &str) -> String {
         match &*self.said.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(said) => format!("{fault}; the server said: {said}"),
             None => fault.to_owned(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::ServerAddr;
 
-use crate::options::{ClientTls, LONGEST, Section};
+use tributary_options::{ClientTls, LONGEST, Section};
 
 /// The port of a server, if its address has none.
 const PORT: u16 = 4222;
@@ -42,7 +42,7 @@ impl Servers {
     }
 
     /// Reads the keys; errors are reported to the section.
-    pub(crate) fn read(section: &mut Section<'_>) -> Servers {
+    pub fn read(section: &mut Section<'_>) -> Servers {
         let servers = servers(section);
         Servers { servers, ..Servers::read_without_addresses(section) }
     }
@@ -67,7 +67,7 @@ impl Servers {
     }
 
     /// The options that name a file with a secret, and the files.
-    pub(crate) fn secrets(&self) -> Vec<(&'static str, &Path)> {
+    pub fn secrets(&self) -> Vec<(&'static str, &Path)> {
         let key = self.tls.identity.as_ref().map(|(_, key)| ("tls.key", &**key));
         let files = [("credentials_file", &self.credentials_file), ("token_file", &self.token_file)];
         let files = files.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
@@ -82,7 +82,7 @@ impl Servers {
 }
 
 /// Reports a value of `key` that cannot be the name of a stream, or of a consumer.
-pub(crate) fn check_name(section: &mut Section<'_>, key: &str, name: &str) {
+pub fn check_name(section: &mut Section<'_>, key: &str, name: &str) {
     if !is_name(name) {
         let message = format!("is not the name of a {key}: 1 to 255 characters without white space and . * > / \\");
         section.error(key, message, None);

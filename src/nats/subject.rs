@@ -1,7 +1,7 @@
 //! Subjects of messages, matched with those of a stream.
 
 /// Whether this is a subject, or a pattern of subjects.
-pub(crate) fn is_pattern(text: &str) -> bool {
+pub fn is_pattern(text: &str) -> bool {
     let is_valid = |c: char| !c.is_whitespace() && !c.is_control();
     let parts: Vec<_> = text.split('.').collect();
     let (last, others) = parts.split_last().unwrap_or((&"", &[]));
@@ -12,7 +12,7 @@ pub(crate) fn is_pattern(text: &str) -> bool {
 }
 
 /// Whether a subject, or each subject of a pattern, is one of those that `taken` stands for.
-pub(crate) fn is_taken_by(subject: &str, taken: &str) -> bool {
+pub fn is_taken_by(subject: &str, taken: &str) -> bool {
     let mut parts = subject.split('.');
     for of in taken.split('.') {
         match (of, parts.next()) {
@@ -26,7 +26,7 @@ pub(crate) fn is_taken_by(subject: &str, taken: &str) -> bool {
 }
 
 /// Whether two patterns have a subject in common.
-pub(crate) fn overlap(one: &str, other: &str) -> bool {
+pub fn overlap(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('.'), other.split('.'));
     loop {
         match (one.next(), other.next()) {

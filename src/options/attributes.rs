@@ -3,7 +3,7 @@
 use toml::de::DeValue;
 
 use super::section::{Section, article, quoted, toml_text};
-use crate::event::ResourceValue;
+use tributary_event::ResourceValue;
 
 /// The most attributes of a table.
 const MAX_ATTRIBUTES: usize = 32;

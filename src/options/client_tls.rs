@@ -17,7 +17,7 @@ pub struct ClientTls {
 
 impl ClientTls {
     /// Reads `ca`, `cert` and `key`.
-    pub(crate) fn read(section: &mut Section<'_>) -> ClientTls {
+    pub fn read(section: &mut Section<'_>) -> ClientTls {
         ClientTls { ca: section.optional_path("ca"), identity: identity(section), server_name: None }
     }
 }

@@ -10,7 +10,7 @@ use super::attributes::shown;
 use super::section::{Section, article, toml_text};
 use super::units::format_duration;
 use super::value::{Fault, read_duration};
-use crate::event::{Number, ResourceValue};
+use tributary_event::{Number, ResourceValue};
 
 /// The longest text of a single value, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;

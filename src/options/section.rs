@@ -45,18 +45,18 @@ struct Findings {
 
 /// One option that was read.
 #[derive(Debug)]
-pub(crate) struct Setting {
+pub struct Setting {
     /// Its `[header]`.
-    pub(crate) header: String,
+    pub header: String,
     /// Its key below the header, dotted.
-    pub(crate) key: String,
+    pub key: String,
     /// The effective value, as TOML. None: it has no default and is not set.
-    pub(crate) value: Option<String>,
+    pub value: Option<String>,
 }
 
 impl Setting {
     /// The dotted path of the option.
-    pub(crate) fn path(&self) -> String {
+    pub fn path(&self) -> String {
         join(&self.header, &self.key)
     }
 }
@@ -65,8 +65,8 @@ impl Setting {
 /// `variable` is the environment; `added` gets the names of the tables that were added.
 ///
 /// # Errors
-/// Those of [`Documents::table`]; without them, every error that `read` and its sections reported.
-pub(crate) fn read_documents<T>(
+/// Those of `Documents::table`; without them, every error that `read` and its sections reported.
+pub fn read_documents<T>(
     sources: &[Source],
     builtin: &'static str,
     variable: impl Fn(&str) -> Option<String>,
@@ -101,7 +101,7 @@ pub(crate) fn read_documents<T>(
 }
 
 /// Reads one document, without an environment.
-pub(crate) fn read_document<T>(
+pub fn read_document<T>(
     name: &str,
     text: &str,
     builtin: &'static str,
@@ -360,7 +360,7 @@ impl<'a> Section<'a> {
 }
 
 /// Settings as a TOML document, those without a header first. A setting without a value becomes a comment.
-pub(crate) fn render(settings: &[Setting]) -> String {
+pub fn render(settings: &[Setting]) -> String {
     let mut text = String::new();
     let mut header = "";
     for setting in settings {

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::event::{Batch, DataView, EventView, Kind, Reason};
-use crate::histogram::{DurationTotals, Durations};
-use crate::protocol::{Output, Protocol};
-use crate::select::Rule;
-use crate::sink::file::FileTotals;
-use crate::sink::{AckLevel, RemoteState};
+use tributary_event::{Batch, DataView, EventView, Kind, Reason};
+use tributary_protocol::{Output, Protocol};
+use tributary_select::Rule;
+use tributary_sink::FileTotals;
+use tributary_sink::{AckLevel, RemoteState};
+use tributary_system::histogram::{DurationTotals, Durations};
 
 use super::agent_registry::{Agent, AgentRegistry};
 use super::loss_log::LossLog;
@@ -62,13 +62,13 @@ pub struct StoreFault {
 /// Whether what a listener shares with other daemons can be used. While a listener is replaced, the old one and the new one
 /// have one each.
 #[derive(Debug, Default)]
-pub(crate) struct StoreStatus {
+pub struct StoreStatus {
     fault: Mutex<Option<StoreFault>>,
 }
 
 impl StoreStatus {
     /// Notes why it cannot be used, or that it can.
-    pub(crate) fn set_fault(&self, fault: Option<StoreFault>) {
+    pub fn set_fault(&self, fault: Option<StoreFault>) {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
 }
@@ -125,7 +125,7 @@ impl ListenerCounters {
         self.bytes_in.fetch_add(bytes, Relaxed);
     }
 
-    /// Takes over what a call has decided. In the daemon only `crate::driver` calls this, which counts what is buffered.
+    /// Takes over what a call has decided. In the daemon only `tributary_driver` calls this, which counts what is buffered.
     pub fn settle(&self, out: &mut Output) {
         self.bytes_decoded.fetch_add(std::mem::take(&mut out.decoded_bytes), Relaxed);
         // What inflating adds was received too; what it takes away (little, of bodies that hardly compress) was not.
@@ -150,7 +150,7 @@ impl ListenerCounters {
     }
 
     /// Shows the status of this store from now on. One that the listener has used before is not shown any longer.
-    pub(crate) fn set_store(&self, store: Arc<StoreStatus>) {
+    pub fn set_store(&self, store: Arc<StoreStatus>) {
         *self.store.lock().unwrap_or_else(PoisonError::into_inner) = store;
     }
 
@@ -388,7 +388,7 @@ pub struct SinkTotals {
     pub waiting: u64,
     /// Attempts to send that failed and were repeated.
     pub retries: u64,
-    /// As in [`Progress`](crate::sink::Progress).
+    /// As in [`Progress`](tributary_sink::Progress).
     pub duplicates: u64,
     pub uncertain_duplicates: u64,
     /// Batches that wait in its queue or are being written.
@@ -427,7 +427,7 @@ impl Totals {
 
     /// The process ends although some tasks have not: what is still buffered or in flight will not be written, so it counts
     /// as lost and failed.
-    pub(crate) fn give_up(&mut self) {
+    pub fn give_up(&mut self) {
         for listener in &mut self.listeners {
             let buffered = u64::try_from(listener.buffered()).unwrap_or(0);
             listener.bytes_lost[Reason::Failed.index()] += buffered;
@@ -577,7 +577,7 @@ fn list<'a>(f: &mut fmt::Formatter<'_>, counts: impl Iterator<Item = (&'a str, u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{BatchBuilder, Header, Loss, Origin, Position, UnixNanos, semconv};
+    use tributary_event::{BatchBuilder, Header, Loss, Origin, Position, UnixNanos, semconv};
 
     #[test]
     fn events_that_losses_report_as_missing_are_counted_by_reason_and_in_the_summary() {

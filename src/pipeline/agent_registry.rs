@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::codec::lru::Lru;
-use crate::event::{
+use tributary_codec::lru::Lru;
+use tributary_event::{
     AgentIdentity, Batch, DataView, EventView, Kind, Origin, Resource, ResourceValue, UnixNanos, semconv,
 };
 
@@ -19,7 +19,7 @@ const MAX_SERVICE_BYTES: usize = 64;
 /// Size of an agent besides its attributes.
 const AGENT_BYTES: usize = 256;
 /// The maximum size of a listener's registry.
-pub(crate) const AGENT_REGISTRY_BYTES: u64 = (MAX_AGENTS * (MAX_RESOURCE_BYTES + AGENT_BYTES)) as u64;
+pub const AGENT_REGISTRY_BYTES: u64 = (MAX_AGENTS * (MAX_RESOURCE_BYTES + AGENT_BYTES)) as u64;
 
 /// The agents of one listener, each by its [`AgentIdentity`].
 #[derive(Debug)]
@@ -173,7 +173,7 @@ fn kept(resource: &Resource) -> Vec<(String, ResourceValue)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{BatchBuilder, Header, Loss, Position, Reason};
+    use tributary_event::{BatchBuilder, Header, Loss, Position, Reason};
 
     fn batch(peer: &str, resource: &[(&str, &str)], events: u64, at: u64) -> Batch {
         batch_of("datadog", peer, resource, events, at)

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::event::Origin;
-use crate::sink::{AckLevel, LossCause};
+use tributary_event::Origin;
+use tributary_sink::{AckLevel, LossCause};
 
 use super::queue::SinkQueueState;
 
@@ -167,7 +167,7 @@ impl DeliveryHandle {
         self.outcome_sender.is_some()
     }
 
-    /// The sink has taken the events, and counts itself what becomes of them: [`Sink::progress`](crate::sink::Sink::progress).
+    /// The sink has taken the events, and counts itself what becomes of them: [`Sink::progress`](tributary_sink::Sink::progress).
     pub(super) fn counted_by_sink(&mut self) {
         self.queue.sink.add_taken(self.events);
         self.is_counted_by_sink = true;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tracing::{info, warn};
 
-use crate::log_throttle::LogThrottle;
+use tributary_memory::log_throttle::LogThrottle;
 
 /// Logs which destinations of a sink cannot be written: once a minute as long as there are any, and immediately when one more has
 /// a fault.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::event::Origin;
-use crate::sink::Unwritten;
+use tributary_event::Origin;
+use tributary_sink::Unwritten;
 
 use super::delivery::DeliveryHandle;
 use super::pending_losses::LossReport;
@@ -74,7 +74,7 @@ impl InFlightBatches {
     }
 
     /// A flush returned `Ok`: everything is written except what `unwritten` names, and what earlier calls named as failed.
-    /// `written` is [`Sink::written`](crate::sink::Sink::written). Returns whether events were written.
+    /// `written` is [`Sink::written`](tributary_sink::Sink::written). Returns whether events were written.
     pub(super) fn settle(&self, unwritten: &Unwritten, written: u64) -> bool {
         let mut taken = self.locked();
         taken.written_before = written;

@@ -3,9 +3,9 @@
 
 use tracing::warn;
 
-use crate::event::{Origin, Reason};
-use crate::log_throttle::LogThrottle;
-use crate::protocol::End;
+use tributary_event::{Origin, Reason};
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_protocol::End;
 
 /// The losses of one listener, by reason.
 #[derive(Debug, Default)]

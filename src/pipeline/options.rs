@@ -1,10 +1,10 @@
 //! The options of every sink, whatever its type: its queue.
 
-use crate::event::{Kind, MOST_BATCH_BYTES};
-use crate::options::bounds::size;
-use crate::options::{Bounds, Section};
-use crate::protocol::Protocol;
-use crate::sink::Kinds;
+use tributary_event::{Kind, MOST_BATCH_BYTES};
+use tributary_options::bounds::size;
+use tributary_options::{Bounds, Section};
+use tributary_protocol::Protocol;
+use tributary_sink::Kinds;
 
 /// The options of a sink's queue: which events enter it, how many may wait, and what happens when it is full or the sink fails.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +73,7 @@ impl QueueOptions {
 
 impl QueueOptions {
     /// Declares the memory that the queue takes at most.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         let what = match self.buffer_bytes {
             bytes if bytes < MOST_BATCH_BYTES => format!("its queue: one batch of {}", size(MOST_BATCH_BYTES)),
             bytes => format!("its queue (buffer_bytes {})", size(bytes)),

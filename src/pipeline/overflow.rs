@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::Notify;
 
-use crate::memory::{MemoryBudget, MemoryLease};
+use tributary_memory::{MemoryBudget, MemoryLease};
 
 /// While this many bytes of one listener wait, in memory or in the output, no further batch is made.
 const MAX_WAITING_BYTES: u64 = 1 << 20;

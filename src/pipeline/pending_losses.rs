@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, UnixNanos, semconv};
-use crate::sink::LossCause;
+use tributary_event::{Batch, BatchBuilder, Header, Loss, Origin, Position, UnixNanos, semconv};
+use tributary_sink::LossCause;
 
 /// Losses of further connections are reported together.
 const MAX_ENTRIES: usize = 1024;

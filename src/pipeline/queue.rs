@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, watch};
 use tokio::time::timeout;
 
-use crate::event::{Batch, Origin, UnixNanos};
-use crate::select::{Choice, Rules};
-use crate::sink::budget::TimeBudget;
-use crate::sink::{Chosen, Kinds, LossCause, Selection};
+use tributary_event::{Batch, Origin, UnixNanos};
+use tributary_select::{Choice, Rules};
+use tributary_sink::budget::TimeBudget;
+use tributary_sink::{Chosen, Kinds, LossCause, Selection};
 
 use super::accounting::QueueCapacity;
 use super::delivery::{DeliveryHandle, OutcomeSender};

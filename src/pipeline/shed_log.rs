@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::warn;
 
-use crate::log_throttle::LogThrottle;
+use tributary_memory::log_throttle::LogThrottle;
 
 /// What one sink has shed, by listener.
 #[derive(Debug, Default)]

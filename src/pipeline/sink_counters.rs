@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::select::Rule;
-use crate::sink::file::{FileStatus, FileTotals};
-use crate::sink::{Progress, RemoteStatus};
+use tributary_select::Rule;
+use tributary_sink::{FileStatus, FileTotals};
+use tributary_sink::{Progress, RemoteStatus};
 
 use super::accounting::{QueueCapacity, SinkTotals};
 

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::event::{Batch, BatchBuilder, Header, Kind, Loss, Origin, Position, Reason, UnixNanos, semconv};
-use crate::explain::Explain;
-use crate::protocol::Head;
-use crate::sink::{Kinds, Selection};
+use tributary_event::{Batch, BatchBuilder, Header, Kind, Loss, Origin, Position, Reason, UnixNanos, semconv};
+use tributary_explain::Explain;
+use tributary_protocol::Head;
+use tributary_sink::{Kinds, Selection};
 
 /// The maximum number of open taps.
 pub const MAX_TAPS: usize = 4;

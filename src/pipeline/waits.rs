@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::sink::{DestinationState, Sink};
+use tributary_sink::{DestinationState, Sink};
 
 /// How often it is checked, when the daemon stops, whether a sink that cannot write is still needed.
 const NEEDED_CHECK: Duration = Duration::from_millis(100);

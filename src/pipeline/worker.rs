@@ -18,11 +18,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::blocking;
-use crate::event::UnixNanos;
-use crate::log_throttle::LogThrottle;
-use crate::select::Rules;
-use crate::sink::{Kinds, LossCause, Progress, Selection, Sink, SinkError, Unwritten};
+use tributary_event::UnixNanos;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_select::Rules;
+use tributary_sink::{Kinds, LossCause, Progress, Selection, Sink, SinkError, Unwritten};
+use tributary_system::blocking;
 
 use super::fault_log::FaultLog;
 use super::in_flight::InFlightBatches;

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     fn shapes() -> Vec<u8> {
-        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/java/shapes.jar")).unwrap()
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/java/shapes.jar")).unwrap()
     }
 
     /// The methods with their first lines, or the error.

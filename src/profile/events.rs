@@ -10,10 +10,10 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use super::coverage::{Lines as SourceLines, Method, Told};
 use super::{Call, Clock, Counted, Dump, Frame, Item, Object, Sample, Site, Span, Step};
-use crate::event::{
+pub use file::{EventFile, Lines, item};
+use tributary_event::{
     AgentFacts, Batch, DataView, EventView, Number, SampleClock, SampleView, UnixNanos, ValueView, semconv as names,
 };
-pub use file::{EventFile, Lines, item};
 
 const HEAP_OBJECT: &str = names::RBKIT_HEAP_OBJECT.as_str();
 const HEAP_DUMP: &str = names::RBKIT_HEAP_DUMP.as_str();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::options::Section;
+use tributary_options::Section;
 
 /// The limits of a profile of calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 
 use super::Counted;
 use super::stacks::{Level, Stacks};
-use crate::codec::protobuf::{push_bytes_field, push_message, push_varint, push_varint_field};
+use tributary_codec::protobuf::{push_bytes_field, push_message, push_varint, push_varint_field};
 
 // Fields of Profile.
 const SAMPLE_TYPE: u8 = 1;
@@ -172,7 +172,7 @@ mod tests {
 
     use super::super::{Frame, Sample, Site};
     use super::*;
-    use crate::codec::protobuf::{Fields, Value, bytes_of, varint_of};
+    use tributary_codec::protobuf::{Fields, Value, bytes_of, varint_of};
 
     #[test]
     fn samples_refer_to_locations_functions_and_texts() {

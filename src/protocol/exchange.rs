@@ -10,9 +10,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use crate::codec::http::Head;
-use crate::event::Reason;
-use crate::memory::MemoryBudget;
+use tributary_codec::http::Head;
+use tributary_event::Reason;
+use tributary_memory::MemoryBudget;
 
 use super::{Flow, Now, Output};
 

@@ -1,46 +1,48 @@
 //! A fault that ends a connection, and the bytes that are lost with it.
 
-use crate::event::{Header, Loss, Position, Reason, semconv};
+use tributary_event::{Header, Loss, Position, Reason, semconv};
 
 use super::{Now, Output};
 
 /// Why a session has closed. It is reported once, at the end of the connection, so that the report does not depend on how
 /// the stream was cut into reads.
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) reason: Reason,
+pub struct Fault {
+    /// The reason of the loss.
+    pub reason: Reason,
     /// Offset of the message at fault in the peer's stream.
     pub(super) offset: u64,
     bytes: u64,
-    pub(super) detail: String,
+    /// What is wrong, in words.
+    pub detail: String,
     excerpt: Vec<u8>,
 }
 
 impl Fault {
     /// A fault without lost bytes.
-    pub(super) fn new(reason: Reason, offset: u64, detail: String) -> Self {
+    pub fn new(reason: Reason, offset: u64, detail: String) -> Self {
         Fault { reason, offset, bytes: 0, detail, excerpt: Vec::new() }
     }
 
     /// Adds lost bytes.
-    pub(super) fn count(&mut self, bytes: &[u8]) {
+    pub fn count(&mut self, bytes: &[u8]) {
         let room = Loss::EXCERPT - self.excerpt.len();
         self.excerpt.extend_from_slice(&bytes[..bytes.len().min(room)]);
         self.bytes += bytes.len() as u64;
     }
 
     /// Adds a number of lost bytes that no excerpt shows.
-    pub(super) fn count_unseen(&mut self, bytes: u64) {
+    pub fn count_unseen(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
 
     /// Whether bytes are lost.
-    pub(super) fn has_bytes(&self) -> bool {
+    pub fn has_bytes(&self) -> bool {
         self.bytes > 0
     }
 
     /// Writes the loss event.
-    pub(super) fn tell(&self, now: Now, out: &mut Output) {
+    pub fn tell(&self, now: Now, out: &mut Output) {
         let Fault { reason, offset, bytes, detail, excerpt } = self;
         let position = Position { sequence: None, offset: *offset, length: *bytes };
         let loss = Loss { reason: *reason, bytes: *bytes, events: None, detail, excerpt };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::event::{BatchBuilder, Header, Loss, Position, Reason, TOGETHER, semconv};
+use tributary_event::{BatchBuilder, Header, Loss, Position, Reason, TOGETHER, semconv};
 
 /// The time within which losses are counted.
 const WINDOW: Duration = Duration::from_secs(1);

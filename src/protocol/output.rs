@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use crate::event::{BatchBuilder, Header, Key, Loss, Reason, Value};
-use crate::memory::{Allowance, Amplification};
+use tributary_event::{BatchBuilder, Header, Key, Loss, Reason, Value};
+use tributary_memory::{Allowance, Amplification};
 
 use super::loss_limit::LossLimit;
 
@@ -61,6 +61,7 @@ impl Output {
     }
 
     /// The peer's allowance of output. `None`: it has no limit.
+    #[inline]
     pub fn allowance(&self) -> Option<&Allowance> {
         self.allowance.as_ref()
     }
@@ -77,6 +78,7 @@ impl Output {
 
     /// Charges the peer for `expanded` bytes of output, which `received` bytes of input have caused. A peer that has used
     /// its allowance up is throttled.
+    #[inline]
     pub fn charge(&mut self, limits: Amplification, received: u64, expanded: u64, elapsed: Duration) {
         let allowance = self.allowance.as_ref();
         self.throttle = allowance.and_then(|allowance| allowance.spend(limits, received, expanded, elapsed));
@@ -98,6 +100,7 @@ impl Output {
     }
 
     /// The time of the next call: losses that waited to be reported together are written when they are due.
+    #[inline]
     pub fn advance(&mut self, elapsed: Duration) {
         if let Some(limit) = &mut self.loss_limit
             && limit.advance(elapsed)

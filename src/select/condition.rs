@@ -1,8 +1,8 @@
 //! One condition about an event: all of its parts must be true.
 
-use crate::event::{DataView, EventView, KeyView, Name, Number, ResourceValue, Severity, Status, ValueView};
-use crate::protocol::Protocol;
-use crate::sink::Kinds;
+use tributary_event::{DataView, EventView, KeyView, Name, Number, ResourceValue, Severity, Status, ValueView};
+use tributary_protocol::Protocol;
+use tributary_sink::Kinds;
 
 use super::glob::Glob;
 use super::number;

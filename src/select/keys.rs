@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::event::copy::Place;
-use crate::event::{KeyView, Name};
+use tributary_event::copy::Place;
+use tributary_event::{KeyView, Name};
 
 use super::glob::Glob;
 

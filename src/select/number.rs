@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::event::Number;
+use tributary_event::Number;
 
 /// Compares exactly. `None`: one of them is no number (NaN).
 pub(super) fn compare(one: Number, other: Number) -> Option<Ordering> {

@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::event::{Kind, MOST_BATCH_BYTES, Severity, Status};
-use crate::options::{Bounds, LONGEST, Section};
-use crate::protocol::Protocol;
-use crate::sink::Kinds;
+use tributary_event::{Kind, MOST_BATCH_BYTES, Severity, Status};
+use tributary_options::{Bounds, LONGEST, Section};
+use tributary_protocol::Protocol;
+use tributary_sink::Kinds;
 
 use super::condition::{Condition, Field, NameGlob, Test};
 use super::glob::Glob;
@@ -76,7 +76,7 @@ impl Options {
     }
 
     /// Declares the memory that it takes at most.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         if !self.remove.is_empty() || self.hash.is_some() {
             bounds.add(of, "a changed copy of a batch (remove, hash)", MOST_BATCH_BYTES + CACHE_BYTES);
         }

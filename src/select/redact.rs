@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ring::hmac;
 
-use crate::event::copy::{Action, Edits, LOSS_EXCERPT, Place};
-use crate::event::{Batch, Origin, Resource, ResourceValue, ValueView, write_hex};
-use crate::sink::encode::json;
+use tributary_event::copy::{Action, Edits, LOSS_EXCERPT, Place};
+use tributary_event::{Batch, Origin, Resource, ResourceValue, ValueView, write_hex};
+use tributary_sink::encode::json;
 
 use super::keys::{KeyGlob, Keys};
 use super::options::HashOptions;

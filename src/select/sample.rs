@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::codec::mix::split_mix;
-use crate::event::{DataView, EventView, Kind, TraceId};
+use tributary_codec::mix::split_mix;
+use tributary_event::{DataView, EventView, Kind, TraceId};
 
 /// Which share is kept, and what of.
 #[derive(Clone, Copy, PartialEq, Debug)]

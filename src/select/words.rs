@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::event::{Kind, Number, ResourceValue};
-use crate::options::units::format_duration;
-use crate::sink::Kinds;
+use tributary_event::{Kind, Number, ResourceValue};
+use tributary_options::units::format_duration;
+use tributary_sink::Kinds;
 
 use super::condition::{Condition, Test};
 use super::options::Options;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::config::{Config, Limits, ListenerConfig};
-use crate::pipeline::Sinks;
-use crate::protocol::zico::registrations::Registrations;
-use crate::select::Rules;
-use crate::transport::tls::TlsError;
+use tributary_pipeline::Sinks;
+use tributary_select::Rules;
+use tributary_transport::tls::TlsError;
+use tributary_zico::registrations::Registrations;
 
 use super::listeners::{BoundListener, ListenerHandle, Runtime};
 use super::{Admin, Server, StartError, add_sink, open_admin};

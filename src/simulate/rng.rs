@@ -1,6 +1,6 @@
 //! Seeded numbers, the same on every machine.
 
-use crate::codec::mix::{STEP, mix};
+use tributary_codec::mix::{STEP, mix};
 
 /// A splitmix64 generator: one word of state, good enough for invented traffic and for nothing secret.
 #[derive(Clone, Debug)]

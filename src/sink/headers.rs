@@ -5,10 +5,10 @@ use std::path::Path;
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::options::{Secret, Section};
+use tributary_options::{Secret, Section};
 
 /// Reads the option `headers`. Those of `own` are set by the sink.
-pub(super) fn read(section: &mut Section<'_>, own: &[&str]) -> Vec<(String, Secret)> {
+pub fn read(section: &mut Section<'_>, own: &[&str]) -> Vec<(String, Secret)> {
     section.secrets("headers", |name, value| {
         let valid = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is no name of a header".to_owned())?;
         if own.contains(&valid.as_str()) {
@@ -27,7 +27,7 @@ pub(super) fn read(section: &mut Section<'_>, own: &[&str]) -> Vec<(String, Secr
 ///
 /// # Errors
 /// A value cannot be read, or is no value of a header.
-pub(super) fn map(headers: &[(String, Secret)]) -> io::Result<HeaderMap> {
+pub fn map(headers: &[(String, Secret)]) -> io::Result<HeaderMap> {
     let mut map = HeaderMap::new();
     for (name, secret) in headers {
         let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("the header {name}: {why}"));
@@ -40,7 +40,7 @@ pub(super) fn map(headers: &[(String, Secret)]) -> io::Result<HeaderMap> {
 }
 
 /// The files that have values, by the names of their headers.
-pub(crate) fn files(headers: &[(String, Secret)]) -> impl Iterator<Item = (&str, &Path)> {
+pub fn files(headers: &[(String, Secret)]) -> impl Iterator<Item = (&str, &Path)> {
     headers.iter().filter_map(|(name, value)| match value {
         Secret::File(path) => Some((name.as_str(), &**path)),
         Secret::Text(_) | Secret::Env(_) => None,

@@ -1,6 +1,6 @@
 //! Why a sink did not get events.
 
-use crate::event::{LossView, Reason};
+use tributary_event::{LossView, Reason};
 
 /// Why a sink did not get events, as the loss in its output says it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

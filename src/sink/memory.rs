@@ -86,11 +86,11 @@ impl Sink for Memory {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::event::{Batch, BatchBuilder, Header, Origin, Position, Severity, UnixNanos};
-    use crate::sink::Kinds;
+    use crate::Kinds;
+    use tributary_event::{Batch, BatchBuilder, Header, Origin, Position, Severity, UnixNanos};
 
     /// Log events of these names.
-    pub(in crate::sink) fn batch_of(names: &[&str]) -> Batch {
+    pub(crate) fn batch_of(names: &[&str]) -> Batch {
         let mut batch = BatchBuilder::new(Arc::new(Origin::new("datadog", "web".into(), "peer".into(), 1)));
         for name in names {
             let name = batch.push_text(name).into();

@@ -1,13 +1,13 @@
 //! Encoded records that wait to be written.
 
-use crate::event::EventView;
+use tributary_event::EventView;
 
 use super::encode::Encoder;
 
 /// Encoded records with their boundaries, in order. Files take whole records with [`Records::advance`]; streams write
-/// any part with [`Records::note_written`], which keeps count of the record that is written in part.
+/// any part with `Records::note_written`, which keeps count of the record that is written in part.
 #[derive(Debug, Default)]
-pub(super) struct Records {
+pub struct Records {
     bytes: Vec<u8>,
     /// Where each record ends in `bytes`, ascending.
     ends: Vec<usize>,
@@ -22,7 +22,7 @@ pub(super) struct Records {
 
 impl Records {
     /// Encodes an event to the end; returns its length in bytes.
-    pub(super) fn push(&mut self, encoder: &mut Encoder, event: EventView<'_>) -> usize {
+    pub fn push(&mut self, encoder: &mut Encoder, event: EventView<'_>) -> usize {
         self.push_with(|out| encoder.encode(event, out))
     }
 
@@ -38,40 +38,40 @@ impl Records {
     }
 
     /// Whether everything is written.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.bytes().is_empty()
     }
 
     /// The records that are not completely written, from the beginning of the first.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.done_bytes..]
     }
 
     /// Length of as many whole records at the front as fit in `limit` bytes; 0 when not even the first fits.
-    pub(super) fn whole_within(&self, limit: usize) -> usize {
+    pub fn whole_within(&self, limit: usize) -> usize {
         let fitting = self.waiting_ends().partition_point(|end| end - self.done_bytes <= limit);
         fitting.checked_sub(1).map_or(0, |last| self.waiting_ends()[last] - self.done_bytes)
     }
 
     /// Length of the first record; 0 when there is none.
-    pub(super) fn first(&self) -> usize {
+    pub fn first(&self) -> usize {
         self.waiting_ends().first().map_or(0, |end| end - self.done_bytes)
     }
 
     /// How many of the records at the front end within `bytes` bytes.
-    pub(super) fn count_within(&self, bytes: usize) -> usize {
+    pub fn count_within(&self, bytes: usize) -> usize {
         self.waiting_ends().partition_point(|end| end - self.done_bytes <= bytes)
     }
 
     /// The bytes of so many records at the front, or of all.
-    pub(super) fn bytes_of(&self, records: u64) -> usize {
+    pub fn bytes_of(&self, records: u64) -> usize {
         let Some(last) = usize::try_from(records).ok().and_then(|records| records.checked_sub(1)) else { return 0 };
         let ends = self.waiting_ends();
         ends.get(last).or(ends.last()).map_or(0, |end| end - self.done_bytes)
     }
 
     /// The first `bytes` bytes are written. They end where a record ends.
-    pub(super) fn advance(&mut self, bytes: usize) {
+    pub fn advance(&mut self, bytes: usize) {
         self.done_bytes += bytes;
         let done_records = self.ends.partition_point(|end| *end <= self.done_bytes);
         self.written += (done_records - self.done_records) as u64;
@@ -82,7 +82,7 @@ impl Records {
     }
 
     /// Records that are not completely written.
-    pub(super) fn waiting(&self) -> u64 {
+    pub fn waiting(&self) -> u64 {
         self.waiting_ends().len() as u64
     }
 
@@ -92,7 +92,7 @@ impl Records {
     }
 
     /// Drops everything that is not written.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
         (self.done_bytes, self.done_records, self.partial) = (0, 0, 0);
@@ -122,7 +122,7 @@ impl Records {
     }
 
     /// Keeps this much capacity for bytes to come. Unwritten records stay.
-    pub(super) fn shrink_to(&mut self, bytes: usize) {
+    pub fn shrink_to(&mut self, bytes: usize) {
         self.bytes.shrink_to(bytes);
         self.ends.shrink_to(bytes / 256);
     }

@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use super::outage_log::OutageLog;
-use crate::histogram::{DurationTotals, Durations};
-use crate::options::units::format_duration;
-use crate::wall_clock;
+use tributary_options::units::format_duration;
+use tributary_system::histogram::{DurationTotals, Durations};
+use tributary_system::wall_clock;
 
 /// A sink without a spool whose destination has taken nothing for so long is not ready.
 const NOT_READY_AFTER: Duration = Duration::from_secs(1);
@@ -92,12 +92,12 @@ pub struct RemoteState {
 
 impl RemoteStatus {
     /// The status of a sink that sends to this endpoint.
-    pub(super) fn new(sink: &str, endpoint: &str) -> RemoteStatus {
+    pub fn new(sink: &str, endpoint: &str) -> RemoteStatus {
         RemoteStatus { log: OutageLog::new(sink, endpoint), ..RemoteStatus::default() }
     }
 
     /// The name of the sink.
-    pub(super) fn sink(&self) -> &str {
+    pub fn sink(&self) -> &str {
         self.log.sink()
     }
 
@@ -111,16 +111,18 @@ impl RemoteStatus {
         self.attempts.totals()
     }
 
-    pub(crate) fn update(&self, change: impl FnOnce(&mut RemoteState)) {
+    /// Changes the state.
+    pub fn update(&self, change: impl FnOnce(&mut RemoteState)) {
         change(&mut self.locked());
     }
 
-    pub(super) fn attempted(&self, took: Duration) {
+    /// Counts an attempt that took this long.
+    pub fn attempted(&self, took: Duration) {
         self.attempts.add(took);
     }
 
     /// An attempt has failed; the next one is made after this pause.
-    pub(super) fn note_outage(&self, destination: DestinationState, why: String, pause: Duration) {
+    pub fn note_outage(&self, destination: DestinationState, why: String, pause: Duration) {
         let now = SystemTime::now();
         self.update(|state| {
             (state.destination, state.fault) = (destination, Some(why));
@@ -131,7 +133,7 @@ impl RemoteStatus {
     }
 
     /// The destination has taken something, or has answered about one request only.
-    pub(super) fn note_ready(&self) {
+    pub fn note_ready(&self) {
         let mut before = DestinationState::Ready;
         self.update(|state| {
             before = std::mem::take(&mut state.destination);
@@ -144,22 +146,22 @@ impl RemoteStatus {
     }
 
     /// Logs an outage as often as it is to be logged, and its end. To be called about once a second.
-    pub(super) fn log(&self) {
+    pub fn log(&self) {
         self.log.note(&self.state());
     }
 
     /// An operator may have corrected something: what waits for its next attempt is sent now.
-    pub(crate) fn try_again(&self) {
+    pub fn try_again(&self) {
         self.again.notify_waiters();
     }
 
     /// Ready when the next attempt is to be made before its pause is over.
-    pub(super) fn asked_again(&self) -> Notified<'_> {
+    pub fn asked_again(&self) -> Notified<'_> {
         self.again.notified()
     }
 
     /// Notified when the destination takes what is sent again.
-    pub(crate) fn back(&self) -> Arc<Notify> {
+    pub fn back(&self) -> Arc<Notify> {
         self.back.clone()
     }
 

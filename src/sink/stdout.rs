@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::net::unix::pipe;
 
-use crate::codec;
-use crate::event::MOST_BATCH_BYTES;
-use crate::options::{Bounds, Section};
+use tributary_codec as codec;
+use tributary_event::MOST_BATCH_BYTES;
+use tributary_options::{Bounds, Section};
 
 use super::encode::source::{CACHE_BYTES, DEFINED_BYTES, Defined};
 use super::encode::terminal::Terminal;
@@ -50,7 +50,7 @@ impl Options {
     }
 
     /// Declares the memory that such a sink takes at most.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         bounds.add(of, "lines on their way to the stream", FLUSH_BYTES as u64 + MOST_BATCH_BYTES);
         if self.fields == Fields::Compact {
             bounds.add(of, "sources that are defined", DEFINED_BYTES + CACHE_BYTES);
@@ -272,8 +272,8 @@ fn failed(source: io::Error) -> SinkError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::Kinds;
-    use crate::sink::memory::tests::batch_of;
+    use crate::Kinds;
+    use crate::memory::tests::batch_of;
     use std::io::Read as _;
     use std::sync::{Arc, Mutex};
 

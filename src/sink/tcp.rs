@@ -13,9 +13,9 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::blocking;
-use crate::event::{EventView, MOST_BATCH_BYTES};
-use crate::options::{Bounds, LONGEST, Section};
+use tributary_event::{EventView, MOST_BATCH_BYTES};
+use tributary_options::{Bounds, LONGEST, Section};
+use tributary_system::blocking;
 
 use super::encode::json::JsonEncoder;
 use super::records::Records;
@@ -101,7 +101,7 @@ impl Options {
     }
 
     /// Declares the memory that such a sink takes at most.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         bounds.add(of, "records on their way to the connection", FLUSH_BYTES as u64 + MOST_BATCH_BYTES);
     }
 }

@@ -32,7 +32,7 @@ const MAX_REFUSED_BYTES: u64 = 64 * 1024 * 1024;
 /// # Errors
 /// The system's.
 pub(super) fn create(directory: &Path) -> io::Result<()> {
-    crate::directories::create(directory).map_err(|error| match error.kind() {
+    tributary_system::directories::create(directory).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists if directory.symlink_metadata().is_ok() => {
             io::Error::new(io::ErrorKind::NotADirectory, "it is a file, and must be a directory")
         }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value as Json};
 
 use super::{Data, OriginParts, Rebuilder, constant, hex, hex_bytes, reason, severity};
-use crate::event::{
+use tributary_event::{
     Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
     SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
 };

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::event::{
+use tributary_event::{
     DataView, EventView, MetricType, Number, Origin, Position, Resource, Status, Temporality, UnixNanos, ValueView,
 };
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::row::{CRC_BYTES, ESCAPE, START, tag};
 use super::{Data, OriginParts, Rebuilder, constant, reason, severity};
-use crate::event::{
+use tributary_event::{
     Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
     SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
 };

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
 
-use crate::log_throttle::LogThrottle;
-use crate::memory::{Allowance, address_group};
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_memory::{Allowance, address_group};
 
 use super::clock::Clock;
 use super::options::{ListenerOptions, MAX_REMEMBERED_ADDRESSES};
@@ -131,7 +131,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::memory::Amplification;
+    use tributary_memory::Amplification;
 
     fn admission(allow: &[&str], per_address: Option<usize>) -> Arc<Admission> {
         let allow = allow.iter().map(|net| net.parse().unwrap()).collect();

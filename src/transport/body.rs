@@ -9,11 +9,11 @@ use hyper::body::Incoming;
 use tokio::time::{timeout, timeout_at};
 use tracing::{debug, error};
 
-use crate::driver::{Account, Step, call, loss_batch};
-use crate::event::{Batch, Loss, Origin, Reason};
-use crate::log_throttle::LogThrottle;
-use crate::memory::MemoryLease;
-use crate::protocol::{Flow, Now, Output, Response};
+use tributary_driver::{Account, Step, call, loss_batch};
+use tributary_event::{Batch, Loss, Origin, Reason};
+use tributary_memory::MemoryLease;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_protocol::{Flow, Now, Output, Response};
 
 use super::context::ConnectionContext;
 

@@ -1,7 +1,7 @@
 //! The recorder: what each connection of a listener received, plain text and with its times, one file per connection.
 //!
 //! Connections pass what they read to a writer thread and never wait for it. Bytes for which its queue has no room, or that
-//! the disk refuses, are missing in the file, and the file records their number. The format is that of `crate::capture`.
+//! the disk refuses, are missing in the file, and the file records their number. The format is that of `tributary_driver::capture`.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -18,11 +18,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use crate::blocking;
-use crate::capture::{Head, put_bytes, put_end, put_full, put_missing};
-use crate::event::{Origin, UnixNanos};
-use crate::log_throttle::LogThrottle;
-use crate::protocol::{End, Protocol};
+use tributary_driver::capture::{Head, put_bytes, put_end, put_full, put_missing};
+use tributary_event::{Origin, UnixNanos};
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_protocol::{End, Protocol};
+use tributary_system::blocking;
 
 use super::clock::Clock;
 use super::options::{CaptureOptions, FILE_BYTES};
@@ -433,7 +433,7 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::{MAGIC, Reader, What};
+    use tributary_driver::capture::{MAGIC, Reader, What};
 
     fn origin(connection: u64) -> Origin {
         Origin::new("datadog", "test".into(), "../../192.0.2.1:9".into(), connection)

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::protocol::Now;
-use crate::wall_clock;
+use tributary_protocol::Now;
+use tributary_system::wall_clock;
 
 /// Gives sessions the time.
 #[derive(Clone, Copy, Debug)]

@@ -9,13 +9,13 @@ use bytes::BytesMut;
 use tokio::time::{sleep, sleep_until, timeout};
 use tracing::{debug, error};
 
-use crate::codec::http::is_request;
-use crate::driver::{Abandoned, SessionDriver, Step};
-use crate::event::{Batch, Loss, Origin, Reason};
-use crate::explain::Explain;
-use crate::log_throttle::LogThrottle;
-use crate::memory::MemoryLease;
-use crate::protocol::{Awaiting, End, Flow, Now, Session};
+use tributary_codec::http::is_request;
+use tributary_driver::{Abandoned, SessionDriver, Step};
+use tributary_event::{Batch, Loss, Origin, Reason};
+use tributary_explain::Explain;
+use tributary_memory::MemoryLease;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_protocol::{Awaiting, End, Flow, Now, Session};
 
 use super::context::ConnectionContext;
 use super::read_buffer::{MEMORY_RETRY, ReadBuffer};
@@ -61,7 +61,7 @@ pub(super) struct Connection<S: Session> {
     has_closed: bool,
     /// The daemon or the listener stops, and the session still converses with its peer ([`Shutdown::Drain`]).
     ///
-    /// [`Shutdown::Drain`]: crate::protocol::Shutdown::Drain
+    /// [`Shutdown::Drain`]: tributary_protocol::Shutdown::Drain
     is_draining: bool,
     /// The session knows that the daemon ends within seconds.
     is_hurried: bool,

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::driver::{SessionDriver, loss_batch};
-use crate::event::{Batch, Loss, Origin};
-use crate::memory::{Allowance, MemoryBudget, MemoryLease};
-use crate::pipeline::Sender;
-use crate::pipeline::accounting::ListenerCounters;
-use crate::protocol::{LossLimit, Session};
+use tributary_driver::{SessionDriver, loss_batch};
+use tributary_event::{Batch, Loss, Origin};
+use tributary_memory::{Allowance, MemoryBudget, MemoryLease};
+use tributary_pipeline::Sender;
+use tributary_pipeline::accounting::ListenerCounters;
+use tributary_protocol::{LossLimit, Session};
 
 use super::capture::{Capture, Recording};
 use super::clock::Clock;

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::event::{BatchBuilder, Origin};
-use crate::memory::Allowance;
-use crate::protocol::{LossLimit, Output};
+use tributary_event::{BatchBuilder, Origin};
+use tributary_memory::Allowance;
+use tributary_protocol::{LossLimit, Output};
 
 /// The number of outputs that are kept …
 const MAX_OUTPUTS: usize = 16;
@@ -54,7 +54,7 @@ impl DecodeBuffers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{ContentId, Header, Position, Severity, UnixNanos, semconv};
+    use tributary_event::{ContentId, Header, Position, Severity, UnixNanos, semconv};
 
     #[test]
     fn the_batches_of_a_request_are_not_of_the_content_of_the_one_before() {

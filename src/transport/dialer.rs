@@ -16,12 +16,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, info};
 
-use crate::blocking;
-use crate::event::Origin;
-use crate::memory::{Allowance, MemoryBudget, MemoryLease};
-use crate::pipeline::Sender;
-use crate::pipeline::accounting::ListenerCounters;
-use crate::protocol::{Protocol, Session};
+use tributary_event::Origin;
+use tributary_memory::{Allowance, MemoryBudget, MemoryLease};
+use tributary_pipeline::Sender;
+use tributary_pipeline::accounting::ListenerCounters;
+use tributary_protocol::{Protocol, Session};
+use tributary_system::blocking;
 
 use super::capture::Capture;
 use super::clock::Clock;

@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use crate::memory::MemoryBudget;
-use crate::pipeline::Sender;
-use crate::protocol::Exchange;
+use tributary_memory::MemoryBudget;
+use tributary_pipeline::Sender;
+use tributary_protocol::Exchange;
 
 use super::clock::Clock;
 use super::decode_buffers::DecodeBuffers;

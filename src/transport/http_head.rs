@@ -9,8 +9,8 @@ use hyper::{HeaderMap, Version};
 use tokio::io::AsyncReadExt;
 use tokio::time::{timeout, timeout_at};
 
-use crate::event::{Loss, Origin, Reason};
-use crate::protocol::{Foreign, Head, Response};
+use tributary_event::{Loss, Origin, Reason};
+use tributary_protocol::{Foreign, Head, Response};
 
 use super::body::{MAX_DRAINED_BYTES, UndecidedBytes};
 use super::context::ConnectionContext;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::event::Identity;
-use crate::options::{Bounds, LONGEST, Section};
-use crate::protocol::Protocol;
-use crate::sink::AckLevel;
+use tributary_event::Identity;
+use tributary_options::{Bounds, LONGEST, Section};
+use tributary_protocol::Protocol;
+use tributary_sink::AckLevel;
 
 /// Options of every listener. Times are measured per connection.
 #[derive(Clone, Debug, PartialEq)]
@@ -168,7 +168,7 @@ impl Default for ListenerOptions {
 
 impl ListenerOptions {
     /// Declares the memory that a listener may take.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         if self.reserved_bytes > 0 {
             bounds.add(of, "its reserve for connections (reserved_bytes)", self.reserved_bytes);
         }
@@ -181,7 +181,7 @@ impl ListenerOptions {
     }
 
     /// What a connection may buffer of an incomplete message, with the bytes that were read together with it.
-    pub(crate) fn most_buffered_bytes(&self) -> u64 {
+    pub fn most_buffered_bytes(&self) -> u64 {
         super::read_buffer::most_bytes(self.max_message_bytes)
     }
 }
@@ -273,7 +273,7 @@ impl HttpOptions {
 
 impl HttpOptions {
     /// Declares the memory that a listener over HTTP may take.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         let what = format!("{} requests being decoded (max_requests)", self.max_requests);
         bounds.add(of, what, (self.max_requests as u64).saturating_mul(REQUEST_BYTES));
         self.quarantine.declare(of, bounds);

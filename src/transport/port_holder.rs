@@ -5,12 +5,12 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
 /// The error with what to do about it, for an address that cannot be bound.
-pub(crate) fn explained(address: SocketAddr, error: &io::Error) -> io::Error {
+pub fn explained(address: SocketAddr, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{error}{}", remedy(address, error)))
 }
 
 /// What to do about an address that cannot be bound, as the end of a sentence.
-pub(crate) fn remedy(address: SocketAddr, error: &io::Error) -> String {
+pub fn remedy(address: SocketAddr, error: &io::Error) -> String {
     let port = address.port();
     match error.kind() {
         ErrorKind::AddrInUse => match holder(port) {

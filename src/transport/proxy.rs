@@ -13,8 +13,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout_at;
 use tracing::debug;
 
-use crate::codec::proxy;
-use crate::event::{Origin, Reason};
+use tributary_codec::proxy;
+use tributary_event::{Origin, Reason};
 
 use super::context::ConnectionContext;
 use super::tcp::refuse;

@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::warn;
 
-use crate::blocking;
-use crate::codec::digest::short_digest;
-use crate::directories;
-use crate::event::{Origin, UnixNanos};
-use crate::explain::http::without_secrets;
-use crate::log_throttle::LogThrottle;
-use crate::protocol::Request;
+use tributary_codec::digest::short_digest;
+use tributary_event::{Origin, UnixNanos};
+use tributary_explain::http::without_secrets;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_protocol::Request;
+use tributary_system::blocking;
+use tributary_system::directories;
 
 use super::options::{FILE_BYTES, QuarantineOptions};
 
@@ -202,7 +202,7 @@ fn stored_value<'a>(name: &str, value: &'a [u8]) -> Cow<'a, [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Head;
+    use tributary_protocol::Head;
 
     fn record(at: u64, body: Vec<u8>) -> Record {
         let headers = vec![("content-length".to_owned(), b"1".to_vec()), ("host".to_owned(), b"h".to_vec())];

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 
-use crate::memory::{MemoryBudget, MemoryLease};
+use tributary_memory::{MemoryBudget, MemoryLease};
 
 /// Reads are of this size at first, and grow with the traffic …
 pub(super) const MIN_READ_BYTES: usize = 8 * 1024;

@@ -21,13 +21,15 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, error};
 
-use crate::event::{Origin, Reason, UnixNanos};
-use crate::explain::http::without_secrets;
-use crate::memory::MemoryLease;
-use crate::pipeline::tap::TapRequest;
-use crate::pipeline::{Delivery, DeliveryOutcome, Unconfirmed};
-use crate::protocol::{Exchange, Flow, Head, HeadDecision, LossLimit, Output, Request, RequestOutcome, Response, Work};
-use crate::sink::AckLevel;
+use tributary_event::{Origin, Reason, UnixNanos};
+use tributary_explain::http::without_secrets;
+use tributary_memory::MemoryLease;
+use tributary_pipeline::tap::TapRequest;
+use tributary_pipeline::{Delivery, DeliveryOutcome, Unconfirmed};
+use tributary_protocol::{
+    Exchange, Flow, Head, HeadDecision, LossLimit, Output, Request, RequestOutcome, Response, Work,
+};
+use tributary_sink::AckLevel;
 
 use super::body::{ReceivedBody, UndecidedBytes, read_body, refuse_body, too_large};
 use super::context::ConnectionContext;

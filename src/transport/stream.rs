@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 
-use crate::protocol::End;
+use tributary_protocol::End;
 
 use super::capture::Recording;
 

@@ -15,12 +15,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, warn};
 
-use crate::event::{Loss, Origin, Reason};
-use crate::log_throttle::LogThrottle;
-use crate::memory::{Allowance, MemoryBudget, MemoryLease};
-use crate::pipeline::Sender;
-use crate::pipeline::accounting::ListenerCounters;
-use crate::protocol::{Protocol, Session};
+use tributary_event::{Loss, Origin, Reason};
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_memory::{Allowance, MemoryBudget, MemoryLease};
+use tributary_pipeline::Sender;
+use tributary_pipeline::accounting::ListenerCounters;
+use tributary_protocol::{Protocol, Session};
 
 use super::admission::{Admission, ConnectionSlot};
 use super::capture::Capture;

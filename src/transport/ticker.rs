@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::error;
 
-use crate::driver::{Account, call, loss_batch};
-use crate::event::{Batch, BatchBuilder, Loss, Origin, Reason};
-use crate::log_throttle::LogThrottle;
-use crate::pipeline::Sender;
-use crate::pipeline::accounting::ListenerCounters;
-use crate::protocol::{Exchange, Flow, Now, Output};
+use tributary_driver::{Account, call, loss_batch};
+use tributary_event::{Batch, BatchBuilder, Loss, Origin, Reason};
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_pipeline::Sender;
+use tributary_pipeline::accounting::ListenerCounters;
+use tributary_protocol::{Exchange, Flow, Now, Output};
 
 use super::clock::Clock;
 use super::context::LAST_WRITES;

@@ -10,9 +10,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::options::TlsOptions;
+use super::validity::not_after;
 
 /// Why TLS cannot be set up, and with which file.
 #[derive(Debug)]
@@ -44,12 +44,12 @@ pub struct Certificates(Arc<Mutex<Vec<(String, Tls)>>>);
 
 impl Certificates {
     /// Replaces the list.
-    pub(crate) fn set(&self, certificates: Vec<(String, Tls)>) {
+    pub fn set(&self, certificates: Vec<(String, Tls)>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = certificates;
     }
 
     /// Until when each certificate is valid, in seconds since 1970; those whose end can be read.
-    pub(crate) fn expiries(&self) -> Vec<(String, i64)> {
+    pub fn expiries(&self) -> Vec<(String, i64)> {
         let certificates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         certificates.iter().filter_map(|(section, tls)| Some((section.clone(), tls.expires()?))).collect()
     }
@@ -125,10 +125,7 @@ impl Files {
 
     fn current(&self, options: &TlsOptions) -> Result<Current, TlsError> {
         let certificates = certificates(&self.cert, &options.cert)?;
-        let expires = certificates.first().and_then(|certificate| {
-            let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-            Some(certificate.validity().not_after.timestamp())
-        });
+        let expires = certificates.first().and_then(|certificate| not_after(certificate));
         Ok(Current { acceptor: self.acceptor(certificates, options)?, expires, files: self.digest() })
     }
 

@@ -8,8 +8,8 @@ use rusqlite::{Row, params};
 use super::error::StoreError;
 use super::file;
 use super::time::millis;
-use crate::event::UnixNanos;
-use crate::protocol::zico::agents::{Counters, session_digest};
+use tributary_event::UnixNanos;
+use tributary_zico::agents::{Counters, session_digest};
 
 /// The agents of one file.
 #[derive(Clone, PartialEq, Debug)]

@@ -12,8 +12,8 @@ use super::error::{DAMAGED, StoreError, explain};
 use super::keys;
 use super::network::network;
 use super::options::IN_MEMORY_BYTES;
-use crate::directories;
-use crate::protocol::zico::agents::session_digest;
+use tributary_system::directories;
+use tributary_zico::agents::session_digest;
 
 /// The tables of registered agents. The sqlite3 shell's `.schema` shows them with these comments.
 const AGENTS: &str = "\

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::keys;
-use crate::protocol::zico::agents::{Agent, Counters, Requester};
+use tributary_zico::agents::{Agent, Counters, Requester};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How many sessions, and how many agents, are remembered while the file cannot be written.

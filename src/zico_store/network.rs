@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::memory::address_group;
+use tributary_memory::address_group;
 
 /// The network of an address: the address itself for IPv4, the /64 for IPv6, because one host can use all addresses of a
 /// /64. Another text, such as a file name in offline decoding, is its own network.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::nats::BucketOptions;
-use crate::options::{Bounds, LONGEST, Section};
+use tributary_nats::BucketOptions;
+use tributary_options::{Bounds, LONGEST, Section};
 
 /// Options of a listener whose agents register. Relative paths are relative to the working directory.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,7 +77,7 @@ impl StoreOptions {
 
 impl StoreOptions {
     /// Declares the most memory that a store takes beside the shared budget.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         if let Some(bucket) = &self.state {
             return bucket.declare(of, bounds);
         }

@@ -11,8 +11,8 @@ use super::bucket::is_uuid;
 use super::keys;
 use super::network::network;
 use super::shared::{FileError, Shared};
-use crate::event::ResourceValue;
-use crate::protocol::zico::agents::{Agent, Opened, Opening, Refusal, Registered, Registration, UNKNOWN_AGENT};
+use tributary_event::ResourceValue;
+use tributary_zico::agents::{Agent, Opened, Opening, Refusal, Registered, Registration, UNKNOWN_AGENT};
 
 /// The share of the table that is reserved for networks with few agents: one in this many.
 const RESERVE: usize = 10;

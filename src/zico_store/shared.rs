@@ -13,9 +13,9 @@ use super::file;
 use super::keys::{AdmittedKeys, RkeyDigests};
 use super::marks::{self, Marks};
 use super::options::StoreOptions;
-use crate::codec::lru::Lru;
-use crate::log_throttle::LogThrottle;
-use crate::protocol::zico::agents::{Opening, Refusal};
+use tributary_codec::lru::Lru;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_zico::agents::{Opening, Refusal};
 
 /// Log lines about single agents in one minute.
 const AGENT_LINES: u64 = 64;

@@ -1,6 +1,6 @@
 //! Times in the file.
 
-use crate::event::UnixNanos;
+use tributary_event::UnixNanos;
 
 /// A time as the file stores it: milliseconds since 1970.
 pub(super) fn millis(at: UnixNanos) -> i64 {

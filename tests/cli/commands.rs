@@ -319,7 +319,7 @@ fn an_unknown_log_level_is_an_error_that_names_the_levels() {
     let ended = Binary::start_with_log(command).end();
     assert_eq!(ended.code, Some(2));
     assert!(ended.stderr.starts_with("tributary: TRIBUTARY_LOG \"warning\": unknown level"), "{}", ended.stderr);
-    for level in ["warn", "INFO", "off", "info,tributary::transport=debug"] {
+    for level in ["warn", "INFO", "off", "info,tributary_transport=debug"] {
         let (_directory, path) = file("");
         assert_eq!(run(&["check", "--config", &path, "--log-level", level]).code, Some(0), "{level}");
     }

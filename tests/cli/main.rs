@@ -8,7 +8,6 @@ mod live;
 #[path = "../support/zico/mod.rs"]
 mod zico_support;
 
-mod architecture;
 mod commands;
 mod config;
 mod config_errors;

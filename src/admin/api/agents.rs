@@ -12,10 +12,12 @@ use super::answer::{ApiError, Made};
 use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::{ShownEvent, newest};
-use crate::event::{AgentIdentity, EventView, Kind, Origin, Resource, ResourceValue, semconv};
-use crate::protocol::{Protocol, bytefrog, rbkit};
-use crate::sink::view::Class;
-use crate::wall_clock;
+use tributary_bytefrog as bytefrog;
+use tributary_event::{AgentIdentity, EventView, Kind, Origin, Resource, ResourceValue, semconv};
+use tributary_protocol::Protocol;
+use tributary_rbkit as rbkit;
+use tributary_sink_view::Class;
+use tributary_system::wall_clock;
 
 /// An agent without events for so long is silent.
 const SILENT_MS: u64 = 60_000;

@@ -11,8 +11,8 @@ use hyper::{Response, StatusCode};
 use serde::{Serialize, Serializer};
 
 use super::super::response::{AdminResponse, error, no_sniffing};
-use crate::codec::terminal::write_json;
-use crate::memory::{MemoryBudget, MemoryLease};
+use tributary_codec::terminal::write_json;
+use tributary_memory::{MemoryBudget, MemoryLease};
 
 /// Why there is no answer.
 #[derive(Debug)]

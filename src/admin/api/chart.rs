@@ -11,9 +11,9 @@ use super::context::Context;
 use super::coverage::{Window, snapshot};
 use super::profiles::{Answer, coverage, items};
 use super::query::bad;
-use crate::profile::stacks::process_text;
-use crate::profile::{Item, Step};
-use crate::sink::view::Class;
+use tributary_profile::stacks::process_text;
+use tributary_profile::{Item, Step};
+use tributary_sink_view::Class;
 
 /// The calls of a chart.
 const MAX_CALLS: usize = 20_000;

@@ -9,9 +9,9 @@ use serde_json::json;
 use super::answer::{ApiError, Made, Room};
 use super::context::Context;
 use super::coverage::{Coverage, Window};
-use crate::protocol::Protocol;
-use crate::sink::view::code::{Mark, Method, Run, Sums};
-use crate::wall_clock;
+use tributary_protocol::Protocol;
+use tributary_sink_view::code::{Mark, Method, Run, Sums};
+use tributary_system::wall_clock;
 
 #[derive(Serialize)]
 struct ShownRun {

@@ -11,7 +11,7 @@ use super::answer::{ApiError, Bounded, Made, Room};
 use super::history::History;
 use super::query::Query;
 use crate::admin::Subject;
-use crate::sink::view::View;
+use tributary_sink_view::View;
 
 /// What all requests share.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use super::answer::ApiError;
 use super::context::Context;
 use super::history::{Sample, now_ms};
 use super::query::bad;
-use crate::event::{Kind, UnixNanos};
-use crate::protocol::Protocol;
-use crate::sink::view::{Class, Snapshot};
+use tributary_event::{Kind, UnixNanos};
+use tributary_protocol::Protocol;
+use tributary_sink_view::{Class, Snapshot};
 
 /// The time over which an answer looks, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, Serialize)]

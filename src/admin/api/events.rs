@@ -12,11 +12,11 @@ use super::coverage::{Coverage, Window, kept, snapshot};
 use super::query::{Query, bad};
 use crate::admin::Subject;
 use crate::admin::agents::Names;
-use crate::event::{EventView, Kind};
-use crate::protocol::Protocol;
-use crate::sink::encode::{Encoder, Format};
-use crate::sink::view::store::Kept;
-use crate::sink::view::{Class, Snapshot};
+use tributary_event::{EventView, Kind};
+use tributary_protocol::Protocol;
+use tributary_sink::encode::{Encoder, Format};
+use tributary_sink_view::store::Kept;
+use tributary_sink_view::{Class, Snapshot};
 
 /// The parameters of [`Filter::read`].
 pub(super) const FILTERS: [&str; 5] = ["protocol", "listener", "kind", "name", "text"];

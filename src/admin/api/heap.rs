@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::answer::{ApiError, Lazy, Made, Room};
 use super::context::Context;
 use super::coverage::{Coverage, Window};
-use crate::sink::view::heap::{HeapDump, Related};
+use tributary_sink_view::heap::{HeapDump, Related};
 
 #[derive(Serialize)]
 struct Dump {

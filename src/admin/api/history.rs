@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::event::Kind;
-use crate::pipeline::accounting::{ListenerTotals, SinkTotals, Totals};
-use crate::protocol::Protocol;
-use crate::wall_clock;
+use tributary_event::Kind;
+use tributary_pipeline::accounting::{ListenerTotals, SinkTotals, Totals};
+use tributary_protocol::Protocol;
+use tributary_system::wall_clock;
 
 /// The time between two samples.
 pub(super) const STEP_MS: u64 = 5_000;

@@ -15,9 +15,9 @@ use super::sse;
 use crate::admin::Subject;
 use crate::admin::response::AdminResponse;
 use crate::admin::tap::open_reader;
-use crate::event::{Batch, Kind};
-use crate::pipeline::tap::{self, MAX_WAITING_BYTES, TapItem};
-use crate::sink::Kinds;
+use tributary_event::{Batch, Kind};
+use tributary_pipeline::tap::{self, MAX_WAITING_BYTES, TapItem};
+use tributary_sink::Kinds;
 
 /// Events a second that are sent, by default and at most.
 const RATE: (u64, u64) = (200, 1000);

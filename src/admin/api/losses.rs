@@ -10,11 +10,13 @@ use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::id;
 use super::history::{STEP_MS, increments};
-use crate::event::{DataView, EventView, Kind, LossView, Reason, cause, hex};
-use crate::explain::{Explain, Sheet};
-use crate::protocol::{bytefrog, datadog, rbkit};
-use crate::sink::view::Class;
-use crate::sink::view::store::Kept;
+use tributary_bytefrog as bytefrog;
+use tributary_datadog as datadog;
+use tributary_event::{DataView, EventView, Kind, LossView, Reason, cause, hex};
+use tributary_explain::{Explain, Sheet};
+use tributary_rbkit as rbkit;
+use tributary_sink_view::Class;
+use tributary_sink_view::store::Kept;
 
 use super::answer::Made;
 
@@ -172,10 +174,10 @@ impl Group {
 
 /// How many losses an event stands for.
 fn reported_together(event: EventView<'_>) -> u64 {
-    let count = event.attributes().find(|(key, _)| key.text() == crate::event::semconv::LOSS_COUNT.as_str());
+    let count = event.attributes().find(|(key, _)| key.text() == tributary_event::semconv::LOSS_COUNT.as_str());
     match count {
-        Some((_, crate::event::ValueView::U64(count))) => count,
-        Some((_, crate::event::ValueView::I64(count))) => u64::try_from(count).unwrap_or(1),
+        Some((_, tributary_event::ValueView::U64(count))) => count,
+        Some((_, tributary_event::ValueView::I64(count))) => u64::try_from(count).unwrap_or(1),
         _ => 1,
     }
 }

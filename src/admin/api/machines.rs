@@ -11,9 +11,9 @@ use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::newest;
 use crate::admin::agents::attributes;
-use crate::event::{AgentFacts, EventView, Kind, Origin, Resource, ResourceValue, ValueView, semconv};
-use crate::protocol::Protocol;
-use crate::sink::view::{Class, Snapshot};
+use tributary_event::{AgentFacts, EventView, Kind, Origin, Resource, ResourceValue, ValueView, semconv};
+use tributary_protocol::Protocol;
+use tributary_sink_view::{Class, Snapshot};
 
 /// Machines, names, images and sites that are told apart; what belongs to further ones is counted as `(others)`.
 const MAX_ROWS: usize = 20_000;
@@ -251,7 +251,7 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
     let fleet = Fleet::of(&snapshot, window, &filter, &context.room.half());
     let image = |(image, group): (&String, &Group)| {
         let machine = group.machines.iter().next().map(|place| &fleet.machines[*place]);
-        let part = |name: crate::event::Name| machine.and_then(|machine| machine.resource.text(name));
+        let part = |name: tributary_event::Name| machine.and_then(|machine| machine.resource.text(name));
         json!({
             "image": image, "product": part(semconv::ENDLESS_IMAGE_PRODUCT), "branch": part(semconv::ENDLESS_IMAGE_BRANCH),
             "architecture": part(semconv::ENDLESS_IMAGE_ARCHITECTURE), "events": group.events,

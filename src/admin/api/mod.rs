@@ -30,8 +30,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::Connection;
 use super::response::{AdminResponse, method_not_allowed, response};
-use crate::blocking::Job;
-use crate::pipeline::accounting::Accounting;
+use tributary_pipeline::accounting::Accounting;
+use tributary_system::blocking::Job;
 
 use answer::{ApiError, Made};
 use context::Context;

@@ -10,10 +10,10 @@ use super::context::Context;
 use super::history::{POINTS, STEP_MS, Sample, increments, now_ms, rate};
 use crate::admin::metrics::Process;
 use crate::admin::{LayoutListener, LayoutSink};
-use crate::event::Kind;
-use crate::pipeline::accounting::{ListenerTotals, SinkTotals};
-use crate::sink::file::UploadTotals;
-use crate::sink::{DestinationState, RemoteState};
+use tributary_event::Kind;
+use tributary_pipeline::accounting::{ListenerTotals, SinkTotals};
+use tributary_sink::UploadTotals;
+use tributary_sink::{DestinationState, RemoteState};
 
 #[derive(Serialize)]
 struct Overview {

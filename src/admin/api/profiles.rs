@@ -10,13 +10,13 @@ use serde::Serialize;
 use super::answer::{ApiError, Lazy, Made};
 use super::context::Context;
 use super::coverage::{Coverage, Window, kept, passed, snapshot};
-use crate::event::Kind;
-use crate::profile::collected::{Collected, Shown, Source};
-use crate::profile::stacks::{Level, Stacks, process_text};
-use crate::profile::{Call, Counted, Item, Step, events, flamegraph, pprof, speedscope};
-use crate::protocol::Protocol;
-use crate::sink::view::store::Kept;
-use crate::sink::view::{Class, Snapshot};
+use tributary_event::Kind;
+use tributary_profile::collected::{Collected, Shown, Source};
+use tributary_profile::stacks::{Level, Stacks, process_text};
+use tributary_profile::{Call, Counted, Item, Step, events, flamegraph, pprof, speedscope};
+use tributary_protocol::Protocol;
+use tributary_sink_view::store::Kept;
+use tributary_sink_view::{Class, Snapshot};
 
 /// The classes of events that have stacks.
 const CLASSES: [Class; 3] = [Class::Samples, Class::Spans, Class::Calls];
@@ -434,7 +434,7 @@ pub(super) fn download(context: &Context) -> Result<Made, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{Frame, Sample, Site};
+    use tributary_profile::{Frame, Sample, Site};
 
     fn stacks(stacks_of: &[(&[&'static str], u64)]) -> Stacks {
         let mut stacks = Stacks::default();

@@ -14,10 +14,10 @@ use super::context::Context;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::id;
 use super::query::bad;
-use crate::event::{DataView, EventView, Kind, Resource, SpanData, Status, TraceId, ValueView, semconv};
-use crate::profile::events;
-use crate::sink::view::Class;
-use crate::sink::view::store::Kept;
+use tributary_event::{DataView, EventView, Kind, Resource, SpanData, Status, TraceId, ValueView, semconv};
+use tributary_profile::events;
+use tributary_sink_view::Class;
+use tributary_sink_view::store::Kept;
 
 /// Services that are named for a trace, and for the list.
 const MAX_SERVICES: usize = 50;

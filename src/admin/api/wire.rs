@@ -13,9 +13,9 @@ use super::history::now_ms;
 use super::sse;
 use crate::admin::response::AdminResponse;
 use crate::admin::tap::{WIRE_BYTES, Wire, open_reader};
-use crate::event::Origin;
-use crate::pipeline::tap::{self, TapItem};
-use crate::sink::Kinds;
+use tributary_event::Origin;
+use tributary_pipeline::tap::{self, TapItem};
+use tributary_sink::Kinds;
 
 /// The lines of one event at most; of a longer piece the rest is left out.
 const MAX_LINES: usize = 2000;

@@ -6,7 +6,7 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, I
 use hyper::{Response, StatusCode};
 
 use super::response::{AdminResponse, no_sniffing};
-use crate::codec::digest::short_digest_of;
+use tributary_codec::digest::short_digest_of;
 
 /// A file of the page.
 struct File {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{push_json, shown, table};
 use crate::cli::endpoint::EndpointArguments;
 use crate::cli::{Failure, OutputFormat, block_on, print, say};
-use crate::event::peer_address;
+use tributary_event::peer_address;
 
 const HEADINGS: [&str; 8] = ["ID", "PROTOCOL", "NAME", "PEER", "STATE", "LAST SEEN", "EVENTS", "LOSSES"];
 /// The first column with a number.

@@ -10,21 +10,23 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::capture::{self, Reader, Record, What};
-use crate::codec::terminal;
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
-use crate::event::{Batch, DataView, EventView, UnixNanos};
-use crate::explain::http::{Body, RequestFault, Requests};
-use crate::explain::words::{counted, moment};
-use crate::explain::{Explain, Fault, Sheet};
-use crate::memory::MemoryBudget;
-use crate::protocol::bytefrog::Hq;
-use crate::protocol::datadog::DatadogSession;
-use crate::protocol::endless::EndlessExchange;
-use crate::protocol::rbkit::{Agent, AgentOptions, Player};
-use crate::protocol::zico::ZicoExchange;
-use crate::protocol::{Exchange, Head, Protocol, Request, Session, endless, zico};
-use crate::transport::options::ListenerOptions;
+use tributary_bytefrog::Hq;
+use tributary_codec::terminal;
+use tributary_datadog::DatadogSession;
+use tributary_driver::capture::{self, Reader, Record, What};
+use tributary_endless as endless;
+use tributary_endless::EndlessExchange;
+use tributary_event::{Batch, DataView, EventView, UnixNanos};
+use tributary_explain::http::{Body, RequestFault, Requests};
+use tributary_explain::words::{counted, moment};
+use tributary_explain::{Explain, Fault, Sheet};
+use tributary_memory::MemoryBudget;
+use tributary_protocol::{Exchange, Head, Protocol, Request, Session};
+use tributary_rbkit::{Agent, AgentOptions, Player};
+use tributary_transport::options::ListenerOptions;
+use tributary_zico as zico;
+use tributary_zico::ZicoExchange;
 
 use crate::cli::input::Input;
 use crate::cli::{Failure, printed};

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 
 use super::super::{Failure, duration};
 use super::toml_value;
-use crate::event::{Batch, EventView};
-use crate::options::section::read_document;
-use crate::select::{self, Rules, Verdict};
+use tributary_event::{Batch, EventView};
+use tributary_options::section::read_document;
+use tributary_select::{self as select, Rules, Verdict};
 
 #[derive(Debug, clap::Args)]
 #[group(id = "filter")]

@@ -4,8 +4,8 @@ use std::io::{self, BufWriter, Write};
 use std::mem;
 
 use crate::cli::{Failure, printed};
-use crate::event::Batch;
-use crate::sink::encode::{Encoder, Format};
+use tributary_event::Batch;
+use tributary_sink::encode::{Encoder, Format};
 
 /// The receiver of decoded events.
 pub(super) enum Output<'a> {

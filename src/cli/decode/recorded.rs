@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::cli::captures::{Captures, Source, Step};
 use crate::cli::input::Input;
 use crate::cli::{Failure, say};
-use crate::decode;
-use crate::event::UnixNanos;
-use crate::protocol::rbkit::Player;
-use crate::protocol::{Exchange, Now, Session};
+use tributary_driver::decode;
+use tributary_event::UnixNanos;
+use tributary_protocol::{Exchange, Now, Session};
+use tributary_rbkit::Player;
 
 use super::{Decoded, Decoder, Named, START_BYTES, has_events, sum_up};
 

@@ -1,9 +1,9 @@
 //! Requests for bodies that were recorded without one.
 
-use crate::codec::base64;
-use crate::event::write_hex;
-use crate::protocol::zico::wire::{self, Carries, Dialect};
-use crate::protocol::{Head, Request};
+use tributary_codec::base64;
+use tributary_event::write_hex;
+use tributary_protocol::{Head, Request};
+use tributary_zico::wire::{self, Carries, Dialect};
 
 /// The request of an endless bundle, as a machine uploads it.
 pub(super) fn upload(version: u8, bundle: Vec<u8>) -> Request {

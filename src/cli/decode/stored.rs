@@ -10,10 +10,9 @@ use super::super::input::Input;
 use super::super::{Failure, counted, profile, say};
 use super::output::{Lines, Output};
 use super::{Arguments, Content};
-use crate::event::Batch;
-use crate::profile::events::EventFile;
-use crate::sink;
-use crate::stored::{Rebuilder, json};
+use tributary_event::Batch;
+use tributary_profile::events::EventFile;
+use tributary_stored::{Rebuilder, json};
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { options, protocol_version, channel, explain, .. } = arguments;
@@ -101,9 +100,9 @@ fn parquet(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, Failure>
     let read = if file.path == Path::new("-") {
         let mut bytes = Vec::new();
         file.open().and_then(|mut input| input.read_to_end(&mut bytes)).map_err(failed)?;
-        sink::parquet::read(Bytes::from(bytes), &mut take)
+        tributary_sink_parquet::read(Bytes::from(bytes), &mut take)
     } else {
-        sink::parquet::read(File::open(&file.path).map_err(failed)?, &mut take)
+        tributary_sink_parquet::read(File::open(&file.path).map_err(failed)?, &mut take)
     };
     result?;
     read.map_err(failed)

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::scrape::Sums;
 use crate::cli::Failure;
 use crate::cli::endpoint::Endpoint;
-use crate::nats::api::call;
-use crate::nats::{Connection, Fault, Servers};
+use tributary_nats::api::call;
+use tributary_nats::{Connection, Fault, Servers};
 
 /// What daemons and the stream say at about one moment.
 #[derive(Debug)]
@@ -171,7 +171,7 @@ fn sums(of: &Sums) -> Value {
 impl Stream {
     async fn read(servers: &Servers, name: &str) -> Result<Stream, Fault> {
         let connection = Connection::open("fleet audit", servers).await?;
-        let fault = |error: crate::nats::api::ApiError| error.fault(&format!("cannot look at the stream {name}"));
+        let fault = |error: tributary_nats::api::ApiError| error.fault(&format!("cannot look at the stream {name}"));
         let info: Info =
             call(&connection.client, &format!("STREAM.INFO.{name}"), String::new()).await?.map_err(fault)?;
         let list: Consumers =

@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 use super::super::Failure;
 use super::super::endpoint::{Endpoint, EndpointArguments};
 use super::feed::{Feed, Identity, host};
-use crate::codec::terminal;
-use crate::protocol::{Protocol, rbkit};
+use tributary_codec::terminal;
+use tributary_protocol::Protocol;
+use tributary_rbkit as rbkit;
 
 /// The most bytes of an error response that are read.
 const MAX_ERROR_BYTES: usize = 16 * 1024;

@@ -12,9 +12,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::super::{counted, say};
 use super::progress::Progress;
-use crate::codec::terminal;
-use crate::pipeline::tap::TOO_SLOW;
-use crate::profile::{Item, events};
+use tributary_codec::terminal;
+use tributary_pipeline::tap::TOO_SLOW;
+use tributary_profile::{Item, events};
 
 /// The most KiB of lines that wait. A heap of a million objects has 350,000.
 const MAX_WAITING_KIB: u32 = 1 << 20;

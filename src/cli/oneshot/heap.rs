@@ -10,11 +10,11 @@ use super::daemon::{Agent, AgentArguments};
 use super::feed::{Feed, Followed};
 use super::process::{self, Process};
 use super::{PATIENCE, follow_for};
-use crate::profile::Item;
-use crate::profile::compare::Comparison;
-use crate::profile::heap::{Dumps, Heap, Wanted};
-use crate::protocol::Protocol;
-use crate::protocol::rbkit::{AgentOptions, Command};
+use tributary_profile::Item;
+use tributary_profile::compare::Comparison;
+use tributary_profile::heap::{Dumps, Heap, Wanted};
+use tributary_protocol::Protocol;
+use tributary_rbkit::{AgentOptions, Command};
 
 /// Show the heap of a running Ruby process, by class and site
 ///

@@ -11,12 +11,12 @@ use super::super::Failure;
 use super::super::signals::StopSignals;
 use super::feed::{Feed, Followed, Pieces, Take};
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
-use crate::pipeline::accounting::Totals;
-use crate::pipeline::options::QueueOptions;
-use crate::protocol::rbkit::{self, AgentStatus, Command};
 use crate::server::Server;
-use crate::sink::encode::{Encoder, Format};
-use crate::sink::{Selection, Sink, SinkError};
+use tributary_pipeline::accounting::Totals;
+use tributary_pipeline::options::QueueOptions;
+use tributary_rbkit::{self as rbkit, AgentStatus, Command};
+use tributary_sink::encode::{Encoder, Format};
+use tributary_sink::{Selection, Sink, SinkError};
 
 /// The name of the listener.
 const LISTENER: &str = "ruby";

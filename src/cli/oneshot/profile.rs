@@ -13,10 +13,10 @@ use super::daemon::{Agent, AgentArguments};
 use super::feed::{Feed, Followed};
 use super::process::{self, Process};
 use super::{PATIENCE, follow_for};
-use crate::profile::Item;
-use crate::profile::collected::{Collected, Source};
-use crate::protocol::Protocol;
-use crate::protocol::rbkit::{self, Command};
+use tributary_profile::Item;
+use tributary_profile::collected::{Collected, Source};
+use tributary_protocol::Protocol;
+use tributary_rbkit::{self as rbkit, Command};
 
 /// How long an agent may take to send the last samples after its profile was switched off.
 const FLUSH_TIME: Duration = Duration::from_millis(1_200);

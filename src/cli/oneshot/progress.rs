@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::super::{counted, say};
-use crate::codec::terminal;
+use tributary_codec::terminal;
 
 /// How often the line is replaced.
 const REFRESH: Duration = Duration::from_millis(200);

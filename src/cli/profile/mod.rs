@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use super::input::Input;
 use super::{Failure, counted, printed, say};
-use crate::event::Batch;
-use crate::profile::classes;
-use crate::profile::collected::Collected;
-use crate::profile::compare::Comparison;
-use crate::profile::coverage::{Coverage, Method, Told};
-use crate::profile::events::{self, EventFile};
-use crate::profile::heap::{Dumps, Heap, Name, Wanted};
-use crate::profile::{Counted, Item, Sample, Step};
-use crate::protocol::Protocol;
 pub(super) use picture::{Picture, Samples, StackForm};
+use tributary_event::Batch;
+use tributary_profile::classes;
+use tributary_profile::collected::Collected;
+use tributary_profile::compare::Comparison;
+use tributary_profile::coverage::{Coverage, Method, Told};
+use tributary_profile::events::{self, EventFile};
+use tributary_profile::heap::{Dumps, Heap, Name, Wanted};
+use tributary_profile::{Counted, Item, Sample, Step};
+use tributary_protocol::Protocol;
 
 #[derive(Debug, clap::Args)]
 #[group(id = "profile")]

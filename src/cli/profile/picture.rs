@@ -3,8 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 
 use super::super::{Failure, counted, say};
-use crate::profile::collected::{Collected, Shown, Source};
-use crate::profile::{Counted, flamegraph, pprof, report, speedscope};
+use tributary_profile::collected::{Collected, Shown, Source};
+use tributary_profile::{Counted, flamegraph, pprof, report, speedscope};
 
 /// A form of stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -10,8 +10,9 @@ use serde_json::json;
 
 use super::{Place, in_place, read};
 use crate::cli::{Failure, counted, printed, say};
-use crate::sink::{http, nats};
-use crate::spool::{Damage, Item, Record};
+use tributary_sink_http as http;
+use tributary_sink_nats as nats;
+use tributary_spool::{Damage, Item, Record};
 
 /// Lines on stdout. A reader that closes it needs no more.
 pub(super) struct Lines {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::cli::{Failure, run, say};
-use crate::spool;
+use tributary_spool as spool;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Source {

@@ -7,7 +7,7 @@
 //!
 //! The rules are those of section 2.2 of the protocol notes. The format is little-endian here.
 
-pub(crate) mod types;
+pub mod types;
 mod walk;
 
 pub use types::MAX_NESTING;

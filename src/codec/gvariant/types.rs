@@ -1,6 +1,6 @@
 //! Parsed type strings in a flat layout, so that a type is parsed once and walked many times.
 
-use crate::codec::reader::DecodeError;
+use crate::reader::DecodeError;
 
 use super::Slice;
 
@@ -9,26 +9,26 @@ pub const MAX_NESTING: usize = 128;
 
 /// One type: a basic one, or a container followed by its parts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Node {
+pub struct Node {
     /// Its first character.
-    pub(crate) code: u8,
+    pub code: u8,
     /// 1, 2, 4 or 8.
-    pub(crate) alignment: u8,
+    pub alignment: u8,
     /// Its nesting depth; 1 for a basic type.
-    pub(crate) levels: u8,
+    pub levels: u8,
     /// Index of the node after all of its parts.
-    pub(crate) next: u32,
+    pub next: u32,
     /// Size of a value in bytes; 0 if it is variable.
-    pub(crate) size: u32,
+    pub size: u32,
     /// In a tuple or entry: number of members with a stored end.
-    pub(crate) offsets: u32,
+    pub offsets: u32,
 }
 
 /// Parses exactly one complete type and appends its nodes.
 ///
 /// # Errors
 /// It is not one complete type, or it is nested too deep.
-pub(crate) fn parse(text: Slice<'_>, nodes: &mut Vec<Node>) -> Result<(), DecodeError> {
+pub fn parse(text: Slice<'_>, nodes: &mut Vec<Node>) -> Result<(), DecodeError> {
     match parse_one(text, 0, MAX_NESTING, nodes)? {
         end if end == text.len() => Ok(()),
         end => Err(bad(text, end)),

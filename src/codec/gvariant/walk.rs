@@ -1,6 +1,6 @@
 //! Reads a value by its type string and calls a visitor for its parts.
 
-use crate::codec::reader::DecodeError;
+use crate::reader::DecodeError;
 
 use super::types::{self, Node};
 use super::{Elements, Slice, Tuple};

@@ -8,7 +8,7 @@ use noak::reader::cpool::ConstantPool;
 use noak::reader::{Attribute, AttributeContent, Class};
 
 use super::{MAX_NAME_BYTES, METHOD_BYTES, Method, Reader, Take, invalid};
-use crate::codec::mutf8;
+use tributary_codec::mutf8;
 
 impl Reader {
     /// Passes on the methods with code of a class file.

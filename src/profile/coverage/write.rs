@@ -204,7 +204,7 @@ fn package(class: &str) -> &str {
 mod tests {
     use super::super::{Lines, Method, Told};
     use super::*;
-    use crate::profile::classes;
+    use crate::classes;
 
     fn method(id: u64, function: &'static str, descriptor: Option<&'static str>, runs: u64) -> Method<'static> {
         let descriptor = descriptor.map(Into::into);

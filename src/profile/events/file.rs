@@ -10,7 +10,7 @@ use lz4_flex::frame::FrameDecoder;
 use serde::Deserialize;
 
 use super::{Attributes, Clock, Data, Frame, Item, Parts, SampleParts, Site, SpanParts, is_wanted};
-use crate::event::AgentFacts;
+use tributary_event::AgentFacts;
 
 /// Longer lines of an event file are skipped. An object with a million references has a third of this length.
 const MAX_LINE_BYTES: usize = 64 << 20;

@@ -2,7 +2,7 @@
 
 use tracing::{info, warn};
 
-use crate::log_throttle::LogThrottle;
+use tributary_memory::log_throttle::LogThrottle;
 
 use super::normalize::RunEnd;
 use super::run::Run;

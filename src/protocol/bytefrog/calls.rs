@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
-use crate::codec::mix::mix;
-use crate::event::{SpanId, TraceId, UnixNanos};
+use tributary_codec::mix::mix;
+use tributary_event::{SpanId, TraceId, UnixNanos};
 
 use super::queue::Event;
 

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use crate::event::UnixNanos;
-use crate::protocol::Now;
+use tributary_event::UnixNanos;
+use tributary_protocol::Now;
 
 /// Half of what 32 bits count. An agent older than that is near the wrap.
 const HALF_WRAP_MS: u64 = 1 << 31;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::{BufMut, BytesMut};
 
-use crate::codec::mutf8;
+use tributary_codec::mutf8;
 
 /// The configuration of an agent. All fields must be present and no list may be null: otherwise the JVM of the traced
 /// program aborts (section 1.4).
@@ -293,7 +293,7 @@ mod tests {
     }
 
     fn recorded(name: &str) -> Vec<u8> {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/bytefrog/configuration");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/data/bytefrog/configuration");
         std::fs::read(format!("{folder}/{name}")).unwrap()
     }
 

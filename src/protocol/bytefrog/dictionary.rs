@@ -5,8 +5,8 @@
 
 use hashbrown::HashMap;
 
-use crate::codec::mutf8::{self, Repair};
-use crate::event::{Interned, InternedRun};
+use tributary_codec::mutf8::{self, Repair};
+use tributary_event::{Interned, InternedRun};
 
 /// Ids below this one are found without hashing.
 const DIRECT_IDS: u32 = 1 << 16;
@@ -294,6 +294,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
+    #[inline]
     fn place(&self, id: u32) -> Option<usize> {
         let place = if id < DIRECT_IDS {
             self.direct.get(id as usize).copied().unwrap_or(0)

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::explain::words::{counted, duration};
-use crate::explain::{Explain, Fields, Raw, Sheet, value};
-use crate::memory::MemoryBudget;
+use tributary_explain::words::{counted, duration};
+use tributary_explain::{Explain, Fields, Raw, Sheet, value};
+use tributary_memory::MemoryBudget;
 
 use super::wire::{NO_LINE, Version};
 use super::{Hq, Options};

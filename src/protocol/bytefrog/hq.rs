@@ -9,9 +9,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tracing::warn;
 
-use crate::codec::mix::mix;
-use crate::memory::MemoryBudget;
-use crate::protocol::Now;
+use tributary_codec::mix::mix;
+use tributary_memory::MemoryBudget;
+use tributary_protocol::Now;
 
 use super::agent_log::AgentLog;
 use super::command::{Command, Mode, Refusal};

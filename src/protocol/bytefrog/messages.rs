@@ -1,9 +1,9 @@
 //! Applies the messages of a connection to its run.
 
-use crate::codec::reader::DecodeError;
-use crate::event::{Reason, Severity, semconv as names};
-use crate::protocol::fault::Fault;
-use crate::protocol::{Now, Output};
+use tributary_codec::reader::DecodeError;
+use tributary_event::{Reason, Severity, semconv as names};
+use tributary_protocol::fault::Fault;
+use tributary_protocol::{Now, Output};
 
 use super::command::Mode;
 use super::dictionary::{Id, Name};

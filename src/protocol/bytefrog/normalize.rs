@@ -1,10 +1,10 @@
 //! Messages → events, as `docs/event-model.md` lists them.
 
-use crate::event::{
+use tributary_event::{
     BatchBuilder, EventBuilder, Header, Interned, InternedRun, Key, Loss, Name, Position, Reason, Severity, SpanData,
     Status, TraceContext, UnixNanos, Value, semconv as names,
 };
-use crate::protocol::{Now, Output};
+use tributary_protocol::{Now, Output};
 
 use super::calls::{OpenCall, SpanIds};
 use super::command::Mode;

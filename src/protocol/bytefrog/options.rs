@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::memory::Amplification;
-use crate::options::{LONGEST, Section};
-use crate::profile::limits::ProfileLimits;
+use tributary_memory::Amplification;
+use tributary_options::{LONGEST, Section};
+use tributary_profile::limits::ProfileLimits;
 
 use super::configuration;
 use super::dictionary::DictionaryLimits;

@@ -12,16 +12,16 @@ use foldhash::fast::RandomState as FastState;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use crate::event::{
+use tributary_event::{
     Frame, Header, MetricData, MetricType, Number, Position, SampleData, Temporality, UnixNanos, output_len,
     semconv as names,
 };
-use crate::memory::Amplification;
-use crate::profile::calls::OpenCalls;
-use crate::profile::interval::{CALLS, FRAME_BYTES, Interval, SAMPLE_BYTES, WALL, sample_of};
-use crate::profile::limits::ProfileLimits;
-use crate::profile::tree::{Node, ROOT, Tree};
-use crate::protocol::{Now, Output};
+use tributary_memory::Amplification;
+use tributary_profile::calls::OpenCalls;
+use tributary_profile::interval::{CALLS, FRAME_BYTES, Interval, SAMPLE_BYTES, WALL, sample_of};
+use tributary_profile::limits::ProfileLimits;
+use tributary_profile::tree::{Node, ROOT, Tree};
+use tributary_protocol::{Now, Output};
 
 use super::dictionary::Dictionary;
 use super::wire::{Call, What};
@@ -339,7 +339,7 @@ fn write_exceptions(
 }
 
 /// The time of a profile is the end of its interval.
-fn header(name: crate::event::Name, now: Now) -> Header {
+fn header(name: tributary_event::Name, now: Now) -> Header {
     Header::observed_at(name, now.unix, Position::default())
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
-use crate::event::UnixNanos;
+use tributary_event::UnixNanos;
 
 use super::dictionary::{Dictionary, Id};
 use super::slots::Slots;

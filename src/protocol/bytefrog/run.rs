@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use crate::event::{Origin, Resource, ResourceValue, UnixNanos, semconv as names};
-use crate::memory::MemoryLease;
-use crate::protocol::{Now, Output};
+use tributary_event::{Origin, Resource, ResourceValue, UnixNanos, semconv as names};
+use tributary_memory::MemoryLease;
+use tributary_protocol::{Now, Output};
 
 use super::agent::Agent;
 use super::agent_log::AgentLog;

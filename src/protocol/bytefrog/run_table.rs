@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use crate::memory::address_group;
+use tributary_memory::address_group;
 
 use super::options::Options;
 use super::run::{Run, UNTRACED_ID, lock};

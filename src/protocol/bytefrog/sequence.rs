@@ -164,6 +164,7 @@ impl Sequence {
     }
 
     /// The word with this number, which is in the window.
+    #[inline]
     fn word(&mut self, number: u64) -> &mut u64 {
         let index = ((number - self.base) / CHUNK_NUMBERS) as usize;
         if index >= self.chunks.len() {

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 
-use crate::codec::reader::{DecodeError, DecodeErrorKind};
-use crate::event::{Reason, Severity, semconv as names};
-use crate::explain::Explain;
-use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
+use tributary_codec::reader::{DecodeError, DecodeErrorKind};
+use tributary_event::{Reason, Severity, semconv as names};
+use tributary_explain::Explain;
+use tributary_protocol::fault::Fault;
+use tributary_protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
 use super::agent_log;
 use super::explain::Explainer;

@@ -5,7 +5,7 @@
 
 use bytes::{BufMut, BytesMut};
 
-use crate::codec::reader::{DecodeError, DecodeErrorKind, Reader};
+use tributary_codec::reader::{DecodeError, DecodeErrorKind, Reader};
 
 /// The protocol version, 1 to 4, which determines the layouts of all messages behind the hello.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -217,7 +217,7 @@ pub(super) const DATA_HELLO_REPLY: u8 = 31;
 
 /// Writes an `error` message, cut to 65,535 bytes. The text is ASCII.
 pub(super) fn write_error(text: &str, out: &mut BytesMut) {
-    let text = crate::codec::text::cut(text, usize::from(u16::MAX));
+    let text = tributary_codec::text::cut(text, usize::from(u16::MAX));
     out.put_u8(99);
     out.put_u16(u16::try_from(text.len()).unwrap_or(u16::MAX));
     out.put_slice(text.as_bytes());

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::event::{Loss, Reason, TraceId, semconv};
-use crate::memory::{MemoryBudget, MemoryLease};
-use crate::protocol::{Now, Output};
+use tributary_event::{Loss, Reason, TraceId, semconv};
+use tributary_memory::{MemoryBudget, MemoryLease};
+use tributary_protocol::{Now, Output};
 
 use super::Options;
 use super::normalize::{self, WholeSpan};
@@ -541,7 +541,7 @@ impl Assembler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{BatchBuilder, Origin, SpanId, UnixNanos};
+    use tributary_event::{BatchBuilder, Origin, SpanId, UnixNanos};
 
     /// An open record may refer to megabytes of texts that were redefined later. A sweep at each further definition would
     /// free nothing, and let 14 bytes cost thousands of steps.

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use crate::codec::text::{cut_bytes, repair};
-use crate::event::SpanId;
-use crate::explain::words::{self, counted};
-use crate::explain::{Explain, Fields, Raw, Sheet, value};
+use tributary_codec::text::{cut_bytes, repair};
+use tributary_event::SpanId;
+use tributary_explain::words::{self, counted};
+use tributary_explain::{Explain, Fields, Raw, Sheet, value};
 
 use super::ListLayout;
 use super::wire::{ENTRY_BYTES, MAGIC, PROCESS_BYTES};

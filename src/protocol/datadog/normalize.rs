@@ -4,12 +4,12 @@ mod whole;
 
 use std::collections::HashSet;
 
-use crate::codec::text::cut;
-use crate::event::{
+use tributary_codec::text::cut;
+use tributary_event::{
     BatchResource, EventBuilder, Header, Key, Name, Position, Resource, ResourceValue, Severity, SpanData, Status,
     Text, TraceContext, UnixNanos, Value, semconv, write_hex,
 };
-use crate::protocol::Output;
+use tributary_protocol::Output;
 
 use super::MaxText;
 use super::record::{Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, RESOURCE, Record, Ref, SERVICE, TYPE};

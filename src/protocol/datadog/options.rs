@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use crate::memory::Amplification;
-use crate::options::{LONGEST, Section};
+use tributary_memory::Amplification;
+use tributary_options::{LONGEST, Section};
 
 /// Options of a `datadog` listener.
 #[derive(Clone, Debug, PartialEq)]

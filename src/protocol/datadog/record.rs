@@ -1,7 +1,7 @@
 //! Records: a process, trace or span with the entries of its lists, before it becomes an event.
 
-use crate::event::{Header, Name, Position, SpanId, TraceId};
-use crate::protocol::{Now, Output};
+use tributary_event::{Header, Name, Position, SpanId, TraceId};
+use tributary_protocol::{Now, Output};
 
 use super::strings::{Slot, Strings};
 use super::wire::{ListKind, Process, Span, StringId};
@@ -97,7 +97,7 @@ pub(super) enum Ref {
 pub(super) struct Entry {
     pub(super) kind: EntryKind,
     pub(super) key: Ref,
-    pub(super) value: EntryValue,
+    pub value: EntryValue,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use crate::event::{BatchBuilder, BatchResource, InternedResource, Resource};
+use tributary_event::{BatchBuilder, BatchResource, InternedResource, Resource};
 
 use super::strings::Slot;
 

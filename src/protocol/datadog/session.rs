@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::codec::reader::{DecodeError, DecodeErrorKind};
-use crate::codec::text::cut_bytes;
-use crate::event::{Loss, Reason, semconv};
-use crate::explain::Explain;
-use crate::memory::{Amplification, MemoryBudget};
-use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
+use tributary_codec::reader::{DecodeError, DecodeErrorKind};
+use tributary_codec::text::cut_bytes;
+use tributary_event::{Loss, Reason, semconv};
+use tributary_explain::Explain;
+use tributary_memory::{Amplification, MemoryBudget};
+use tributary_protocol::fault::Fault;
+use tributary_protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
 
 use super::Options;
 use super::assembler::Assembler;

@@ -12,8 +12,8 @@ use std::hash::{BuildHasher, Hasher};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::codec::text::{cut, repair};
-use crate::event::{BatchBuilder, Interned, Text, names_whole_number, whole_number};
+use tributary_codec::text::{cut, repair};
+use tributary_event::{BatchBuilder, Interned, Text, names_whole_number, whole_number};
 
 use super::wire::StringId;
 use super::{Options, StringCache};
@@ -116,7 +116,7 @@ pub(super) struct ShownKey {
 
 /// The string table of one connection; never shared with another (reading 29).
 ///
-/// Every text has the number of its last use. The order of use is maintained lazily, as in [`crate::codec::lru`]: a heap has one
+/// Every text has the number of its last use. The order of use is maintained lazily, as in [`tributary_codec::lru`]: a heap has one
 /// use of each id, the last or an earlier one, and an item is updated when its id would be evicted.
 #[derive(Debug)]
 pub(super) struct Strings {

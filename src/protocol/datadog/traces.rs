@@ -3,8 +3,8 @@
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use crate::codec::lru::Lru;
-use crate::event::TraceId;
+use tributary_codec::lru::Lru;
+use tributary_event::TraceId;
 
 use super::record::{Entry, EntryKind, EntryValue, Record, Ref};
 use super::strings::{Slot, Strings};

@@ -4,8 +4,8 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::codec::reader::{DecodeError, DecodeErrorKind, Reader};
-use crate::event::{SpanId, TraceId};
+use tributary_codec::reader::{DecodeError, DecodeErrorKind, Reader};
+use tributary_event::{SpanId, TraceId};
 
 use super::ListLayout;
 

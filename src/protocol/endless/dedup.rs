@@ -12,8 +12,8 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use hashbrown::HashSet;
 
-use crate::event::ContentId;
-use crate::options::{LONGEST, Section};
+use tributary_event::ContentId;
+use tributary_options::{LONGEST, Section};
 
 /// Limits of the memory for bundles and events that were delivered (rule 21).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

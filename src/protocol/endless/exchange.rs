@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::event::Reason;
-use crate::memory::{MemoryBudget, MemoryLease};
-use crate::protocol::{Exchange, Head, HeadDecision, Now, Request, Response};
+use tributary_event::Reason;
+use tributary_memory::{MemoryBudget, MemoryLease};
+use tributary_protocol::{Exchange, Head, HeadDecision, Now, Request, Response};
 
 use super::elsewhere::Elsewhere;
 use super::options::Options;

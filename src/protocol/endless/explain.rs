@@ -1,11 +1,11 @@
 //! Explains the bytes of an upload: the compressed body, the bundle by its type, each event with its name.
 
-use crate::codec::gvariant::{Scratch, Skip, Slice, walk_type};
-use crate::codec::inflate::Gunzip;
-use crate::explain::gvariant::{self, Part, stored64};
-use crate::explain::words::{duration, moment, uuid};
-use crate::explain::{Fault, Sheet};
-use crate::protocol::Head;
+use tributary_codec::gvariant::{Scratch, Skip, Slice, walk_type};
+use tributary_codec::inflate::Gunzip;
+use tributary_explain::gvariant::{self, Part, stored64};
+use tributary_explain::words::{duration, moment, uuid};
+use tributary_explain::{Fault, Sheet};
+use tributary_protocol::Head;
 
 use super::Options;
 use super::registry;

@@ -1,11 +1,11 @@
 //! Bundles and events → the events and names of `docs/event-model.md`.
 
-use crate::codec::gvariant::Slice;
-use crate::event::{
+use tributary_codec::gvariant::Slice;
+use tributary_event::{
     EventBuilder, Header, MetricData, MetricType, Name, Number, Position, Resource, ResourceValue, Severity,
     Temporality, UnixNanos, Value, hex, semconv,
 };
-use crate::protocol::Output;
+use tributary_protocol::Output;
 
 use super::image;
 use super::payload::{Payload, PayloadBuffers};

@@ -1,7 +1,7 @@
 //! The options of an `endless` listener.
 
-use crate::memory::Amplification;
-use crate::options::{Bounds, Section};
+use tributary_memory::Amplification;
+use tributary_options::{Bounds, Section};
 
 use super::dedup::Dedup;
 
@@ -51,7 +51,7 @@ impl Options {
 
 impl Options {
     /// Declares the most memory that a listener takes beside the shared budget.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         let what = format!("{} uploads and events remembered (dedup.entries)", self.dedup.entries);
         bounds.add(of, what, self.dedup.max_memory_bytes());
         bounds.need(self.max_body_bytes.max(self.max_inflated_bytes));

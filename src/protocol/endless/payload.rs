@@ -3,9 +3,9 @@
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use crate::codec::gvariant::{self, Container, Scratch, Skip, Slice, Visitor};
-use crate::codec::reader::{DecodeError, DecodeErrorKind};
-use crate::event::{BatchBuilder, Key, Text, Value};
+use tributary_codec::gvariant::{self, Container, Scratch, Skip, Slice, Visitor};
+use tributary_codec::reader::{DecodeError, DecodeErrorKind};
+use tributary_event::{BatchBuilder, Key, Text, Value};
 
 use super::registry::{Field, Part};
 use super::texts::Texts;

@@ -3,7 +3,7 @@
 use jiff::civil::Date;
 use jiff::{ToSpan, tz::TimeZone};
 
-use crate::event::UnixNanos;
+use tributary_event::UnixNanos;
 
 /// Start and end of a period `YYYY-MM-DD` or `YYYY-MM` in UTC (rule 11). `None`: the text is no such period, or the period
 /// is not within 1970 to 2554.

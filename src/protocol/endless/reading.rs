@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::codec::gvariant::{Elements, Place, Slice};
-use crate::codec::reader::DecodeError;
-use crate::event::{Header, Loss, Position, Reason, Resource, UnixNanos, hex, semconv};
-use crate::protocol::{Now, Output, Request, RequestOutcome};
+use tributary_codec::gvariant::{Elements, Place, Slice};
+use tributary_codec::reader::DecodeError;
+use tributary_event::{Header, Loss, Position, Reason, Resource, UnixNanos, hex, semconv};
+use tributary_protocol::{Now, Output, Request, RequestOutcome};
 
 use super::dedup::{BundleStatus, DedupCache, Fingerprint};
 use super::elsewhere::{Delivered, Known};

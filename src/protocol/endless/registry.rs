@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use hashbrown::HashMap;
 
 use super::dedup::BuildIdentityHasher;
-use crate::event::write_hex;
+use tributary_event::write_hex;
 
 /// A registered event.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Shape {
 #[derive(Debug)]
 pub(super) struct Field {
     /// Its index among the fields of all events, from 0.
-    pub(super) number: usize,
+    pub number: usize,
     pub(super) name: &'static str,
     pub(super) part: Part,
 }

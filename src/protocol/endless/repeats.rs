@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::codec::gvariant::Slice;
-use crate::event::ContentId;
-use crate::protocol::RequestOutcome;
+use tributary_codec::gvariant::Slice;
+use tributary_event::ContentId;
+use tributary_protocol::RequestOutcome;
 
 use super::dedup::{DedupCache, Fingerprint};
 use super::elsewhere::{Delivered, Known};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::memory::MemoryBudget;
+use tributary_memory::MemoryBudget;
 
 use super::dedup::DedupCache;
 use super::elsewhere::Elsewhere;

@@ -1,6 +1,6 @@
 //! The head of an upload: protocol version, hash, and content encoding (rules 1 and 2).
 
-use crate::protocol::Head;
+use tributary_protocol::Head;
 
 use super::wire::Version;
 

@@ -1,6 +1,6 @@
 //! Texts that the events of a bundle have in common: each is written into a batch once.
 
-use crate::event::{BatchBuilder, Interned, InternedRun, Text, UnixNanos, semconv};
+use tributary_event::{BatchBuilder, Interned, InternedRun, Text, UnixNanos, semconv};
 
 use super::period;
 use super::registry::{Field, Known, Shape};
@@ -151,8 +151,8 @@ fn place<T: Clone + Default>(places: &mut Vec<T>, number: usize) -> &mut T {
 mod tests {
     use super::super::registry;
     use super::*;
-    use crate::event::{Header, Origin, Position, Severity, UnixNanos};
     use std::sync::Arc;
+    use tributary_event::{Header, Origin, Position, Severity, UnixNanos};
 
     /// Writes an event, so that there is a batch to take.
     fn take(batch: &mut BatchBuilder) {

@@ -3,8 +3,8 @@
 //! Reading a bundle checks its head and the place of every event, so a fault there refuses the whole bundle. The content of
 //! an event is read event by event, and its payload later: a fault costs only the part that it is in (section 3).
 
-use crate::codec::gvariant::{Elements, Slice, Tuple};
-use crate::codec::reader::{DecodeError, DecodeErrorKind};
+use tributary_codec::gvariant::{Elements, Slice, Tuple};
+use tributary_codec::reader::{DecodeError, DecodeErrorKind};
 
 /// The protocol version in a request's path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

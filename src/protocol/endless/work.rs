@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 
 use ring::digest::{self, SHA512};
 
-use crate::codec::gvariant::{self, Scratch, Skip, Slice};
-use crate::codec::inflate::{Gunzip, InflateError};
-use crate::event::{Header, Loss, Position, Reason, UnixNanos, semconv};
-use crate::memory::MemoryLease;
-use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
+use tributary_codec::gvariant::{self, Scratch, Skip, Slice};
+use tributary_codec::inflate::{Gunzip, InflateError};
+use tributary_event::{Header, Loss, Position, Reason, UnixNanos, semconv};
+use tributary_memory::MemoryLease;
+use tributary_protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::elsewhere::{LookUp, Noting};
 use super::reading::{BundleReader, Progress};

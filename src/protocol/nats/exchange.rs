@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{Limits, NatsWork};
-use crate::memory::MemoryBudget;
-use crate::protocol::{Exchange, Head, HeadDecision, Now, Request};
+use crate::{Exchange, Head, HeadDecision, Now, Request};
+use tributary_memory::MemoryBudget;
 
 /// Decodes messages.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use bytes::{Buf, Bytes};
 use zstd::stream::read::Decoder;
 
 use super::Limits;
-use crate::memory::MemoryLease;
+use tributary_memory::MemoryLease;
 
 /// So many bytes are decompressed at a time.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -153,7 +153,7 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryBudget;
+    use tributary_memory::MemoryBudget;
 
     fn read(body: Vec<u8>, encoding: Encoding, limits: Limits) -> Result<Vec<Vec<u8>>, Fault> {
         let lease = MemoryBudget::unlimited().passing(0);

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use super::Limits;
 use super::lines::{Encoding, Fault, Lines};
-use crate::event::{Header, Loss, Origin, Position, Reason, semconv};
-use crate::memory::{MemoryBudget, MemoryLease};
-use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
-use crate::stored::{Rebuilder, json};
+use crate::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
+use tributary_event::{Header, Loss, Origin, Position, Reason, semconv};
+use tributary_memory::{MemoryBudget, MemoryLease};
+use tributary_stored::{Rebuilder, json};
 
 /// So many bytes at the beginning of what cannot be read are shown in the loss.
 const EXCERPT_BYTES: usize = 64;
@@ -228,8 +228,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::event::{BatchBuilder, UnixNanos};
-    use crate::protocol::Head;
+    use crate::Head;
+    use tributary_event::{BatchBuilder, UnixNanos};
 
     #[test]
     fn the_lines_of_the_batches_follow_each_other_and_are_all_lines_of_the_message() {

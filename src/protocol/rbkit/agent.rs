@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
-use crate::event::{Resource, SampleClock, Severity, semconv as names};
-use crate::protocol::{Flow, Now, Output};
+use tributary_event::{Resource, SampleClock, Severity, semconv as names};
+use tributary_protocol::{Flow, Now, Output};
 
 use super::command::{Answer, Command, Order, Refusal};
 use super::dump::Dumps;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::codec::zmtp::{self, Peer, Socket};
-use crate::event::{Reason, Severity, semconv as names};
-use crate::explain::Explain;
-use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
+use tributary_codec::zmtp::{self, Peer, Socket};
+use tributary_event::{Reason, Severity, semconv as names};
+use tributary_explain::Explain;
+use tributary_protocol::fault::Fault;
+use tributary_protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
 use super::agent::{Agent, Change, State};
 use super::command::{Command, Order};

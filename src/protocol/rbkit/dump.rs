@@ -1,7 +1,7 @@
 //! Heap dumps: which event belongs to which dump, and whether all objects have been received (rule 15).
 
-use crate::event::InternedRun;
-use crate::protocol::{Now, Output};
+use tributary_event::InternedRun;
+use tributary_protocol::{Now, Output};
 
 use super::heap_sums::HeapSums;
 use super::normalize::{self, DumpOf, Place};

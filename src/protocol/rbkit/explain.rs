@@ -2,9 +2,9 @@
 
 mod message;
 
-use crate::codec::zmtp::GREETING_BYTES;
-use crate::explain::value::text;
-use crate::explain::{Explain, Raw, Sheet};
+use tributary_codec::zmtp::GREETING_BYTES;
+use tributary_explain::value::text;
+use tributary_explain::{Explain, Raw, Sheet};
 
 use super::link::MAX_COMMAND_BYTES;
 use super::wire::Channel;

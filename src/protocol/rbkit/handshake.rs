@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::codec::msgpack::{Reader, Value as Wire};
-use crate::codec::reader::DecodeError;
-use crate::codec::text::repair;
-use crate::event::{Name, Resource, ResourceValue, SampleClock, semconv as names};
+use tributary_codec::msgpack::{Reader, Value as Wire};
+use tributary_codec::reader::DecodeError;
+use tributary_codec::text::repair;
+use tributary_event::{Name, Resource, ResourceValue, SampleClock, semconv as names};
 
 use super::wire::{Family, Head, Type, wrong, wrong_type};
 

@@ -5,8 +5,8 @@ use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 use hashbrown::hash_map::EntryRef;
 
-use crate::event::{Number, SampleData};
-use crate::protocol::{Now, Output};
+use tributary_event::{Number, SampleData};
+use tributary_protocol::{Now, Output};
 
 use super::normalize::{self, DumpOf, Place, Site};
 use super::options::SummaryLimits;

@@ -1,8 +1,8 @@
 //! The ZMTP connection to a process, as both sessions read it.
 
-use crate::codec::zmtp::{Limits, Peer, Socket, Step};
-use crate::protocol::Output;
-use crate::protocol::fault::Fault;
+use tributary_codec::zmtp::{Limits, Peer, Socket, Step};
+use tributary_protocol::Output;
+use tributary_protocol::fault::Fault;
 
 /// Frames of one message. No agent needs more (field notes, section 5).
 const MAX_MESSAGE_FRAMES: u32 = 16;

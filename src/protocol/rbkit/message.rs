@@ -6,11 +6,11 @@
 
 mod pieces;
 
-use crate::codec::msgpack::{Reader, Value as Wire};
-use crate::codec::reader::DecodeError;
-use crate::event::{Frame, Name, Reason, SampleClock, Value, semconv as names};
-use crate::protocol::fault::Fault;
-use crate::protocol::{End, Now, Output};
+use tributary_codec::msgpack::{Reader, Value as Wire};
+use tributary_codec::reader::DecodeError;
+use tributary_event::{Frame, Name, Reason, SampleClock, Value, semconv as names};
+use tributary_protocol::fault::Fault;
+use tributary_protocol::{End, Now, Output};
 
 use super::agent::Agent;
 use super::dump::Dumps;

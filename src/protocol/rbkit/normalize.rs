@@ -1,12 +1,12 @@
 //! Turns decoded messages into events, as listed in `docs/event-model.md`.
 
-use crate::codec::msgpack::Value as Wire;
-use crate::codec::text::repair;
-use crate::event::{
+use tributary_codec::msgpack::Value as Wire;
+use tributary_codec::text::repair;
+use tributary_event::{
     BatchBuilder, EventBuilder, Frame, Header, InternedRun, Key, Loss, MetricData, MetricType, Name, Number, Position,
     Reason, SampleClock, SampleData, Severity, Temporality, UnixNanos, Value, semconv as names,
 };
-use crate::protocol::{Now, Output};
+use tributary_protocol::{Now, Output};
 
 use super::handshake::Handshake;
 use super::texts::Texts;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use crate::event::{MetricData, MetricType, Number, Temporality, UnixNanos, semconv as names};
-use crate::protocol::{Now, Output};
+use tributary_event::{MetricData, MetricType, Number, Temporality, UnixNanos, semconv as names};
+use tributary_protocol::{Now, Output};
 
 use super::normalize::{self, Place};
 use super::options::SummaryLimits;
@@ -206,7 +206,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::event::{BatchBuilder, DataView, Origin, ValueView};
+    use tributary_event::{BatchBuilder, DataView, Origin, ValueView};
 
     fn now(second: u64) -> Now {
         Now {

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::memory::Amplification;
-use crate::options::{LONGEST, Section};
+use tributary_memory::Amplification;
+use tributary_options::{LONGEST, Section};
 
 /// Options of an `rbkit` listener. The default has no agents; [`Options::read`] has its own default for them.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::codec::msgpack::{Reader, Value as Wire};
-use crate::explain::Explain;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
+use tributary_codec::msgpack::{Reader, Value as Wire};
+use tributary_explain::Explain;
+use tributary_protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
 
 use super::agent::Agent;
 use super::control::Control;

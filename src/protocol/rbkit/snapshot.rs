@@ -8,10 +8,10 @@ use std::ops::Range;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use crate::codec::msgpack::{Reader, Value as Wire};
-use crate::codec::reader::DecodeError;
-use crate::event::{Frame, Reason};
-use crate::protocol::Output;
+use tributary_codec::msgpack::{Reader, Value as Wire};
+use tributary_codec::reader::DecodeError;
+use tributary_event::{Frame, Reason};
+use tributary_protocol::Output;
 
 use super::normalize::{self, Place, Site};
 use super::texts::Texts;

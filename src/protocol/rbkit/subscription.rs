@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::codec::zmtp::{Peer, Socket, subscribe_all};
-use crate::event::{Reason, SampleClock};
-use crate::explain::Explain;
-use crate::memory::{MemoryBudget, MemoryLease};
-use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
+use tributary_codec::zmtp::{Peer, Socket, subscribe_all};
+use tributary_event::{Reason, SampleClock};
+use tributary_explain::Explain;
+use tributary_memory::{MemoryBudget, MemoryLease};
+use tributary_protocol::fault::Fault;
+use tributary_protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
 use super::agent::Agent;
 use super::dump::Dumps;

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use crate::codec::text::repair;
-use crate::event::{BatchBuilder, Interned, Text};
+use tributary_codec::text::repair;
+use tributary_event::{BatchBuilder, Interned, Text};
 
 /// Slots of the cache. Each holds one text.
 const SLOTS: usize = 256;
@@ -73,8 +73,8 @@ fn slot(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Origin;
     use std::sync::Arc;
+    use tributary_event::Origin;
 
     #[test]
     fn a_text_is_written_once_unless_it_is_repaired_or_long() {

@@ -1,9 +1,9 @@
 //! The layouts on the wire: the head of a message or event, objects, stack frames. All are borrowed from the input, and read
 //! by key, not by order (field notes, section 2 and rule 6).
 
-use crate::codec::msgpack::{Reader, Value};
-use crate::codec::reader::{DecodeError, DecodeErrorKind};
-use crate::event;
+use tributary_codec::msgpack::{Reader, Value};
+use tributary_codec::reader::{DecodeError, DecodeErrorKind};
+use tributary_event as event;
 
 /// A socket of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,8 +9,8 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::codec::digest::short_digest;
-use crate::event::{ResourceValue, UnixNanos};
+use tributary_codec::digest::short_digest;
+use tributary_event::{ResourceValue, UnixNanos};
 
 /// The agents of one listener, their keys and sessions.
 ///

@@ -1,7 +1,7 @@
 //! The state of reading one body, and its losses.
 
-use crate::event::{Header, Loss, Position, Reason, semconv};
-use crate::protocol::Output;
+use tributary_event::{Header, Loss, Position, Reason, semconv};
+use tributary_protocol::Output;
 
 use super::delivered::Changes;
 use super::normalize::{Buffers, Context};

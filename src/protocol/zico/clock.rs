@@ -3,7 +3,7 @@
 //! Only a begin has the calendar time (section 2.3). All other times are relative to the begin of the nearest enclosing trace,
 //! in the dialect's unit.
 
-use crate::event::UnixNanos;
+use tributary_event::UnixNanos;
 
 use super::wire::Dialect;
 

@@ -1,8 +1,8 @@
 //! Reads a body of definitions into its session's table.
 
-use crate::codec::cbor::Reader;
-use crate::event::{Loss, Reason, semconv};
-use crate::protocol::Output;
+use tributary_codec::cbor::Reader;
+use tributary_event::{Loss, Reason, semconv};
+use tributary_protocol::Output;
 
 use super::agents::Agent;
 use super::normalize::{self, Buffers, Context};

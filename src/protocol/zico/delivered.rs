@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, Hash};
 use foldhash::quality::RandomState;
 use hashbrown::{HashMap, HashSet};
 
-use crate::event::{Link, TraceId};
+use tributary_event::{Link, TraceId};
 
 /// The identity of a trace. Two traces may have the same one if they began in the same millisecond (gen1).
 pub(super) type Fingerprint = u128;
@@ -179,7 +179,7 @@ impl Delivered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::SpanId;
+    use tributary_event::SpanId;
 
     fn fresh(fingerprint: Fingerprint, ticks: u64) -> Fresh {
         let link = Link { trace_id: TraceId([7; 16]), span_id: SpanId(ticks.to_be_bytes()) };

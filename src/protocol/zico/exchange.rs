@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::event::Reason;
-use crate::memory::{MemoryBudget, MemoryLease};
-use crate::protocol::{Exchange, Flow, Foreign, Head, HeadDecision, Now, Output, Request, Response};
+use tributary_event::Reason;
+use tributary_memory::{MemoryBudget, MemoryLease};
+use tributary_protocol::{Exchange, Flow, Foreign, Head, HeadDecision, Now, Output, Request, Response};
 
 use super::agents::Recorded;
 use super::body::BodyState;

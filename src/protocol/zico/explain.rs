@@ -2,10 +2,10 @@
 
 mod items;
 
-use crate::codec::base64;
-use crate::explain::words::counted;
-use crate::explain::{Fault, Sheet, http, value};
-use crate::protocol::Head;
+use tributary_codec::base64;
+use tributary_explain::words::counted;
+use tributary_explain::{Fault, Sheet, http, value};
+use tributary_protocol::Head;
 
 use super::forms::{self, Packing, Submission};
 use super::options::Options;

@@ -8,9 +8,9 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use super::agents::{Opening, Registration};
-use crate::codec::base64;
-use crate::codec::edn;
-use crate::event::ResourceValue;
+use tributary_codec::base64;
+use tributary_codec::edn;
+use tributary_event::ResourceValue;
 
 pub use packing::{Packing, Unpacking};
 

@@ -2,8 +2,8 @@
 
 use ring::digest::{SHA256, digest};
 
-use crate::codec::mix::split_mix;
-use crate::event::{SpanId, TraceId};
+use tributary_codec::mix::split_mix;
+use tributary_event::{SpanId, TraceId};
 
 use super::wire::Prolog;
 

@@ -3,13 +3,13 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use crate::codec::cbor::{CborError, Item, Reader};
-use crate::codec::text::{cut, repair};
-use crate::event::{
+use tributary_codec::cbor::{CborError, Item, Reader};
+use tributary_codec::text::{cut, repair};
+use tributary_event::{
     EventBuilder, Header, Key, Link, Name as EventName, Position, Resource, ResourceValue, Severity, SpanData, SpanId,
     Status, TraceContext, TraceId, UnixNanos, Value, semconv as names, write_hex,
 };
-use crate::protocol::Output;
+use tributary_protocol::Output;
 
 use super::agents::Agent;
 use super::clock::Anchor;

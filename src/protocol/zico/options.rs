@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::memory::Amplification;
-use crate::options::{Bounds, LONGEST, Section};
-use crate::profile::limits::ProfileLimits;
+use tributary_memory::Amplification;
+use tributary_options::{Bounds, LONGEST, Section};
+use tributary_profile::limits::ProfileLimits;
 
 /// Options of a `zico` listener.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,7 +93,7 @@ impl Options {
 
 impl Options {
     /// Declares the most memory that a listener takes beside the shared budget.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         let what = format!("{} sessions, beside what they define (max_sessions)", self.max_sessions);
         bounds.add(of, what, (self.max_sessions as u64).saturating_mul(SESSION_BYTES));
         bounds.need(self.max_body_bytes.max(self.max_inflated_bytes));

@@ -11,12 +11,12 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use crate::event::{Frame, Header, Number, Origin, Position, Resource, SampleData, output_len, semconv as names};
-use crate::memory::{Allowance, Amplification, MemoryBudget, MemoryLease};
-use crate::profile::interval::{CALLS, FRAME_BYTES, Interval, SAMPLE_BYTES, WALL, sample_of};
-use crate::profile::limits::ProfileLimits;
-use crate::profile::tree::{Node, ROOT, Tree};
-use crate::protocol::{Flow, Now, Output};
+use tributary_event::{Frame, Header, Number, Origin, Position, Resource, SampleData, output_len, semconv as names};
+use tributary_memory::{Allowance, Amplification, MemoryBudget, MemoryLease};
+use tributary_profile::interval::{CALLS, FRAME_BYTES, Interval, SAMPLE_BYTES, WALL, sample_of};
+use tributary_profile::limits::ProfileLimits;
+use tributary_profile::tree::{Node, ROOT, Tree};
+use tributary_protocol::{Flow, Now, Output};
 
 /// The warning for an interval whose samples were over a limit.
 const FOLDED: &str = "profile_folded";

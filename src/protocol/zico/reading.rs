@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::protocol::Output;
+use tributary_protocol::Output;
 
 use super::body::{BodyState, TraceFault};
 use super::sessions::{Session, Slot};

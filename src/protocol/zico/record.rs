@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::event::SpanId;
+use tributary_event::SpanId;
 
 use super::clock::{self, Anchor};
 use super::delivered::Fingerprint;

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::event::UnixNanos;
+use tributary_event::UnixNanos;
 
 use super::agents::{Agent, Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Requester};
 

@@ -1,6 +1,6 @@
 //! Attribute keys that peers cannot set.
 
-use crate::event::semconv;
+use tributary_event::semconv;
 
 /// Whether an agent's attribute key is reserved for attributes of ours: it is then moved below `zico.attribute.`.
 pub(super) fn is_reserved(key: &str) -> bool {

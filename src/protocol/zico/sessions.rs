@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use crate::event::{Origin, Resource, ResourceValue, TraceId, UnixNanos};
-use crate::memory::{Allowance, MemoryBudget, MemoryLease};
+use tributary_event::{Origin, Resource, ResourceValue, TraceId, UnixNanos};
+use tributary_memory::{Allowance, MemoryBudget, MemoryLease};
 
 use super::Options;
 use super::agents::{Agent, session_digest};
@@ -37,7 +38,7 @@ pub(super) struct Sessions {
     options: Options,
     timeout: Duration,
     budget: Arc<MemoryBudget>,
-    live: Mutex<HashMap<Key, Arc<Slot>>>,
+    live: Mutex<HashMap<Key, Arc<Slot>, RandomState>>,
     /// Traces whose next part is no longer awaited.
     retired: Mutex<Vec<Parked>>,
 }
@@ -67,7 +68,7 @@ pub(super) struct Session {
     pub(super) delivered: Delivered,
     /// The number of traces without an id so far.
     pub(super) unnamed: u64,
-    parked: HashMap<TraceId, Parked>,
+    parked: HashMap<TraceId, Parked, RandomState>,
     /// Memory of the agent's attributes and the resource.
     resource_bytes: usize,
     lease: MemoryLease,
@@ -153,7 +154,7 @@ impl Sessions {
 
     /// Removes a sixteenth of the sessions, those unused for longest, as far as they are unused since this time. Many are
     /// removed together, so that the scan is rare.
-    fn evict(&self, live: &mut HashMap<Key, Arc<Slot>>, unused_since: u64) {
+    fn evict(&self, live: &mut HashMap<Key, Arc<Slot>, RandomState>, unused_since: u64) {
         let mut ages: Vec<u64> = live.values().map(|slot| slot.used.load(Ordering::Relaxed)).collect();
         if ages.is_empty() {
             return;

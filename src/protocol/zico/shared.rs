@@ -10,8 +10,8 @@ use super::profile::Profiles;
 use super::registrations::Registrations;
 use super::sessions::{Key, Sessions, Slot, bytes};
 use super::wire::Carries;
-use crate::memory::MemoryBudget;
-use crate::protocol::{Head, Now, Response};
+use tributary_memory::MemoryBudget;
+use tributary_protocol::{Head, Now, Response};
 
 /// Options, agents and sessions.
 pub(super) struct Shared {

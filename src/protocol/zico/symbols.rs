@@ -5,8 +5,8 @@
 
 use hashbrown::HashMap;
 
-use crate::codec::text;
-use crate::event::{Interned, InternedRun};
+use tributary_codec::text;
+use tributary_event::{Interned, InternedRun};
 
 use super::reserved::is_reserved;
 

@@ -10,10 +10,10 @@ use std::ops::Range;
 
 use hashbrown::HashMap;
 
-use crate::codec::cbor::Reader;
-use crate::event::{Link, Position, Reason, SpanId, TraceId, UnixNanos};
-use crate::profile::tree::ROOT;
-use crate::protocol::Output;
+use tributary_codec::cbor::Reader;
+use tributary_event::{Link, Position, Reason, SpanId, TraceId, UnixNanos};
+use tributary_profile::tree::ROOT;
+use tributary_protocol::Output;
 
 use super::body::{BodyState, TraceFault};
 use super::clock::{self, Anchor};

@@ -5,9 +5,9 @@ use std::hash::BuildHasher;
 use foldhash::quality::RandomState;
 use hashbrown::HashSet;
 
-use crate::codec::cbor::{CborError, Item, Reader};
-use crate::codec::text;
-use crate::event::{BatchBuilder, Key, Text, Value, semconv, write_hex};
+use tributary_codec::cbor::{CborError, Item, Reader};
+use tributary_codec::text;
+use tributary_event::{BatchBuilder, Key, Text, Value, semconv, write_hex};
 
 use super::reserved::is_reserved;
 use super::symbols::{Symbols, placeholder};

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use crate::codec::cbor::{CborError, Fault, Item, Reader};
+use tributary_codec::cbor::{CborError, Fault, Item, Reader};
 
 use parts::{symbol, unsigned};
 

@@ -5,11 +5,11 @@ use std::task::{Context as TaskContext, Poll};
 
 use serde_json::json;
 
-use crate::codec::base64;
-use crate::codec::inflate::InflateError;
-use crate::event::{ContentId, Header, Kind, Loss, Origin, Position, Reason, Resource, UnixNanos, semconv};
-use crate::memory::MemoryLease;
-use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
+use tributary_codec::base64;
+use tributary_codec::inflate::InflateError;
+use tributary_event::{ContentId, Header, Kind, Loss, Origin, Position, Reason, Resource, UnixNanos, semconv};
+use tributary_memory::MemoryLease;
+use tributary_protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::agents::{Agent, Counters, Opened, Opening, Refusal, Registered, Requester};
 use super::body::{BodyState, TraceFault};

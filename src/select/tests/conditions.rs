@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::{builder, header, read, rules, taken};
-use crate::event::{
+use crate::{MAX_RULES, Rule};
+use tributary_event::{
     Batch, BatchBuilder, Loss, MetricData, MetricType, Number, Reason, Resource, ResourceValue, SampleData, Severity,
     SpanData, SpanId, Status, TraceId, Value, semconv,
 };
-use crate::protocol::Protocol;
-use crate::select::{MAX_RULES, Rule};
-use crate::sink::Kinds;
+use tributary_protocol::Protocol;
+use tributary_sink::Kinds;
 
 fn span(builder: &mut BatchBuilder, name: &str, duration_nanos: Option<u64>, status: Status, route: Option<&str>) {
     let name = builder.push_text(name);
@@ -127,9 +127,9 @@ fn any_condition_of_where_and_none_of_unless_must_be_true() {
 
 #[test]
 fn an_empty_list_takes_everything_and_kinds_are_no_rule() {
-    assert!(crate::select::Rules::new(&read("where = []\nunless = []\nremove = []").unwrap()).unwrap().is_none());
+    assert!(crate::Rules::new(&read("where = []\nunless = []\nremove = []").unwrap()).unwrap().is_none());
     let rules = rules("unless = [{ kind = 'span', status = 'ok' }]");
-    let choice = rules.choose(&events(), [crate::event::Kind::Span].into_iter().collect());
+    let choice = rules.choose(&events(), [tributary_event::Kind::Span].into_iter().collect());
     assert_eq!((choice.events, choice.filtered.as_slice()), (2, &[(Rule::Unless(1), 1)][..]));
 }
 

@@ -7,10 +7,10 @@ mod sampling;
 use std::sync::Arc;
 
 use super::{Options, Rules};
-use crate::event::{Batch, BatchBuilder, EventView, Header, Key, Origin, Position, UnixNanos};
-use crate::options::ConfigErrors;
-use crate::options::section::read_document;
-use crate::sink::{Kinds, Selection};
+use tributary_event::{Batch, BatchBuilder, EventView, Header, Key, Origin, Position, UnixNanos};
+use tributary_options::ConfigErrors;
+use tributary_options::section::read_document;
+use tributary_sink::{Kinds, Selection};
 
 /// The listeners that conditions may name.
 const LISTENERS: [&str; 2] = ["java", "shop"];

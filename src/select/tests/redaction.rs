@@ -4,13 +4,13 @@ use std::fs;
 use std::sync::Arc;
 
 use super::{builder, header, read, rules};
-use crate::event::{
+use crate::Rules;
+use tributary_event::{
     Batch, BatchBuilder, Identity, InternedRun, Link, Loss, Origin, Reason, Resource, ResourceValue, Severity,
     SpanData, SpanId, Status, TraceContext, TraceId, Value, semconv,
 };
-use crate::select::Rules;
-use crate::sink::encode::json::JsonEncoder;
-use crate::sink::{Kinds, Selection};
+use tributary_sink::encode::json::JsonEncoder;
+use tributary_sink::{Kinds, Selection};
 
 fn lines(batch: &Batch) -> Vec<serde_json::Value> {
     let (mut encoder, mut out) = (JsonEncoder::default(), Vec::new());
@@ -191,12 +191,16 @@ fn everything_else_of_every_kind_is_copied_as_it_is() {
         let context = TraceContext { trace_id, span_id: Some(span_id) };
         builder.event(header(semconv::ZICO_EXCEPTION, 9)).log_in(context, Severity::Fatal, None);
         let (function, file) = (builder.push_text("f"), builder.push_text("f.rb"));
-        let frame = crate::event::Frame { function: Some(function), file: Some(file), line: Some(3) };
-        let data = crate::event::SampleData::new("cpu", "count", crate::event::Number::U64(1));
+        let frame = tributary_event::Frame { function: Some(function), file: Some(file), line: Some(3) };
+        let data = tributary_event::SampleData::new("cpu", "count", tributary_event::Number::U64(1));
         builder.event(header(semconv::RBKIT_CPU, 9)).sample(data, &[frame, frame]);
-        let value = crate::event::Number::F64(f64::NAN);
-        let metric =
-            crate::event::MetricData { metric_type: crate::event::MetricType::Gauge, unit: "By", value, start: None };
+        let value = tributary_event::Number::F64(f64::NAN);
+        let metric = tributary_event::MetricData {
+            metric_type: tributary_event::MetricType::Gauge,
+            unit: "By",
+            value,
+            start: None,
+        };
         builder.event(header(semconv::ENDLESS_AGGREGATE, 9)).metric(metric);
         let loss =
             Loss { reason: Reason::Malformed, bytes: 3, events: Some(1), detail: "what was found", excerpt: &[1, 255] };
@@ -208,7 +212,7 @@ fn everything_else_of_every_kind_is_copied_as_it_is() {
     let every_second: Vec<_> = all.iter().step_by(2).cloned().collect();
     let copy = batch.copy_of(|index| index % 2 == 0);
     assert_eq!(lines(&copy), every_second);
-    assert_eq!((copy.len() as u64, copy.count(crate::event::Kind::Span)), (8, 2));
+    assert_eq!((copy.len() as u64, copy.count(tributary_event::Kind::Span)), (8, 2));
     let after = redacted(&rules("remove = ['loss.detail', 'loss.excerpt', 'raw_base64']"), &batch);
     assert_eq!(after[4]["loss"], serde_json::json!({ "reason": "malformed", "bytes": 3, "events": 1 }));
     assert!(after[0]["attributes"].get("raw_base64").is_none() && after[0]["span"] == all[0]["span"]);

@@ -1,12 +1,12 @@
 //! Which traces and events a sample keeps.
 
 use super::{builder, header, rules, taken};
-use crate::event::{
+use crate::{Rule, Rules};
+use tributary_event::{
     Batch, BatchBuilder, Loss, MetricData, MetricType, Number, Reason, Severity, SpanData, SpanId, Status,
     TraceContext, TraceId, semconv,
 };
-use crate::select::{Rule, Rules};
-use crate::sink::{Kinds, Selection};
+use tributary_sink::{Kinds, Selection};
 
 const BATCH: u64 = 1000;
 

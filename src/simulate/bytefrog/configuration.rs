@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     fn recorded(name: &str) -> Vec<u8> {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/bytefrog/configuration");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/bytefrog/configuration");
         std::fs::read(format!("{folder}/{name}")).unwrap()
     }
 

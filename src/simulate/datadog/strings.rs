@@ -4,7 +4,7 @@
 use bytes::BufMut;
 use hashbrown::HashMap;
 
-use crate::codec::mix::mix;
+use tributary_codec::mix::mix;
 
 /// The object type of a string.
 const STRING: u16 = 0xdd06;

@@ -9,7 +9,7 @@ use super::super::rng::Rng;
 use super::dialect::Dialect;
 use super::program::{CLASSES, FILES};
 use super::wire::{Value, dump_head, fields, key, pack};
-use crate::codec::mix::mix;
+use tributary_codec::mix::mix;
 
 /// Objects of one piece; and of one event, in the dialects that split dumps.
 const PIECE: u64 = 1_000;

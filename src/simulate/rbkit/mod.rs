@@ -30,12 +30,12 @@ use tokio_util::sync::CancellationToken;
 use super::pace::{Pace, SLICE};
 use super::tcp::{out_of_patience, unix_nanos};
 use super::{Amount, Sent};
-use crate::codec::mix::mix;
-use crate::protocol::Protocol;
 use heap::Dump;
 use program::{Program, Queue};
 use publisher::{Publisher, Subscriber};
 use shared::Shared;
+use tributary_codec::mix::mix;
+use tributary_protocol::Protocol;
 
 pub use dialect::Dialect;
 pub use report::{Received, Report};

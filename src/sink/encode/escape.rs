@@ -1,8 +1,8 @@
 //! Escaping of texts in JSON strings.
 
 use super::number::HEX;
-use crate::event::TextView;
-use crate::event::semconv::{PADDING, Padded};
+use tributary_event::TextView;
+use tributary_event::semconv::{PADDING, Padded};
 
 /// Appends a text as a JSON string, quotes included.
 #[inline]
@@ -31,7 +31,7 @@ pub(super) fn push_short(out: &mut Vec<u8>, piece: Padded) {
 /// Appends the first `len` bytes of `tail`. Copying a constant number of bytes is a few instructions, any other number is
 /// a function call; so a short piece is copied together with the bytes after it, which are removed again.
 #[inline]
-pub(in crate::sink) fn push_start(out: &mut Vec<u8>, len: usize, tail: &[u8]) {
+pub fn push_start(out: &mut Vec<u8>, len: usize, tail: &[u8]) {
     match tail.first_chunk::<PADDING>() {
         Some(piece) if len <= PADDING => {
             out.extend_from_slice(piece);

@@ -10,7 +10,7 @@ use super::number::{push_base64, push_f64, push_hex, push_i64, push_id, push_num
 use super::observed::Observed;
 use super::source::{Cache, Fields, Source};
 use super::time::{RepeatedTime, TimeFormat};
-use crate::event::{
+use tributary_event::{
     AttributeView, Attributes, DataView, EventView, FrameView, KeyView, Kind, Link, LossView, Member, Members,
     MetricData, MetricType, Origin, Position, Resource, SampleView, Severity, SpanData, Status, Temporality, TextView,
     TraceContext, ValueView,
@@ -337,7 +337,7 @@ fn push_member(out: &mut Vec<u8>, member: Member<'_>) {
 }
 
 /// Appends a value.
-pub(crate) fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
+pub fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
     match value {
         ValueView::Text(text) => push_string(out, text),
         ValueView::I64(value) => push_i64(out, value),

@@ -1,20 +1,20 @@
 //! Encoders of events: [`json`] for programs, [`text`] and [`terminal`] for people.
 
-pub(in crate::sink) mod escape;
+pub mod escape;
 pub mod json;
 mod number;
 mod observed;
-pub(in crate::sink) mod source;
+pub mod source;
 pub mod terminal;
 pub mod text;
 mod time;
 
 use std::sync::Arc;
 
-use crate::event::{EventView, TextView};
-use crate::options::Section;
-use crate::stored::row::RowEncoder;
 pub use source::{Fields, Source};
+use tributary_event::{EventView, TextView};
+use tributary_options::Section;
+use tributary_stored::row::RowEncoder;
 
 /// The encoding of events: one record per event, each ends in a line feed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,7 +33,7 @@ impl Format {
     pub const ALL: [Format; 2] = [Format::Json, Format::Text];
 
     /// Reads the options `format` and `fields`; their defaults are JSON lines with every field.
-    pub(super) fn read(section: &mut Section<'_>) -> (Format, Fields) {
+    pub fn read(section: &mut Section<'_>) -> (Format, Fields) {
         let format = section.choice("format", Format::default(), &Format::ALL.map(|format| (format.as_str(), format)));
         let fields = section.choice("fields", Fields::default(), &Fields::ALL.map(|fields| (fields.as_str(), fields)));
         if (format, fields) == (Format::Text, Fields::Compact) {
@@ -64,12 +64,12 @@ pub struct Encoder {
 }
 
 /// Appends a text as a JSON string.
-pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
+pub fn push_string(out: &mut Vec<u8>, text: &str) {
     escape::push_string(out, TextView::unchecked(text));
 }
 
 /// Appends bytes as base64: standard alphabet, padded.
-pub(super) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     number::push_base64(out, bytes);
 }
 

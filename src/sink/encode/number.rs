@@ -1,6 +1,6 @@
 //! Numbers and bytes as text: decimal integers, shortest doubles, hex, base64.
 
-use crate::event::Number;
+use tributary_event::Number;
 
 /// The numbers below this have at most eight digits, which [`eight_digits`] writes at once.
 const EIGHT_DIGITS: u64 = 100_000_000;

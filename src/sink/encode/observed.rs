@@ -1,7 +1,7 @@
 //! What stands between the time of an event and its kind: when it was observed. Events of one read have the same piece.
 
 use super::time::TimeFormat;
-use crate::event::UnixNanos;
+use tributary_event::UnixNanos;
 
 const PIECE: &[u8; 59] = b"\",\"observed_time\":\"1970-01-01T00:00:00.000000000Z\",\"kind\":\"";
 /// Where the time is in the piece.

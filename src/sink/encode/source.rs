@@ -6,8 +6,8 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 
 use super::json;
-use crate::codec::digest::short_digest_of;
-use crate::event::{EventView, Origin, Resource};
+use tributary_codec::digest::short_digest_of;
+use tributary_event::{EventView, Origin, Resource};
 
 /// Which fields JSON lines have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,7 +77,7 @@ const CACHED: usize = 16;
 const CACHED_BYTES: usize = 64 * 1024;
 
 /// Memory of what an encoder remembers of sources: their definitions, and what these are made of.
-pub(in crate::sink) const CACHE_BYTES: u64 = 8 * CACHED_BYTES as u64;
+pub const CACHE_BYTES: u64 = 8 * CACHED_BYTES as u64;
 
 /// The sources of the events that were encoded last.
 #[derive(Debug, Default)]
@@ -128,7 +128,7 @@ impl Cache {
 
 /// Sources, each once, in the order in which they were added.
 #[derive(Debug, Default)]
-pub(in crate::sink) struct Sources {
+pub struct Sources {
     sources: Vec<Arc<Source>>,
     ids: HashSet<String, RandomState>,
     bytes: usize,
@@ -136,7 +136,7 @@ pub(in crate::sink) struct Sources {
 
 impl Sources {
     /// Adds a source; returns the length of its line if it is new.
-    pub(in crate::sink) fn add(&mut self, source: &Arc<Source>) -> usize {
+    pub fn add(&mut self, source: &Arc<Source>) -> usize {
         // Most events have the source of the one before.
         let is_last = self.sources.last().is_some_and(|last| Arc::ptr_eq(last, source));
         if is_last || self.ids.contains(&source.id) {
@@ -148,20 +148,23 @@ impl Sources {
         source.line.len()
     }
 
-    pub(in crate::sink) fn iter(&self) -> impl Iterator<Item = &Arc<Source>> {
+    /// The sources, in this order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Source>> {
         self.sources.iter()
     }
 
-    pub(in crate::sink) fn len(&self) -> usize {
+    /// How many sources there are.
+    pub fn count(&self) -> usize {
         self.sources.len()
     }
 
     /// The length of their lines.
-    pub(in crate::sink) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub(in crate::sink) fn clear(&mut self) {
+    /// Forgets all sources.
+    pub fn clear(&mut self) {
         *self = Sources::default();
     }
 }
@@ -170,18 +173,18 @@ impl Sources {
 const MAX_DEFINED: usize = 4096;
 
 /// Memory of what an output remembers of defined sources.
-pub(in crate::sink) const DEFINED_BYTES: u64 = MAX_DEFINED as u64 * 64;
+pub const DEFINED_BYTES: u64 = MAX_DEFINED as u64 * 64;
 
 /// The ids of the sources that an output has defined.
 #[derive(Debug, Default)]
-pub(in crate::sink) struct Defined {
+pub struct Defined {
     ids: HashSet<String, RandomState>,
     last: Option<Arc<Source>>,
 }
 
 impl Defined {
     /// Notes that a source is defined. `false`: it was defined before.
-    pub(in crate::sink) fn add(&mut self, source: &Arc<Source>) -> bool {
+    pub fn add(&mut self, source: &Arc<Source>) -> bool {
         if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, source)) {
             return false;
         }
@@ -191,17 +194,19 @@ impl Defined {
     }
 
     /// Forgets all if there is no room for so many more.
-    pub(in crate::sink) fn make_room(&mut self, more: usize) {
+    pub fn make_room(&mut self, more: usize) {
         if self.ids.len() + more > MAX_DEFINED {
             self.clear();
         }
     }
 
-    pub(in crate::sink) fn contains(&self, source: &Source) -> bool {
+    /// Whether the file has this source.
+    pub fn contains(&self, source: &Source) -> bool {
         self.ids.contains(&source.id)
     }
 
-    pub(in crate::sink) fn clear(&mut self) {
+    /// Forgets the file: the next one has no source.
+    pub fn clear(&mut self) {
         self.ids.clear();
         self.last = None;
     }

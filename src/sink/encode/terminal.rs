@@ -12,8 +12,8 @@ use std::time::Duration;
 use super::number::push_number;
 use super::text::{kind_column, push_frame, push_value};
 use super::time::TimeFormat;
-use crate::codec::terminal::{push_quoted, push_word};
-use crate::event::{DataView, EventView, Kind, Name, Severity, Status, UnixNanos, ValueView, semconv};
+use tributary_codec::terminal::{push_quoted, push_word};
+use tributary_event::{DataView, EventView, Kind, Name, Severity, Status, UnixNanos, ValueView, semconv};
 
 /// The columns of a name, and of the value after it, to which shorter ones are padded.
 const NAME_COLUMNS: usize = 32;

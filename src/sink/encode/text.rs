@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push_u64};
 use super::time::TimeFormat;
-use crate::codec::terminal::{push_quoted, push_word};
-use crate::event::{
+use tributary_codec::terminal::{push_quoted, push_word};
+use tributary_event::{
     AgentFacts, AgentName, DataView, EventView, FrameView, LossView, MetricData, MetricType, SampleView, Severity,
     SpanData, Status, Temporality, TextView, UnixNanos, ValueView, semconv,
 };

@@ -1,6 +1,6 @@
 //! Times as text: RFC 3339, UTC, always nine digits of a second, so that lines sort and align.
 
-use crate::event::UnixNanos;
+use tributary_event::UnixNanos;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const NANOS_PER_DAY: u64 = 86_400 * NANOS_PER_SECOND;

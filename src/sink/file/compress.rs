@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::disk::sync_directory;
 use super::names;
 use super::options::{Compression, Fsync};
-use crate::directories::directory_of;
-use crate::log_throttle::LogThrottle;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_system::directories::directory_of;
 
 const BLOCK_BYTES: usize = 256 * 1024;
 /// Reports that a file cannot be compressed.

@@ -12,11 +12,11 @@ use super::disk::{Disk, lock};
 use super::names;
 use super::options::{Fsync, Options};
 use super::tail;
-use crate::directories::directory_of;
-use crate::event::UnixNanos;
-use crate::log_throttle::LogThrottle;
-use crate::sink::encode::source::{Defined, Sources};
-use crate::sink::records::Records;
+use tributary_event::UnixNanos;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_sink::encode::source::{Defined, Sources};
+use tributary_sink::records::Records;
+use tributary_system::directories::directory_of;
 
 /// Block size when written bytes are read again.
 const BLOCK_BYTES: usize = 64 * 1024;
@@ -201,7 +201,7 @@ impl Live {
 
     /// The definitions of those of the sources that the file does not define.
     pub(super) fn missing(&mut self, sources: &Sources) -> Vec<u8> {
-        self.defined.make_room(sources.len());
+        self.defined.make_room(sources.count());
         let missing = sources.iter().filter(|source| !self.defined.contains(source));
         missing.flat_map(|source| source.line()).copied().collect()
     }

@@ -24,9 +24,9 @@ use self::read::{Had, Identity, Read, shown};
 pub(super) use self::read::{Share, Shares};
 use super::disk::Disk;
 use super::options::Fsync;
-use crate::codec::digest::short_digest;
-use crate::event::MessagePart;
-use crate::sink::{AckLevel, Unwritten};
+use tributary_codec::digest::short_digest;
+use tributary_event::MessagePart;
+use tributary_sink::{AckLevel, Unwritten};
 
 /// A log is made shorter when it has twice the bytes that are needed, and so many.
 const SPARE_BYTES: u64 = 1 << 20;

@@ -13,21 +13,21 @@ use jiff::tz::TimeZone;
 
 use super::options::Compression;
 use super::template::{Template, timestamp};
-use crate::event::UnixNanos;
+use tributary_event::UnixNanos;
 
 /// Ends the name of a compressed file that is not complete yet.
-pub(in crate::sink) const TEMPORARY: &str = ".tmp";
+pub const TEMPORARY: &str = ".tmp";
 
 /// Files finished in the same millisecond are numbered; more than this many are an error.
 const MAX_SAME_STAMP: u32 = 10_000;
 
 /// The name of `path` once compressed.
-pub(in crate::sink) fn compressed(path: &Path, compression: Compression) -> PathBuf {
+pub fn compressed(path: &Path, compression: Compression) -> PathBuf {
     append(path, compression.suffix())
 }
 
 /// The same path with `suffix` after its name.
-pub(in crate::sink) fn append(path: &Path, suffix: &str) -> PathBuf {
+pub fn append(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -38,7 +38,7 @@ pub(in crate::sink) fn append(path: &Path, suffix: &str) -> PathBuf {
 ///
 /// # Errors
 /// The system's, when the empty file cannot be created.
-pub(in crate::sink) fn reserve(live: &Path, now: UnixNanos) -> io::Result<PathBuf> {
+pub fn reserve(live: &Path, now: UnixNanos) -> io::Result<PathBuf> {
     let Some(name) = live.file_name().and_then(|name| name.to_str()) else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file has no name"));
     };
@@ -59,19 +59,19 @@ pub(in crate::sink) fn reserve(live: &Path, now: UnixNanos) -> io::Result<PathBu
 }
 
 /// A time as it stands in names. Sorts as text.
-pub(in crate::sink) fn stamp(time: UnixNanos) -> String {
+pub fn stamp(time: UnixNanos) -> String {
     strtime::format("%Y%m%dT%H%M%S.%3f", timestamp(time)).unwrap_or_default()
 }
 
 /// The time that [`stamp`] has written.
-pub(in crate::sink) fn time(stamp: &str) -> Option<UnixNanos> {
+pub fn time(stamp: &str) -> Option<UnixNanos> {
     let time = strtime::parse("%Y%m%dT%H%M%S%.f", stamp).ok()?.to_datetime().ok()?;
     let nanos = time.to_zoned(TimeZone::UTC).ok()?.timestamp().as_nanosecond();
     Some(UnixNanos(u64::try_from(nanos).ok()?))
 }
 
 /// The number of a finished file, and the path that it has with another number. `None`: no finished file has such a name.
-pub(in crate::sink) fn numbered(path: &Path) -> Option<(u32, impl Fn(u32) -> PathBuf)> {
+pub fn numbered(path: &Path) -> Option<(u32, impl Fn(u32) -> PathBuf)> {
     let ((stamp, number), live) = parse_finished(path.file_name()?.to_str()?, |_| true)?;
     Some((number, move |number| path.with_file_name(finished_name(&live, &stamp, number))))
 }
@@ -94,21 +94,23 @@ fn split(name: &str) -> (&str, &str) {
 
 /// A file below the base that the sink may have written.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::sink) struct Found {
+pub struct Found {
     /// Stamp and number, by which finished files are ordered; for a live name the time of its last change.
-    pub(in crate::sink) finished: (String, u32),
-    pub(in crate::sink) path: PathBuf,
-    pub(in crate::sink) state: State,
+    pub finished: (String, u32),
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it is.
+    pub state: State,
     /// The size on the disk.
-    pub(in crate::sink) bytes: u64,
+    pub bytes: u64,
     /// The path of its live file with date items in place of the dates: the same for all files of one protocol and
     /// listener, as far as the template tells those apart.
-    pub(in crate::sink) series: PathBuf,
+    pub series: PathBuf,
 }
 
 /// The state of a file, according to its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::sink) enum State {
+pub enum State {
     /// The name of a live file.
     Live,
     /// Finished, not compressed.
@@ -124,7 +126,7 @@ pub(in crate::sink) enum State {
 ///
 /// # Errors
 /// The system's, when a directory cannot be listed; one that is not there lists as empty.
-pub(in crate::sink) fn scan(template: &Template) -> io::Result<Vec<Found>> {
+pub fn scan(template: &Template) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     scan_level(template, template.base(), &PathBuf::new(), &mut found)?;
     found.sort();

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::template::Template;
-use crate::event::MOST_BATCH_BYTES;
-use crate::options::{Bounds, LONGEST, Section};
-use crate::sink::encode::source::{CACHE_BYTES, DEFINED_BYTES};
-use crate::sink::encode::{Fields, Format};
+use tributary_event::MOST_BATCH_BYTES;
+use tributary_options::{Bounds, LONGEST, Section};
+use tributary_sink::encode::source::{CACHE_BYTES, DEFINED_BYTES};
+use tributary_sink::encode::{Fields, Format};
 
 /// When more than this many encoded bytes wait, they are written without waiting for the worker's flush.
-pub(in crate::sink) const FLUSH_BYTES: usize = 512 * 1024;
+pub const FLUSH_BYTES: usize = 512 * 1024;
 /// At most this many files are open; beyond that, the one that was written longest ago is closed.
 pub(super) const MAX_OPEN: usize = 16;
 /// Capacity that a file keeps for further records while it has none to write.
@@ -158,13 +158,13 @@ impl Options {
     }
 
     /// Declares the memory of the messages that are remembered, where there are messages.
-    pub(crate) fn declare_messages(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare_messages(&self, of: &str, bounds: &mut Bounds) {
         let what = "messages that are remembered (remembered_messages)";
         bounds.add(of, what, self.remembered_messages as u64 * MESSAGE_BYTES);
     }
 
     /// Declares the memory that such a sink takes at most.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         let kept = (MAX_OPEN * KEPT_BYTES + MAX_HELD_BYTES) as u64;
         bounds.add(of, "lines on their way to files", FLUSH_BYTES as u64 + MOST_BATCH_BYTES + kept);
         if self.fields == Fields::Compact {

@@ -8,16 +8,16 @@ use super::disk::Disk;
 use super::live::Live;
 use super::messages::Messages;
 use super::options::{Fsync, Options, UNSYNCED_SOURCES_BYTES};
-use super::status::FileStatus;
 use super::template::Template;
 use super::trouble::Trouble;
-use crate::event::{EventView, Origin, UnixNanos};
-use crate::log_throttle::LogThrottle;
-use crate::sink::encode::Encoder;
-use crate::sink::encode::source::Sources;
-use crate::sink::records::Records;
-use crate::sink::{AckLevel, SinkFault, Unwritten};
-use crate::wall_clock;
+use tributary_event::{EventView, Origin, UnixNanos};
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_sink::FileStatus;
+use tributary_sink::encode::Encoder;
+use tributary_sink::encode::source::Sources;
+use tributary_sink::records::Records;
+use tributary_sink::{AckLevel, SinkFault, Unwritten};
+use tributary_system::wall_clock;
 
 /// Reports a fault of a file that another process has moved or removed.
 static ABANDONED: LogThrottle = LogThrottle::new();

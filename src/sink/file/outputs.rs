@@ -13,15 +13,15 @@ use super::disk::Disk;
 use super::messages::Messages;
 use super::options::{CROWDED_BYTES, Fsync, KEPT_BYTES, MAX_HELD_BYTES, MAX_OPEN, Options};
 use super::output::{Context, Output};
-use super::status::FileStatus;
 use super::template::Template;
 use super::tidy;
 use super::trouble::Trouble;
-use crate::event::{Kind, Origin, UnixNanos};
-use crate::log_throttle::LogThrottle;
-use crate::sink::encode::Encoder;
-use crate::sink::{Selection, SinkFault, Unwritten};
-use crate::wall_clock;
+use tributary_event::{Kind, Origin, UnixNanos};
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_sink::FileStatus;
+use tributary_sink::encode::Encoder;
+use tributary_sink::{Selection, SinkFault, Unwritten};
+use tributary_system::wall_clock;
 
 /// How often the age of finished files is checked.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ static UNTIDY: LogThrottle = LogThrottle::new();
 
 /// The state of a file sink.
 #[derive(Debug)]
-pub(in crate::sink) struct Outputs {
+pub struct Outputs {
     context: Context,
     template: Template,
     /// The listeners of streams that have files of their own.
@@ -61,7 +61,8 @@ pub(in crate::sink) struct Outputs {
 }
 
 impl Outputs {
-    pub(in crate::sink) fn new(options: Options, template: Template) -> Self {
+    /// No file is open. `template`: the path of the options.
+    pub fn new(options: Options, template: Template) -> Self {
         Outputs {
             encoder: Encoder::new(options.format).with_fields(options.fields),
             context: Context {
@@ -87,18 +88,19 @@ impl Outputs {
         }
     }
 
-    pub(in crate::sink) fn options(&self) -> &Options {
+    /// The options of the sink.
+    pub fn options(&self) -> &Options {
         &self.context.options
     }
 
     /// What the sink did.
-    pub(in crate::sink) fn status(&self) -> Arc<FileStatus> {
+    pub fn status(&self) -> Arc<FileStatus> {
         self.context.status.clone()
     }
 
     /// Encodes events and adds them to the records of their file. Events for a file that cannot be written at all are
     /// dropped, and their batch is named in [`Outputs::take_unwritten`].
-    pub(in crate::sink) fn take(&mut self, events: Selection<'_>) {
+    pub fn take(&mut self, events: Selection<'_>) {
         let Some(last) = events.events().last() else { return };
         let observed = last.observed();
         let Some(written) = self.begin_part(events, observed) else { return };
@@ -173,37 +175,37 @@ impl Outputs {
     }
 
     /// Encoded bytes for files in order that are not written yet.
-    pub(in crate::sink) fn waiting_bytes(&self) -> usize {
+    pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
     }
 
     /// Whether a flush has something to do.
-    pub(in crate::sink) fn has_work(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         self.context.messages.is_needed() || self.outputs.iter().any(Output::has_work)
     }
 
     /// Whether so much is held for files in trouble that no further events can be taken.
-    pub(in crate::sink) fn is_overfull(&self) -> bool {
+    pub fn is_overfull(&self) -> bool {
         self.held_bytes > MAX_HELD_BYTES
     }
 
     /// All open files are closed by the next call that may block.
-    pub(in crate::sink) fn reopen(&mut self) {
+    pub fn reopen(&mut self) {
         self.reopen = true;
     }
 
     /// The finished files that wait for compression, each once.
-    pub(in crate::sink) fn take_to_compress(&mut self) -> Vec<PathBuf> {
+    pub fn take_to_compress(&mut self) -> Vec<PathBuf> {
         std::mem::take(&mut self.to_compress)
     }
 
     /// Finished files were not compressed: the next tick finds them again.
-    pub(in crate::sink) fn look_again(&mut self) {
+    pub fn look_again(&mut self) {
         self.untidy = true;
     }
 
     /// Which batches are not written after a flush or tick, and why.
-    pub(in crate::sink) fn take_unwritten(&mut self) -> Unwritten {
+    pub fn take_unwritten(&mut self) -> Unwritten {
         let mut held = BTreeMap::new();
         for (number, events) in self.outputs.iter().flat_map(Output::unwritten) {
             *held.entry(number).or_default() += events;
@@ -224,7 +226,7 @@ impl Outputs {
     ///
     /// # Errors
     /// More is held for files in trouble than may be. Nothing is lost or half-written; call again later.
-    pub(in crate::sink) fn flush(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
+    pub fn flush(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
         self.load_messages()?;
         self.close_for_reopening();
         self.tidy(compression_is_idle);
@@ -235,7 +237,7 @@ impl Outputs {
     }
 
     /// Makes the batches durable that ask for it: one sync for each file that has any.
-    pub(in crate::sink) fn sync(&mut self) {
+    pub fn sync(&mut self) {
         let needs_all = self.context.messages.awaits_mark();
         for output in self.outputs.iter_mut().filter(|output| needs_all || output.unsynced().next().is_some()) {
             self.untidy |= output.sync(&mut self.context);
@@ -249,7 +251,7 @@ impl Outputs {
     ///
     /// # Errors
     /// The first fault; the rest is done nevertheless, and the next tick tries again.
-    pub(in crate::sink) fn tick(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
+    pub fn tick(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
         self.load_messages()?;
         self.close_for_reopening();
         let mut result = self.write();

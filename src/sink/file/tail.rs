@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use super::disk::lock;
-use crate::sink::encode::Format;
+use tributary_sink::encode::Format;
 
 /// The first bytes of our JSON records, and of the definitions of their sources.
 const STARTS: [&[u8]; 2] = [br#"{"time":"#, br#"{"source":"#];

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use jiff::fmt::strtime;
 
-use crate::event::{Kind, UnixNanos};
+use tributary_event::{Kind, UnixNanos};
 
 /// A path with dates and fields in it, confined to its base directory.
 ///
 /// The value of a placeholder is never empty and contains neither `/` nor `.`, so an expansion has exactly the components of the
 /// template and none of them can become `..`.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::sink) struct Template {
+pub struct Template {
     base: PathBuf,
     /// Directories below the base, and the file's name as the last one; so there is at least one.
     components: Vec<Vec<Part>>,
@@ -89,7 +89,7 @@ impl Template {
     ///
     /// # Errors
     /// What is invalid, with the item or field, and what is allowed.
-    pub(in crate::sink) fn parse(text: &str) -> Result<Template, String> {
+    pub fn parse(text: &str) -> Result<Template, String> {
         if text.is_empty() {
             return Err("the path is empty".to_owned());
         }
@@ -120,17 +120,17 @@ impl Template {
     }
 
     /// The directory that all files are below. Empty for the working directory.
-    pub(in crate::sink) fn base(&self) -> &Path {
+    pub fn base(&self) -> &Path {
         &self.base
     }
 
     /// How many names follow the base in every expansion: directories, then the file.
-    pub(in crate::sink) fn depth(&self) -> usize {
+    pub fn depth(&self) -> usize {
         self.components.len()
     }
 
     /// The path for events of this protocol and listener, read at `observed`.
-    pub(in crate::sink) fn expand(&self, observed: UnixNanos, protocol: &str, listener: &str, kind: Kind) -> PathBuf {
+    pub fn expand(&self, observed: UnixNanos, protocol: &str, listener: &str, kind: Kind) -> PathBuf {
         let time = timestamp(observed);
         let mut path = self.base.clone();
         for component in &self.components {
@@ -150,29 +150,29 @@ impl Template {
     }
 
     /// Whether events of different listeners go to different files.
-    pub(in crate::sink) fn has_listener(&self) -> bool {
+    pub fn has_listener(&self) -> bool {
         self.components.iter().flatten().any(|part| matches!(part, Part::Listener))
     }
 
     /// Whether events of different kinds go to different files.
-    pub(in crate::sink) fn has_kind(&self) -> bool {
+    pub fn has_kind(&self) -> bool {
         self.components.iter().flatten().any(|part| matches!(part, Part::Kind))
     }
 
     /// Whether `name` can be the component at `level` (0: the first below the base) of an expansion at any time.
-    pub(in crate::sink) fn could_name(&self, level: usize, name: &str) -> bool {
+    pub fn could_name(&self, level: usize, name: &str) -> bool {
         self.undated(level, name).is_some()
     }
 
     /// A component that [could be named](Template::could_name) `name`, with its date items in place of the dates: the
     /// same for all dates of one protocol and listener.
-    pub(in crate::sink) fn undated(&self, level: usize, name: &str) -> Option<String> {
+    pub fn undated(&self, level: usize, name: &str) -> Option<String> {
         let mut undated = String::new();
         matches(self.components.get(level)?, name, None, &mut undated).then_some(undated)
     }
 
     /// Whether an expansion at `now` can be `path`: if not, no event read from now on goes there.
-    pub(in crate::sink) fn is_current(&self, path: &Path, now: UnixNanos) -> bool {
+    pub fn is_current(&self, path: &Path, now: UnixNanos) -> bool {
         let time = timestamp(now);
         let Ok(relative) = path.strip_prefix(&self.base) else { return false };
         let mut names = relative.iter().map(|name| name.to_str().unwrap_or_default());
@@ -316,7 +316,7 @@ fn is_word_byte(byte: u8) -> bool {
 }
 
 /// The same time for jiff, whose range is larger than that of [`UnixNanos`].
-pub(in crate::sink) fn timestamp(time: UnixNanos) -> Timestamp {
+pub fn timestamp(time: UnixNanos) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(time.0)).unwrap_or_default()
 }
 

@@ -9,12 +9,12 @@ use super::disk::Disk;
 use super::live::Live;
 use super::names::{self, Found, State};
 use super::options::Options;
-use super::status::FileStatus;
 use super::tail;
 use super::template::Template;
-use crate::event::UnixNanos;
-use crate::log_throttle::LogThrottle;
-use crate::wall_clock;
+use tributary_event::UnixNanos;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_sink::FileStatus;
+use tributary_system::wall_clock;
 
 /// Reports that a file cannot be repaired, finished or removed.
 static TROUBLE: LogThrottle = LogThrottle::new();
@@ -88,12 +88,7 @@ pub(super) fn tidy(
 }
 
 /// Removes the oldest files of each series until it is within the limits of the options. Returns those that were removed.
-pub(in crate::sink) fn remove_old(
-    over: &mut Vec<Found>,
-    options: &Options,
-    base: &Path,
-    status: &FileStatus,
-) -> Vec<PathBuf> {
+pub fn remove_old(over: &mut Vec<Found>, options: &Options, base: &Path, status: &FileStatus) -> Vec<PathBuf> {
     let mut gone = Vec::new();
     let Options { keep_files, keep_bytes, keep_time, .. } = *options;
     let mut series: HashMap<PathBuf, (usize, u64)> = HashMap::new();
@@ -157,7 +152,7 @@ fn remove_unfinished(found: Vec<Found>) -> Vec<Found> {
 }
 
 /// Removes the directories between a removed file and the base if they are empty.
-pub(in crate::sink) fn remove_empty_directories(path: &Path, base: &Path) {
+pub fn remove_empty_directories(path: &Path, base: &Path) {
     for directory in path.ancestors().skip(1).take_while(|directory| *directory != base) {
         if fs::remove_dir(directory).is_err() {
             return;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// What became of one attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
+pub enum Answer {
     /// The destination has the events.
     Accepted,
     /// The destination has the events, and had them before this attempt.
@@ -26,7 +26,7 @@ pub(crate) enum Answer {
 
 impl Answer {
     /// The meaning of a status of HTTP. `why`: the status and the beginning of the body; `pause`: that of `Retry-After`.
-    pub(crate) fn of_status(status: u16, why: String, pause: Option<Duration>) -> Answer {
+    pub fn of_status(status: u16, why: String, pause: Option<Duration>) -> Answer {
         match status {
             200..=299 => Answer::Accepted,
             413 => Answer::TooLarge(why),
@@ -40,7 +40,7 @@ impl Answer {
 
     /// The meaning of a status of gRPC that is not OK: <https://grpc.io/docs/guides/status-codes/>. `None`: it is no number.
     /// `pause`: that of RetryInfo.
-    pub(crate) fn of_grpc_code(code: Option<u64>, why: String, pause: Option<Duration>) -> Answer {
+    pub fn of_grpc_code(code: Option<u64>, why: String, pause: Option<Duration>) -> Answer {
         match code {
             Some(grpc::INVALID_ARGUMENT | grpc::ALREADY_EXISTS | grpc::OUT_OF_RANGE) => Answer::Bad(why),
             Some(
@@ -56,17 +56,18 @@ impl Answer {
     }
 }
 
-/// Codes of gRPC.
-pub(crate) mod grpc {
-    pub(crate) const OK: u64 = 0;
-    pub(crate) const INVALID_ARGUMENT: u64 = 3;
+/// Codes of gRPC, by their names.
+#[allow(missing_docs)]
+pub mod grpc {
+    pub const OK: u64 = 0;
+    pub const INVALID_ARGUMENT: u64 = 3;
     pub(crate) const NOT_FOUND: u64 = 5;
     pub(crate) const ALREADY_EXISTS: u64 = 6;
     pub(crate) const PERMISSION_DENIED: u64 = 7;
-    pub(crate) const RESOURCE_EXHAUSTED: u64 = 8;
+    pub const RESOURCE_EXHAUSTED: u64 = 8;
     pub(crate) const FAILED_PRECONDITION: u64 = 9;
-    pub(crate) const OUT_OF_RANGE: u64 = 11;
-    pub(crate) const UNIMPLEMENTED: u64 = 12;
+    pub const OUT_OF_RANGE: u64 = 11;
+    pub const UNIMPLEMENTED: u64 = 12;
     pub(crate) const UNAUTHENTICATED: u64 = 16;
 }
 

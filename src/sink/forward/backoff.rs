@@ -9,7 +9,7 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 /// The pauses between attempts at the same thing, by what the destination has answered.
 #[derive(Debug)]
-pub(crate) struct Pauses {
+pub struct Pauses {
     away: Backoff,
     refusing: Backoff,
     longest: Duration,
@@ -18,18 +18,18 @@ pub(crate) struct Pauses {
 impl Pauses {
     /// While the destination is away, pauses from the shortest to the longest of `retry`; none that a destination asks for, or
     /// that follows a refusal, is longer than `longest`.
-    pub(crate) fn new(retry: RangeInclusive<Duration>, longest: Duration) -> Pauses {
+    pub fn new(retry: RangeInclusive<Duration>, longest: Duration) -> Pauses {
         let refusing = Backoff::new(REFUSED_PAUSE.min(longest)..=longest);
         Pauses { away: Backoff::new(retry), refusing, longest }
     }
 
     /// The pause after an answer that the destination is away, and asks for a pause of this length.
-    pub(crate) fn away(&mut self, asked: Option<Duration>) -> Duration {
+    pub fn away(&mut self, asked: Option<Duration>) -> Duration {
         self.away.next().max(asked.unwrap_or_default().min(self.longest))
     }
 
     /// The pause after a refusal.
-    pub(crate) fn refusing(&mut self) -> Duration {
+    pub fn refusing(&mut self) -> Duration {
         self.refusing.next()
     }
 }

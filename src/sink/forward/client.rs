@@ -20,11 +20,11 @@ use tower_service::Service as _;
 
 use super::connector::Connector;
 use super::proxy::{Proxy, Rules};
-pub use crate::options::ClientTls;
-use crate::options::Section;
+pub use tributary_options::ClientTls;
+use tributary_options::Section;
 
 /// Of the body of a response this much is read: its beginning explains a refusal.
-pub(crate) const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+pub const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 /// Of a text of the server, this much is shown.
 const SHOWN_BYTES: usize = 200;
 /// How long an unused connection stays open. Shorter than servers usually wait.
@@ -34,7 +34,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// A client of one server, or of several.
 #[derive(Clone, Debug)]
-pub(crate) struct HttpClient<B = Full<Bytes>> {
+pub struct HttpClient<B = Full<Bytes>> {
     client: Client<HttpsConnector<Connector>, B>,
     rules: Arc<Rules>,
     version: Version,
@@ -45,7 +45,7 @@ where
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
 {
     /// Sends a request.
-    pub(crate) fn request(&self, mut request: Request<B>) -> ResponseFuture {
+    pub fn request(&self, mut request: Request<B>) -> ResponseFuture {
         // A proxy that only connects has got its credentials by then.
         if request.uri().scheme_str() == Some("http")
             && self.version == Version::Http1
@@ -59,8 +59,10 @@ where
 
 /// The version of HTTP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Version {
+pub enum Version {
+    /// HTTP/1.1.
     Http1,
+    /// HTTP/2.
     Http2,
 }
 
@@ -68,7 +70,7 @@ pub(crate) enum Version {
 ///
 /// # Errors
 /// A file cannot be used, or the system has no authorities for `https`.
-pub(crate) fn client<B: Body<Data: Send> + Send>(
+pub fn client<B: Body<Data: Send> + Send>(
     endpoint: &Uri,
     version: Version,
     connect_timeout: Duration,
@@ -89,7 +91,7 @@ pub(crate) fn client<B: Body<Data: Send> + Send>(
 ///
 /// # Errors
 /// Those of [`client`]; there is no connection, or the handshake failed.
-pub(crate) async fn connect(
+pub async fn connect(
     endpoint: &Uri,
     version: Version,
     connect_timeout: Duration,
@@ -121,7 +123,7 @@ fn connector(
 }
 
 /// An endpoint of HTTP. An invalid one is reported.
-pub(crate) fn endpoint(section: &mut Section<'_>, example: &str) -> Uri {
+pub fn endpoint(section: &mut Section<'_>, example: &str) -> Uri {
     let help = format!("write endpoint = \"{example}\"");
     let Some(text) = section.required_address("endpoint", &help) else { return Uri::default() };
     let is_complete = |uri: &Uri| uri.host().is_some() && matches!(uri.scheme_str(), Some("http" | "https"));
@@ -141,13 +143,13 @@ pub(crate) fn endpoint(section: &mut Section<'_>, example: &str) -> Uri {
 }
 
 /// The beginning of a text of the server, without control characters.
-pub(crate) fn shown(text: &[u8]) -> String {
+pub fn shown(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(SHOWN_BYTES)]);
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// The value of `Retry-After`: seconds, or a date.
-pub(crate) fn retry_after(value: &HeaderValue) -> Option<Duration> {
+pub fn retry_after(value: &HeaderValue) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
     match text.parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
@@ -156,7 +158,7 @@ pub(crate) fn retry_after(value: &HeaderValue) -> Option<Duration> {
 }
 
 /// An error with its causes.
-pub(crate) fn describe(error: &legacy::Error) -> String {
+pub fn describe(error: &legacy::Error) -> String {
     with_causes(error)
 }
 

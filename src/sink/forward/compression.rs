@@ -31,7 +31,7 @@ impl Compression {
     }
 
     /// How a request is compressed, by its first bytes. Neither JSON nor a message of OTLP begins with any of these.
-    pub(crate) fn of(body: &[u8]) -> Compression {
+    pub fn of(body: &[u8]) -> Compression {
         match body {
             [0x1f, 0x8b, ..] => Compression::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Compression::Zstd,
@@ -40,7 +40,7 @@ impl Compression {
     }
 
     /// Appends a request, compressed.
-    pub(crate) fn compress_to(self, body: &[u8], mut out: Vec<u8>) -> io::Result<Vec<u8>> {
+    pub fn compress_to(self, body: &[u8], mut out: Vec<u8>) -> io::Result<Vec<u8>> {
         match self {
             Compression::None => out.extend_from_slice(body),
             Compression::Gzip => {
@@ -54,7 +54,7 @@ impl Compression {
     }
 
     /// The request as it was before.
-    pub(crate) fn decompress(self, body: &[u8]) -> io::Result<Vec<u8>> {
+    pub fn decompress(self, body: &[u8]) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
         let read = match self {
             Compression::None => return Ok(body.to_vec()),

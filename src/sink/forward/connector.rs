@@ -19,7 +19,7 @@ use tower_service::Service;
 
 use super::client::Version;
 use super::proxy::{ProxyError, Rules, shown};
-use crate::blocking;
+use tributary_system::blocking;
 
 /// Connects to the server of an address, or to the proxy of that server.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::event::Origin;
-use crate::sink::LossCause;
+use tributary_event::Origin;
+use tributary_sink::LossCause;
 
 /// Of more requests than these, the contents of the first ones are forgotten.
 const MAX_REQUESTS: usize = 16 * 1024;
@@ -17,7 +17,7 @@ const MAX_MISSED: usize = 16;
 
 /// What is in one request, as far as that is known.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Contents {
+pub struct Contents {
     /// The connections of its events, with the numbers of these.
     origins: Vec<(Arc<Origin>, u64)>,
     /// The losses that it reports: they are lost with it.
@@ -49,7 +49,7 @@ impl Missed {
 
 impl Contents {
     /// Adds events of a connection.
-    pub(crate) fn add(&mut self, origin: &Arc<Origin>, events: u64) {
+    pub fn add(&mut self, origin: &Arc<Origin>, events: u64) {
         let known = self.origins.iter().position(|(known, _)| Arc::ptr_eq(known, origin));
         match known {
             Some(index) => self.origins[index].1 += events,

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::options::{LONGEST, Section};
+use tributary_options::{LONGEST, Section};
 
 /// A request counts as stuck after this number of failed attempts, if the first one was so long ago: short pauses do not make a
 /// destination that has just left look like one that takes other requests.
@@ -31,7 +31,7 @@ impl Default for GiveUp {
 
 impl GiveUp {
     /// Reads the options `give_up_attempts` and `give_up_time` of a sink; errors are reported to the section.
-    pub(crate) fn read(section: &mut Section<'_>) -> GiveUp {
+    pub fn read(section: &mut Section<'_>) -> GiveUp {
         let default = GiveUp::default();
         GiveUp {
             attempts: section.count("give_up_attempts", default.attempts as usize, 1..=1_000_000) as u32,

@@ -6,7 +6,7 @@ use super::Request;
 
 /// Divides a request with these lines between two of them, so that both parts have as many; `store` makes the payload of part 1 and
 /// of part 2. `None`: it has one line only, or a payload cannot be made.
-pub(crate) fn divide_lines(
+pub fn divide_lines(
     request: &Request,
     lines: &[u8],
     store: impl Fn(u32, &[u8]) -> Option<Bytes>,

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use tracing::warn;
 
 use super::{Contents, Destination, Forwarder, Pace, SpoolOptions, Store, WhenFull};
-use crate::event::{DataView, Origin};
-use crate::log_throttle::LogThrottle;
-use crate::sink::{AckLevel, LossCause, Progress, RemoteStatus, Selection, SinkError, SinkFault, Unwritten};
-use crate::spool::Spool;
+use tributary_event::{DataView, Origin};
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_sink::{AckLevel, LossCause, Progress, RemoteStatus, Selection, SinkError, SinkFault, Unwritten};
+use tributary_spool::Spool;
 
 /// Without a spool: how long a flush waits for responses before it reports that the sink cannot write now.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const OWN_PROTOCOL: &str = "tributary";
 /// With a spool, events are written when their request is in its file, and durable when that is synced. Without one they are
 /// written when the destination has answered, and never durable.
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub struct Outbox {
     sink: String,
     endpoint: String,
     spool: Option<SpoolOptions>,
@@ -77,7 +77,7 @@ struct AwaitedBatch {
 
 impl Outbox {
     /// An outbox of the sink with this name. It opens its spool in [`Outbox::start`].
-    pub(crate) fn new(sink: &str, endpoint: String, spool: Option<SpoolOptions>, pace: Pace) -> Outbox {
+    pub fn new(sink: &str, endpoint: String, spool: Option<SpoolOptions>, pace: Pace) -> Outbox {
         Outbox {
             sink: sink.to_owned(),
             status: Arc::new(RemoteStatus::new(sink, &endpoint)),
@@ -104,10 +104,7 @@ impl Outbox {
     ///
     /// # Errors
     /// That of `connect`, or the spool cannot be opened.
-    pub(crate) fn start<D: Destination>(
-        &mut self,
-        connect: impl FnOnce() -> Result<D, SinkFault>,
-    ) -> Result<(), SinkError> {
+    pub fn start<D: Destination>(&mut self, connect: impl FnOnce() -> Result<D, SinkFault>) -> Result<(), SinkError> {
         if self.forwarder.is_some() {
             return Ok(());
         }
@@ -122,7 +119,7 @@ impl Outbox {
     }
 
     /// Whether it has started.
-    pub(crate) fn is_started(&self) -> bool {
+    pub fn is_started(&self) -> bool {
         self.forwarder.is_some()
     }
 
@@ -141,7 +138,7 @@ impl Outbox {
     }
 
     /// Notes a batch whose events the sink encodes now.
-    pub(crate) fn begin(&mut self, events: &Selection<'_>) {
+    pub fn begin(&mut self, events: &Selection<'_>) {
         if events.is_awaited() && events.is_counted() {
             self.begun.push((events.number(), events.level()));
         }
@@ -155,18 +152,18 @@ impl Outbox {
     }
 
     /// Counts events that the sink's encoder has taken.
-    pub(crate) fn hold(&mut self, events: u64) {
+    pub fn hold(&mut self, events: u64) {
         self.held += events;
     }
 
     /// The next complete request has this event.
-    pub(crate) fn note_origin(&mut self, origin: &Arc<Origin>) {
+    pub fn note_origin(&mut self, origin: &Arc<Origin>) {
         self.next.add(origin, 1);
     }
 
     /// Takes a complete request. Its events were [held](Outbox::hold); `origin` is theirs if all have the same, unless their
     /// origins were [noted](Outbox::note_origin).
-    pub(crate) fn push(&mut self, payload: Bytes, events: u32, origin: Option<Arc<Origin>>) {
+    pub fn push(&mut self, payload: Bytes, events: u32, origin: Option<Arc<Origin>>) {
         let mut contents = std::mem::take(&mut self.next);
         if let Some(origin) = origin {
             contents.add(&origin, events.into());
@@ -175,7 +172,7 @@ impl Outbox {
     }
 
     /// Takes a complete request with these contents. Its events were [held](Outbox::hold).
-    pub(crate) fn push_with(&mut self, payload: Bytes, events: u32, contents: Contents) {
+    pub fn push_with(&mut self, payload: Bytes, events: u32, contents: Contents) {
         let reports = std::mem::take(&mut self.next);
         self.requests.push_back((payload, events, contents.with_reports_of(reports)));
     }
@@ -185,7 +182,7 @@ impl Outbox {
     ///
     /// # Errors
     /// The requests cannot be kept, or the destination does not take them now. They stay here, or in the store.
-    pub(crate) async fn flush(&mut self) -> Result<(), SinkError> {
+    pub async fn flush(&mut self) -> Result<(), SinkError> {
         let Some(forwarder) = &self.forwarder else { return Ok(()) };
         while let Some((payload, events, contents)) = self.requests.front() {
             let appended = forwarder.append(payload.clone(), *events, contents);
@@ -229,7 +226,7 @@ impl Outbox {
 
     /// Waits until a flush can achieve more than the last one: the destination has taken a request, or has not, and a request
     /// or a peer waits for that.
-    pub(crate) async fn woken(&mut self) {
+    pub async fn woken(&mut self) {
         match &self.forwarder {
             Some(forwarder) if self.is_stopped || !self.awaited.is_empty() => forwarder.woken().await,
             _ => pending().await,
@@ -238,14 +235,14 @@ impl Outbox {
 
     /// Forces the appended requests to the disk, if they are kept there. What the disk does not take now stays in memory, and
     /// its batches stay unsynced.
-    pub(crate) fn sync(&mut self) {
+    pub fn sync(&mut self) {
         if let Some(forwarder) = &self.forwarder {
             self.log_shortage(forwarder.sync());
         }
     }
 
     /// Logs refusals, and syncs what the destination has not settled for some time.
-    pub(crate) fn tick(&mut self) {
+    pub fn tick(&mut self) {
         self.log_refusals();
         if let Some(forwarder) = &self.forwarder {
             self.log_shortage(forwarder.sync_waiting(UNSYNCED_TIME));
@@ -256,7 +253,7 @@ impl Outbox {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) async fn close(&mut self) -> Result<(), SinkError> {
+    pub async fn close(&mut self) -> Result<(), SinkError> {
         let Some(forwarder) = &self.forwarder else { return Ok(()) };
         forwarder.settled_within(CLOSE_TIMEOUT).await;
         // What the disk does not take is sent, while the destination takes it.
@@ -273,7 +270,7 @@ impl Outbox {
     }
 
     /// Stops to send immediately. What a spool has is sent after the next start, everything else has failed.
-    pub(crate) fn give_up(&mut self) {
+    pub fn give_up(&mut self) {
         if let Some(forwarder) = &self.forwarder {
             let _ = forwarder.close();
             if self.spool.is_none() {
@@ -285,7 +282,7 @@ impl Outbox {
 
     /// What is not safe enough for its peers. A request that neither the disk nor the destination takes now fails for them, and
     /// is sent all the same as soon as it can be.
-    pub(crate) fn unwritten(&mut self) -> Unwritten {
+    pub fn unwritten(&mut self) -> Unwritten {
         let mut unwritten = Unwritten::default();
         let mut awaited = std::mem::take(&mut self.awaited);
         if let Some(forwarder) = &self.forwarder {
@@ -315,12 +312,12 @@ impl Outbox {
     }
 
     /// What it does, for others.
-    pub(crate) fn remote(&self) -> Option<Arc<RemoteStatus>> {
+    pub fn remote(&self) -> Option<Arc<RemoteStatus>> {
         Some(self.status.clone())
     }
 
     /// The events until now.
-    pub(crate) fn progress(&self) -> Progress {
+    pub fn progress(&self) -> Progress {
         let sent = self.forwarder.as_ref().map(Forwarder::progress).unwrap_or_default();
         let is_lost = self.given_up > 0 && self.spool.is_none();
         Progress {
@@ -331,7 +328,7 @@ impl Outbox {
     }
 
     /// A fault of the sink that another attempt can end.
-    pub(crate) fn fault(&self, action: &str, source: io::Error) -> SinkError {
+    pub fn fault(&self, action: &str, source: io::Error) -> SinkError {
         SinkError::Retry(SinkFault { action: format!("{action} {}", self.endpoint), source })
     }
 

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 ///
 /// # Errors
 /// Its own, and that it takes longer.
-pub(crate) fn run<T>(time: Duration, look: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+pub fn run<T>(time: Duration, look: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let looked = runtime.block_on(async { timeout(time, look).await });
     runtime.shutdown_background();

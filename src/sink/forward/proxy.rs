@@ -9,7 +9,7 @@ use std::path::Path;
 use hyper::Uri;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 
-use crate::options::{Secret, Section};
+use tributary_options::{Secret, Section};
 
 /// The option `proxy` of everything that sends requests over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -30,7 +30,7 @@ const WITH_CREDENTIALS: &str =
 
 impl Proxy {
     /// Reads the option; errors are reported to the section.
-    pub(crate) fn read(section: &mut Section<'_>) -> Proxy {
+    pub fn read(section: &mut Section<'_>) -> Proxy {
         match section.optional_secret("proxy", false) {
             None => Proxy::Environment,
             Some(Secret::Text(text)) if text.is_empty() => Proxy::Direct,
@@ -47,7 +47,7 @@ impl Proxy {
     }
 
     /// The file with its address, which may have credentials.
-    pub(crate) fn secret_file(&self) -> Option<&Path> {
+    pub fn secret_file(&self) -> Option<&Path> {
         match self {
             Proxy::Url(Secret::File(path)) => Some(path),
             _ => None,

@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::give_up::FailedAttempts;
 use super::{Answer, Destination, Pace, Request, Settled, Shared, State};
-use crate::sink::DestinationState;
+use tributary_sink::DestinationState;
 
 /// How often the store is tidied up.
 const TICK: Duration = Duration::from_secs(1);

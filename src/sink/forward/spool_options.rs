@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use super::WhenFull;
-use crate::options::Section;
-use crate::options::units::ByteSize;
-use crate::spool::{self, Limits};
+use tributary_options::Section;
+use tributary_options::units::ByteSize;
+use tributary_spool::{self as spool, Limits};
 
 /// The size of a segment of a spool. A small spool has smaller ones.
 const SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
@@ -37,7 +37,8 @@ impl SpoolOptions {
         SpoolOptions { dir, max_bytes: 1 << 30, when_full: WhenFull::default(), min_free_bytes: None }
     }
 
-    pub(crate) fn read(section: &mut Section<'_>) -> SpoolOptions {
+    /// Reads the table `spool`.
+    pub fn read(section: &mut Section<'_>) -> SpoolOptions {
         let when_full =
             [("block", WhenFull::Block), ("drop_oldest", WhenFull::DropOldest), ("drop_newest", WhenFull::DropNewest)];
         let default = SpoolOptions::at(section.required_path("dir").unwrap_or_default());

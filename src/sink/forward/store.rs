@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use super::Request;
-use crate::sink::AckLevel;
-use crate::spool::{self, AppendError, Dropped, Refused, Spool};
+use tributary_sink::AckLevel;
+use tributary_spool::{self as spool, AppendError, Dropped, Refused, Spool};
 
 /// Requests that are not settled.
 #[derive(Debug)]

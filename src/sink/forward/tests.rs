@@ -6,9 +6,19 @@ use std::path::Path;
 use tokio::time::Instant;
 
 use super::*;
-use crate::event::Batch;
-use crate::sink::{AckLevel, Kinds, Selection};
-use crate::spool::{Limits, Spool};
+use tributary_event::{Batch, BatchBuilder, Header, Origin, Position, Severity, UnixNanos};
+use tributary_sink::{AckLevel, Kinds, Selection};
+use tributary_spool::{Limits, Spool};
+
+/// A batch of one event.
+fn a_log() -> Batch {
+    let mut batch = BatchBuilder::new(Arc::new(Origin::new("datadog", "web".into(), "peer".into(), 1)));
+    let name = batch.push_text("a").into();
+    batch
+        .event(Header { name, time: None, observed: UnixNanos(0), position: Position::default() })
+        .log(Severity::Info, None);
+    batch.take()
+}
 
 /// A destination whose answers a test decides. A request is a list of numbers, a byte each.
 #[derive(Clone, Default)]
@@ -352,7 +362,7 @@ async fn a_peer_that_waits_is_answered_when_the_destination_has_its_events_or_ne
         };
         let mut outbox = Outbox::new("remote", "a peer".to_owned(), Some(options), pace(4));
         outbox.start(|| Ok(peer.clone())).unwrap();
-        let batch = crate::sink::memory::tests::batch_of(&["a"]);
+        let batch = a_log();
         outbox.begin(&Selection::new(&batch, Kinds::ALL).numbered(7).at_level(AckLevel::Durable));
         outbox.hold(1);
         outbox.push(Bytes::from_static(&[1]), 1, None);

@@ -7,8 +7,8 @@ use hyper::Uri;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use super::options::Options;
-use crate::sink::forward::client::{self, HttpClient, MAX_RESPONSE_BYTES, describe, retry_after, shown};
-use crate::sink::forward::{Answer, Compression, Destination, Request, divide_lines};
+use tributary_sink_forward::client::{self, HttpClient, MAX_RESPONSE_BYTES, describe, retry_after, shown};
+use tributary_sink_forward::{Answer, Compression, Destination, Request, divide_lines};
 
 /// The media type of JSON lines.
 const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");

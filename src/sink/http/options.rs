@@ -5,11 +5,11 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::header::HeaderMap;
 
-use crate::event::MOST_BATCH_BYTES;
-use crate::options::{Bounds, Endpoint, LONGEST, Secret, Section};
-use crate::sink::forward::client::{ClientTls, endpoint};
-use crate::sink::forward::{Compression, GiveUp, MAX_RETRY_DELAY, Proxy, SpoolOptions};
-use crate::sink::headers;
+use tributary_event::MOST_BATCH_BYTES;
+use tributary_options::{Bounds, Endpoint, LONGEST, Secret, Section};
+use tributary_sink::headers;
+use tributary_sink_forward::client::{ClientTls, endpoint};
+use tributary_sink_forward::{Compression, GiveUp, MAX_RETRY_DELAY, Proxy, SpoolOptions};
 
 /// The headers that a request has in any case.
 const OWN_HEADERS: [&str; 5] = ["content-type", "content-encoding", "content-length", "transfer-encoding", "host"];
@@ -108,11 +108,11 @@ impl Options {
     }
 
     /// Declares the memory that such a sink takes at most.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         let batch = self.batch_bytes as u64 + MOST_BATCH_BYTES;
         bounds.add(of, "requests being made and sent", batch * (2 + self.max_in_flight as u64) + CLIENT_BYTES);
         if self.spool.is_some() {
-            bounds.add(of, "requests that are not synced yet", crate::spool::MAX_UNSYNCED_BYTES + batch);
+            bounds.add(of, "requests that are not synced yet", tributary_spool::MAX_UNSYNCED_BYTES + batch);
         }
     }
 }

@@ -8,9 +8,9 @@ use tracing::warn;
 use super::message::{Message, divide};
 use super::options::Options;
 use super::stream::Stream;
-use crate::nats::api::{ApiError, Reply, code};
-use crate::nats::{Connection, Fault};
-use crate::sink::forward::{Answer, Compression, Destination, Request};
+use tributary_nats::api::{ApiError, Reply, code};
+use tributary_nats::{Connection, Fault};
+use tributary_sink_forward::{Answer, Compression, Destination, Request};
 
 /// Of these headers JetStream knows the first two: repeats have the same id, and a message for another stream is refused.
 const MESSAGE_ID: &str = "Nats-Msg-Id";
@@ -53,7 +53,7 @@ impl JetStream {
     }
 
     /// The connection in use, or another one.
-    async fn open(&self) -> Result<Opened, Answer> {
+    async fn open(&self) -> Result<Opened, Fault> {
         let mut opened = self.opened.lock().await;
         if let Some(opened) = opened.as_ref().filter(|opened| opened.connection.is_open()) {
             return Ok(opened.clone());
@@ -62,7 +62,7 @@ impl JetStream {
         let connection = Connection::open(&format!("sink {}", self.sink), &self.options.servers).await?;
         let stream = match Stream::open(&connection.client, &self.options).await {
             Ok(stream) => stream,
-            Err(fault) => return Err(connection.explain(fault).into()),
+            Err(fault) => return Err(connection.explain(fault)),
         };
         if stream.is_in_memory {
             let (sink, stream) = (&self.sink, &self.options.stream);
@@ -95,7 +95,7 @@ impl JetStream {
 
 impl Destination for JetStream {
     async fn prepare(&self) -> Answer {
-        self.open().await.map_or_else(|answer| answer, |_| Answer::Accepted)
+        self.open().await.map_or_else(answer_of, |_| Answer::Accepted)
     }
 
     async fn send(&self, request: &Request) -> Answer {
@@ -104,7 +104,7 @@ impl Destination for JetStream {
         };
         let Opened { connection, stream } = match self.open().await {
             Ok(opened) => opened,
-            Err(answer) => return answer,
+            Err(fault) => return answer_of(fault),
         };
         let (name, request_timeout) = (&self.options.stream, &self.options.servers.request_timeout);
         if !stream.takes(&message.subject) {
@@ -147,12 +147,11 @@ impl Destination for JetStream {
     }
 }
 
-impl From<Fault> for Answer {
-    fn from(fault: Fault) -> Answer {
-        match fault {
-            Fault::Later(why) => Answer::Away(why, None),
-            Fault::Blocked(why) => Answer::Refusing(why),
-        }
+/// What an attempt achieves that ends with this fault.
+fn answer_of(fault: Fault) -> Answer {
+    match fault {
+        Fault::Later(why) => Answer::Away(why, None),
+        Fault::Blocked(why) => Answer::Refusing(why),
     }
 }
 

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::sink::forward::{Compression, Request, divide_lines};
+use tributary_sink_forward::{Compression, Request, divide_lines};
 
 const MAGIC: [u8; 4] = *b"TNat";
 /// Magic, version, length of the subject.

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use super::message::{Message, body_bytes, divide, store};
 use super::options::{MAX_OPEN_BATCHES, Options};
 use super::subject;
-use crate::event::{ContentId, Kind, Origin};
-use crate::sink::forward::{Contents, Request};
+use tributary_event::{ContentId, Kind, Origin};
+use tributary_sink_forward::{Contents, Request};
 
 /// The messages of a sink that are being made.
 #[derive(Debug)]

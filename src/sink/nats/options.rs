@@ -5,10 +5,10 @@ use std::time::Duration;
 use async_nats::ServerAddr;
 
 use super::subject;
-use crate::event::MOST_BATCH_BYTES;
-use crate::nats::{Servers, check_name};
-use crate::options::{Bounds, LONGEST, Section};
-use crate::sink::forward::{GiveUp, MAX_RETRY_DELAY, SpoolOptions};
+use tributary_event::MOST_BATCH_BYTES;
+use tributary_nats::{Servers, check_name};
+use tributary_options::{Bounds, LONGEST, Section};
+use tributary_sink_forward::{GiveUp, MAX_RETRY_DELAY, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
@@ -127,14 +127,14 @@ impl Options {
     }
 
     /// Declares the memory that such a sink takes at most.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         let made = (MAX_OPEN_BATCHES * self.batch_bytes) as u64 + 2 * MOST_BATCH_BYTES;
         let message = self.max_message_bytes as u64;
         // While they are sent, the client has a copy.
         let sent = 2 * message * (2 + self.max_in_flight as u64);
         bounds.add(of, "messages being made and sent", 2 * made + sent + CLIENT_BYTES);
         if self.spool.is_some() {
-            bounds.add(of, "messages that are not synced yet", crate::spool::MAX_UNSYNCED_BYTES + message);
+            bounds.add(of, "messages that are not synced yet", tributary_spool::MAX_UNSYNCED_BYTES + message);
         }
     }
 }

@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::options::Options;
 use super::subject::pattern;
-use crate::nats::Fault;
-use crate::nats::api::{self, nanos};
-use crate::nats::subject::{is_taken_by, overlap};
-use crate::options::units::format_duration;
+use tributary_nats::Fault;
+use tributary_nats::api::{self, nanos};
+use tributary_nats::subject::{is_taken_by, overlap};
+use tributary_options::units::format_duration;
 
 #[derive(Debug, Deserialize)]
 struct Info {

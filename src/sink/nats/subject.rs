@@ -1,6 +1,6 @@
 //! Subjects of messages: made from a template.
 
-use crate::event::Origin;
+use tributary_event::Origin;
 
 /// What a template can contain.
 const ITEMS: [&str; 3] = ["{protocol}", "{kind}", "{listener}"];

@@ -16,9 +16,9 @@ use super::encode::Signal;
 use super::options::{Options, Protocol};
 use super::payload::{HEAD_BYTES, Payload, events_of, split, store};
 use super::response::{Meaning, of_grpc, of_http};
-use crate::options::Endpoint;
-use crate::sink::forward::client::{self, HttpClient, MAX_RESPONSE_BYTES, describe};
-use crate::sink::forward::{Answer, Compression, Destination, Request};
+use tributary_options::Endpoint;
+use tributary_sink_forward::client::{self, HttpClient, MAX_RESPONSE_BYTES, describe};
+use tributary_sink_forward::{Answer, Compression, Destination, Request};
 
 /// How often profiles are tried again that the receiver does not take.
 const TRY_AGAIN: Duration = Duration::from_secs(300);

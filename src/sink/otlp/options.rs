@@ -7,12 +7,12 @@ use hyper::Uri;
 use hyper::header::HeaderMap;
 
 use super::encode::Signal;
-use crate::event::{Kind, MOST_BATCH_BYTES};
-use crate::options::{Bounds, Endpoint, LONGEST, Secret, Section};
-use crate::sink::Kinds;
-use crate::sink::forward::client::{ClientTls, Version, endpoint};
-use crate::sink::forward::{Compression, GiveUp, MAX_RETRY_DELAY, Proxy, SpoolOptions};
-use crate::sink::headers;
+use tributary_event::{Kind, MOST_BATCH_BYTES};
+use tributary_options::{Bounds, Endpoint, LONGEST, Secret, Section};
+use tributary_sink::Kinds;
+use tributary_sink::headers;
+use tributary_sink_forward::client::{ClientTls, Version, endpoint};
+use tributary_sink_forward::{Compression, GiveUp, MAX_RETRY_DELAY, Proxy, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
@@ -204,14 +204,14 @@ impl Options {
     }
 
     /// Declares the memory that such a sink takes at most.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         let request = self.max_request_bytes as u64;
         // One request of each signal is being made, and one with heap dumps, twice as long while its buffers grow.
         let made = (Signal::ALL.len() as u64 + 1) * request * 2;
         let sent = (request + MOST_BATCH_BYTES) * (2 + self.max_in_flight as u64);
         bounds.add(of, "requests being made and sent", made + sent + CLIENT_BYTES);
         if self.spool.is_some() {
-            bounds.add(of, "requests that are not synced yet", crate::spool::MAX_UNSYNCED_BYTES + request);
+            bounds.add(of, "requests that are not synced yet", tributary_spool::MAX_UNSYNCED_BYTES + request);
         }
     }
 }

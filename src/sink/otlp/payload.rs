@@ -13,8 +13,8 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::encode::{Body, Signal};
-use crate::codec::protobuf::{Field, Fields, Value, push_bytes_field};
-use crate::sink::forward::{Compression, Request};
+use tributary_codec::protobuf::{Field, Fields, Value, push_bytes_field};
+use tributary_sink_forward::{Compression, Request};
 
 /// Bytes in front of the message.
 pub(super) const HEAD_BYTES: usize = 6;

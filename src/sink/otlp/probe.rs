@@ -7,15 +7,15 @@ use std::time::Duration;
 use super::destination::{ProfilesOff, Receiver};
 use super::encode::Signal;
 use super::options::Options;
-use crate::sink::forward::client;
-use crate::sink::forward::probe::run;
+use tributary_sink_forward::client;
+use tributary_sink_forward::probe::run;
 
 /// Connects to the receiver of these options, with the handshake of TLS, and sends an empty request of each signal. Returns
 /// what it has answered to each: that it takes it, or its words.
 ///
 /// # Errors
 /// There is no connection, or no answer in this time.
-pub(crate) fn probe(
+pub fn probe(
     options: &Options,
     connect_time: Duration,
     time: Duration,

@@ -5,11 +5,11 @@ use std::time::Duration;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 
-use crate::codec::base64;
-use crate::codec::protobuf::{Fields, Value, bytes_of, varint_of};
-use crate::sink::forward::Answer;
-use crate::sink::forward::answer::grpc;
-use crate::sink::forward::client::{retry_after, shown};
+use tributary_codec::base64;
+use tributary_codec::protobuf::{Fields, Value, bytes_of, varint_of};
+use tributary_sink_forward::Answer;
+use tributary_sink_forward::answer::grpc;
+use tributary_sink_forward::client::{retry_after, shown};
 
 /// What a receiver means by its answer.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,8 +7,8 @@ use parquet::column::reader::ColumnReader;
 use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 
-use crate::event::Value;
-use crate::stored::Rebuilder;
+use tributary_event::Value;
+use tributary_stored::Rebuilder;
 
 /// A value of a column.
 pub(super) enum Cell {

@@ -17,11 +17,11 @@ use parquet::schema::types::{ColumnPath, TypePtr};
 use super::options::{Compression, Options, ROW_GROUP_BYTES, Timestamps};
 use super::schema::{self, Column, FORM_KEY, FORMS, JOURNAL_KEY, KIND_KEY, Role, Shape};
 use super::table::Table;
-use crate::directories;
-use crate::event::{Batch, EventView};
-use crate::sink::file::names;
-use crate::stored::Rebuilder;
-use crate::stored::row_reader::RowReader;
+use tributary_event::{Batch, EventView};
+use tributary_sink_file::names;
+use tributary_stored::Rebuilder;
+use tributary_stored::row_reader::RowReader;
+use tributary_system::directories;
 
 const BLOCK_BYTES: usize = 256 * 1024;
 /// The longest row of a journal that is read.

@@ -5,11 +5,11 @@
 
 use serde_json::Value as Json;
 
-use crate::codec::base64;
-use crate::event::{Value, ValueView};
-use crate::sink::encode::{json, push_base64, push_string};
-use crate::stored::Rebuilder;
-use crate::stored::json as lines;
+use tributary_codec::base64;
+use tributary_event::{Value, ValueView};
+use tributary_sink::encode::{json, push_base64, push_string};
+use tributary_stored::Rebuilder;
+use tributary_stored::json as lines;
 
 const BYTES: &str = "$bytes";
 const DOUBLE: &str = "$double";

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::schema::{Shape, is_free};
 use super::upload::UploadOptions;
-use crate::event::Kind;
-use crate::options::{Bounds, LONGEST, Section};
-use crate::sink::encode::Format;
-use crate::sink::file;
-use crate::sink::file::template::Template;
+use tributary_event::Kind;
+use tributary_options::{Bounds, LONGEST, Section};
+use tributary_sink::encode::Format;
+use tributary_sink_file as file;
+use tributary_sink_file::template::Template;
 
 /// A row group is also written when its values take this much memory.
 pub(super) const ROW_GROUP_BYTES: usize = 12 << 20;
@@ -179,7 +179,7 @@ impl Options {
     }
 
     /// Declares the memory that such a sink takes at most.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         self.journal().declare(of, bounds);
         bounds.add(of, "a Parquet file being written", CONVERSION_BYTES);
         if let Some(upload) = &self.upload {

@@ -14,11 +14,11 @@ use super::cells::{Cell, Leaf, failed, invalid};
 use super::contained::contained;
 use super::exact;
 use super::schema::{FORM_KEY, FORMS, KIND_KEY, TIME_KEY, is_free, nanos_of, times_of};
-use crate::event::{
+use tributary_event::{
     Batch, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
     SampleData, SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value, semconv,
 };
-use crate::stored::{Data, OriginParts, Rebuilder, constant, hex, hex_bytes, reason, severity};
+use tributary_stored::{Data, OriginParts, Rebuilder, constant, hex, hex_bytes, reason, severity};
 
 /// Rows of which all columns are in memory.
 const PIECE_ROWS: usize = 4096;

@@ -8,7 +8,7 @@ use parquet::schema::types::{Type, TypePtr};
 
 use super::column::{Leaf, Physical};
 use super::options::Timestamps;
-use crate::event::Kind;
+use tributary_event::Kind;
 
 /// The metadata of a file: the form of its tables, and the kind of its events.
 pub(super) const FORM_KEY: &str = "tributary.form";

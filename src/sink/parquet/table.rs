@@ -10,7 +10,7 @@ use parquet::file::writer::SerializedFileWriter;
 use super::column::{Leaf, write_leaves};
 use super::exact;
 use super::schema::{Column, Map, Part, Role, Shape, TIME_KEY};
-use crate::event::{
+use tributary_event::{
     DataView, EventView, KeyView, Member, MetricType, Name, Number, Resource, ResourceValue, Status, Temporality,
     UnixNanos, ValueView, Values, semconv, write_hex,
 };

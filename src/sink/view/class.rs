@@ -1,6 +1,6 @@
 //! The classes of events that are kept apart, so that many of one class do not displace the few of another.
 
-use crate::event::{Batch, EventView, KeyView, Kind, Name, semconv};
+use tributary_event::{Batch, EventView, KeyView, Kind, Name, semconv};
 
 /// A class of events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

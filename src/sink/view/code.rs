@@ -6,12 +6,12 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
-use crate::event::{
+use tributary_event::{
     Batch, DataView, EventView, KeyView, Name, Number, Resource, ResourceValue, SampleView, SpanData, UnixNanos,
     ValueView, semconv,
 };
-use crate::profile::calls::OpenCalls;
-use crate::profile::events;
+use tributary_profile::calls::OpenCalls;
+use tributary_profile::events;
 
 /// The most runs.
 const MAX_RUNS: usize = 64;
@@ -439,7 +439,7 @@ fn cut(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{BatchBuilder, Header, Origin, Position, Severity};
+    use tributary_event::{BatchBuilder, Header, Origin, Position, Severity};
 
     /// Events of run 7: their names, their functions, and their times in milliseconds.
     fn batch(events: &[(Name, &str, u64)]) -> Batch {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::event::{EventView, KeyView, ResourceValue, UnixNanos, ValueView, Values, semconv};
-use crate::profile::heap::Heap;
-use crate::profile::{Dump, Object, Site, events};
+use tributary_event::{EventView, KeyView, ResourceValue, UnixNanos, ValueView, Values, semconv};
+use tributary_profile::heap::Heap;
+use tributary_profile::{Dump, Object, Site, events};
 
 /// The most dumps.
 const MAX_DUMPS: usize = 16;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::event::MOST_BATCH_BYTES;
-use crate::options::bounds::size;
-use crate::options::{Bounds, Section};
+use tributary_event::MOST_BATCH_BYTES;
+use tributary_options::bounds::size;
+use tributary_options::{Bounds, Section};
 
 /// Options of the view.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +42,7 @@ impl Options {
     }
 
     /// Declares the memory that the view can use.
-    pub(crate) fn declare(&self, bounds: &mut Bounds) {
+    pub fn declare(&self, bounds: &mut Bounds) {
         bounds.add("view", "its queue", QUEUE_BYTES);
         bounds.add("view", format!("events and tables (memory {})", size(self.memory)), self.memory);
         bounds.add("view", format!("one answer (max_answer {})", size(self.max_answer)), self.max_answer);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::event::{Batch, Origin, UnixNanos};
+use tributary_event::{Batch, Origin, UnixNanos};
 
 use super::class::{Class, Classes};
 
@@ -259,8 +259,8 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{BatchBuilder, Header, Position, Severity};
-    use crate::sink::view::class::classes;
+    use crate::class::classes;
+    use tributary_event::{BatchBuilder, Header, Position, Severity};
 
     /// Logs of a listener that were read at `at`, with names of so many bytes.
     fn batch(listener: &str, at: u64, events: usize, bytes: usize) -> Batch {

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::options::NatsOptions;
-use crate::nats::Fault;
-use crate::nats::api::{self, call, code, nanos};
-use crate::nats::subject::overlap;
+use tributary_nats::Fault;
+use tributary_nats::api::{self, call, code, nanos};
+use tributary_nats::subject::overlap;
 
 /// A consumer that can deliver messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -201,7 +201,7 @@ fn accepted(info: ConsumerInfo, options: &NatsOptions, stream: StreamId) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nats::Servers;
+    use tributary_nats::Servers;
 
     #[test]
     fn a_consumer_must_be_pulled_acknowledged_and_take_the_configured_subjects() {

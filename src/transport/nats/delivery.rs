@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::session::Session;
-use crate::protocol::{Head, Request};
+use tributary_protocol::{Head, Request};
 
 /// The method of a message in the quarantine, where requests are stored as HTTP has them.
 const METHOD: &str = "MESSAGE";

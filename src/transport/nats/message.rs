@@ -11,12 +11,12 @@ use tracing::{debug, error, warn};
 use super::delivery::{self, Answer, Delivered};
 use super::session::Session;
 use super::{NatsListener, Shared};
-use crate::driver::{Account, call, loss_batch};
-use crate::event::{BatchBuilder, Loss, MessagePart, Reason};
-use crate::memory::MemoryLease;
-use crate::pipeline::DeliveryOutcome;
-use crate::protocol::{Exchange as _, Flow, Output, Request, Work as _};
-use crate::transport::quarantine::Record;
+use crate::quarantine::Record;
+use tributary_driver::{Account, call, loss_batch};
+use tributary_event::{BatchBuilder, Loss, MessagePart, Reason};
+use tributary_memory::MemoryLease;
+use tributary_pipeline::DeliveryOutcome;
+use tributary_protocol::{Exchange as _, Flow, Output, Request, Work as _};
 
 /// A message that has been decoded for this long yields to the other tasks.
 const YIELD_AFTER: Duration = Duration::from_micros(500);

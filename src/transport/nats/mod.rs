@@ -24,13 +24,13 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::event::Origin;
-use crate::log_throttle::LogThrottle;
-use crate::memory::{MemoryBudget, MemoryLease};
-use crate::pipeline::Sender;
-use crate::pipeline::accounting::ListenerCounters;
-use crate::protocol::Protocol;
-use crate::protocol::nats::NatsExchange;
+use tributary_event::Origin;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_memory::{MemoryBudget, MemoryLease};
+use tributary_pipeline::Sender;
+use tributary_pipeline::accounting::ListenerCounters;
+use tributary_protocol::Protocol;
+use tributary_protocol::nats::NatsExchange;
 
 use super::clock::Clock;
 use super::quarantine::Quarantine;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::nats::subject::is_pattern;
-use crate::nats::{Servers, check_name};
-use crate::options::{Bounds, LONGEST, Section};
-use crate::protocol::nats::Limits;
-use crate::sink::AckLevel;
-use crate::transport::options::QuarantineOptions;
+use crate::options::QuarantineOptions;
+use tributary_nats::subject::is_pattern;
+use tributary_nats::{Servers, check_name};
+use tributary_options::{Bounds, LONGEST, Section};
+use tributary_protocol::nats::Limits;
+use tributary_sink::AckLevel;
 
 /// What decompressing a message takes: a window, and the tables of the decompressor.
 const DECOMPRESSOR_BYTES: u64 = 2 << 20;
@@ -110,7 +110,7 @@ impl NatsOptions {
     }
 
     /// Declares the memory that it takes at most, beside its messages, which take of the shared memory.
-    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         let what = format!("{} messages being decompressed (max_in_flight)", self.max_in_flight);
         bounds.add(of, what, self.max_in_flight as u64 * DECOMPRESSOR_BYTES);
         self.quarantine.declare(of, bounds);

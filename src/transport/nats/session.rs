@@ -10,9 +10,9 @@ use tracing::{info, warn};
 
 use super::consumer::{Consumer, StreamId};
 use super::options::NatsOptions;
-use crate::log_throttle::LogThrottle;
-use crate::nats::{Connection, Fault};
-use crate::pipeline::accounting::ListenerCounters;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_nats::{Connection, Fault};
+use tributary_pipeline::accounting::ListenerCounters;
 
 /// How often the consumer is looked at.
 const LOOK: Duration = Duration::from_secs(5);

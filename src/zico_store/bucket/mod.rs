@@ -25,11 +25,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore};
 use tracing::warn;
 
-use crate::event::UnixNanos;
-use crate::log_throttle::LogThrottle;
-use crate::nats::{Bucket, BucketOptions, Fault};
-use crate::protocol::zico::agents::{Agent, Counters, Opened, Opening, Refusal, Registered, Registration, Requester};
-use crate::protocol::zico::registrations::{Registrations, Reply};
+use tributary_event::UnixNanos;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_nats::{Bucket, BucketOptions, Fault};
+use tributary_zico::agents::{Agent, Counters, Opened, Opening, Refusal, Registered, Registration, Requester};
+use tributary_zico::registrations::{Registrations, Reply};
 
 use super::error::StoreError;
 use super::keys::{self, AdmittedKeys, RkeyDigests};
@@ -73,7 +73,7 @@ impl SharedStore {
     ///
     /// # Errors
     /// The file of keys cannot be used, or the system has no random numbers.
-    pub(crate) fn start(
+    pub fn start(
         options: &StoreOptions,
         bucket: &BucketOptions,
         listener: &str,

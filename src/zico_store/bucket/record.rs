@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::super::keys::{self, Hash};
 use super::super::register::{attrs_from_json, attrs_to_json};
-use crate::event::hex;
-use crate::protocol::zico::agents::{Agent, Counters, Registration};
+use tributary_event::hex;
+use tributary_zico::agents::{Agent, Counters, Registration};
 
 /// An agent, its keys and their latest sessions. Times are in milliseconds since 1970; hashes are SHA-256 in hexadecimal digits.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -153,7 +153,7 @@ pub(in super::super) fn is_uuid(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::ResourceValue;
+    use tributary_event::ResourceValue;
 
     fn asked(name: &str, app: &str) -> Registration {
         Registration { name: name.into(), app: app.into(), ..Registration::default() }

@@ -9,9 +9,9 @@ use super::super::keys::{self, Hash, RkeyDigests};
 use super::super::network::network;
 use super::record::{AgentRecord, KeyRecord, SessionRecord, agent_key, identity, is_uuid, name_key, network_prefix};
 use super::{AWAY, Inner};
-use crate::blocking;
-use crate::event::hex;
-use crate::protocol::zico::agents::{Opened, Opening, Refusal, Registered, Registration, UNKNOWN_AGENT};
+use tributary_event::hex;
+use tributary_system::blocking;
+use tributary_zico::agents::{Opened, Opening, Refusal, Registered, Registration, UNKNOWN_AGENT};
 
 /// How often an entry is read again that another daemon has changed meanwhile.
 const MAX_ATTEMPTS: usize = 16;

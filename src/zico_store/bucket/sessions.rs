@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::keys::Hash;
-use crate::protocol::zico::agents::{Agent, Counters};
+use tributary_zico::agents::{Agent, Counters};
 
 /// How long after a failed attempt another one is made to write that an agent was seen.
 const RETRY_MILLIS: i64 = 1000;

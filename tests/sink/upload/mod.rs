@@ -16,7 +16,7 @@ use std::time::Duration;
 use tributary::event::Batch;
 use tributary::options::Secret;
 use tributary::sink::Sink as _;
-use tributary::sink::file::UploadTotals;
+use tributary::sink::UploadTotals;
 use tributary::sink::parquet::{Options, Parquet, UploadOptions, Url};
 
 use self::proxy::Proxy;

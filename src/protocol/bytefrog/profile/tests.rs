@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::dictionary::DictionaryLimits;
 use super::*;
-use crate::event::{Batch, BatchBuilder, DataView, Origin, ValueView};
+use tributary_event::{Batch, BatchBuilder, DataView, Origin, ValueView};
 
 fn names() -> Dictionary {
     let mut names = Dictionary::new(DictionaryLimits { entries: 100_000, bytes: 1 << 20 });

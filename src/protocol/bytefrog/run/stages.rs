@@ -1,7 +1,7 @@
 //! The stages of a run's events, from their number to the batch: what waits, for what, and for how long.
 
-use crate::event::{Header, Loss, Position, Reason, semconv as names};
-use crate::protocol::{Now, Output};
+use tributary_event::{Header, Loss, Position, Reason, semconv as names};
+use tributary_protocol::{Now, Output};
 
 use super::super::calls::{OpenCall, OpenCalls};
 use super::super::dictionary::Id;
@@ -16,7 +16,7 @@ use super::{Arrival, MAX_AWAITING_RENAME, MAX_GAPS_AT_ONCE, Run, State};
 impl Run {
     /// Writes all events that are ready or have waited long enough to the batch of this connection, unless another one
     /// has a batch with events in order that is not handed over. `false`: the batch is full; call again.
-    pub(in crate::protocol::bytefrog) fn pump(&mut self, source: u16, now: Now, out: &mut Output) -> bool {
+    pub(crate) fn pump(&mut self, source: u16, now: Now, out: &mut Output) -> bool {
         if self.has_other_writer(source) {
             return true;
         }
@@ -130,6 +130,7 @@ impl Run {
     }
 
     /// The number of an event. `None`: it has arrived before, which is reported as a loss (rule 18).
+    #[inline]
     pub(super) fn number(&mut self, sequence: u32, arrival: Arrival<'_>, out: &mut Output) -> Option<u64> {
         let Arrival { message, source, offset, now } = arrival;
         let number = match self.sequence.see(sequence) {

@@ -3,8 +3,8 @@
 //! Most spans are written this way. Whatever is unusual about a span is left to its record, which makes the same event: what was
 //! written is discarded, and the span is read again.
 
-use crate::event::{Header, Key, Position, semconv};
-use crate::protocol::Output;
+use tributary_event::{Header, Key, Position, semconv};
+use tributary_protocol::Output;
 
 use super::super::Options;
 use super::super::record::{EntryKind, KEY_IN_FULL, METRIC_BYTES, NAME, ObjectPosition, Ref, SERVICE};

@@ -1,11 +1,11 @@
 //! Explains one MessagePack message, item by item, while it arrives (section 2).
 
-use crate::codec::msgpack::{MAX_DEPTH, Reader, Value};
-use crate::codec::reader::{DecodeError, DecodeErrorKind};
-use crate::explain::Sheet;
-use crate::explain::depth::set_in;
-use crate::explain::value::text;
-use crate::explain::words::{as_name, counted, hex, moment};
+use tributary_codec::msgpack::{MAX_DEPTH, Reader, Value};
+use tributary_codec::reader::{DecodeError, DecodeErrorKind};
+use tributary_explain::Sheet;
+use tributary_explain::depth::set_in;
+use tributary_explain::value::text;
+use tributary_explain::words::{as_name, counted, hex, moment};
 
 use super::super::wire::Channel;
 

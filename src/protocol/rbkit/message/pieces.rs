@@ -1,9 +1,9 @@
 //! Payloads that are decoded element by element: heap dumps and statistics.
 
-use crate::codec::msgpack::{Reader, Value as Wire};
-use crate::codec::reader::DecodeError;
-use crate::event::Reason;
-use crate::protocol::Output;
+use tributary_codec::msgpack::{Reader, Value as Wire};
+use tributary_codec::reader::DecodeError;
+use tributary_event::Reason;
+use tributary_protocol::Output;
 
 use super::super::normalize;
 use super::super::options::HeapDumps;

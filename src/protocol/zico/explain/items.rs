@@ -2,11 +2,11 @@
 
 mod fields;
 
-use crate::codec::cbor::{CborError, Fault, Reader};
-use crate::explain::Sheet;
-use crate::explain::cbor::{Values, field, head, inside};
-use crate::explain::depth::set_in;
-use crate::explain::words::duration;
+use tributary_codec::cbor::{CborError, Fault, Reader};
+use tributary_explain::Sheet;
+use tributary_explain::cbor::{Values, field, head, inside};
+use tributary_explain::depth::set_in;
+use tributary_explain::words::duration;
 
 use super::super::wire::{Carries, Dialect, MAX_VALUE_DEPTH};
 use fields::{

@@ -1,7 +1,7 @@
 //! The compression of a form's data, and its decompression.
 
-use crate::codec::inflate::{Gunzip, Inflate, InflateError};
-use crate::codec::lz4::{Layout, Unlz4};
+use tributary_codec::inflate::{Gunzip, Inflate, InflateError};
+use tributary_codec::lz4::{Layout, Unlz4};
 
 /// The compression of a form's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

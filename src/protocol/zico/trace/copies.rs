@@ -1,7 +1,7 @@
 //! Copies of traces that were delivered before: where one begins inside another trace, and how it is skipped (rule 22).
 
-use crate::codec::cbor::Reader;
-use crate::event::Link;
+use tributary_codec::cbor::Reader;
+use tributary_event::Link;
 
 use super::super::body::BodyState;
 use super::super::clock;

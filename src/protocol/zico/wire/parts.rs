@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::codec::cbor::{CborError, Fault, Item, Reader};
+use tributary_codec::cbor::{CborError, Fault, Item, Reader};
 
 use super::{BREAK, Dialect, MAX_VALUE_DEPTH, REFERENCE, map};
 

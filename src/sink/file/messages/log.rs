@@ -4,8 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::PathBuf;
 
-use crate::directories::{self, directory_of};
-use crate::sink::file::disk::lock;
+use crate::disk::lock;
+use tributary_system::directories::{self, directory_of};
 
 /// The first word of a log, with its version.
 pub(super) const HEAD: &str = "tributary-messages-2";

@@ -7,10 +7,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::log::{HEAD, boot};
-use crate::directories::directory_of;
-use crate::event::MessagePart;
-use crate::sink::file::disk::{Disk, lock};
-use crate::sink::file::options::Fsync;
+use crate::disk::{Disk, lock};
+use crate::options::Fsync;
+use tributary_event::MessagePart;
+use tributary_system::directories::directory_of;
 
 /// Device and inode.
 pub(super) type Identity = (u64, u64);

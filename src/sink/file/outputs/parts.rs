@@ -9,9 +9,9 @@ use super::super::messages::{Begin, Share, Shares};
 use super::super::output::{Context, Output};
 use super::super::template::Template;
 use super::Outputs;
-use crate::event::{Kind, UnixNanos};
-use crate::log_throttle::LogThrottle;
-use crate::sink::{Selection, SinkFault};
+use tributary_event::{Kind, UnixNanos};
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_sink::{Selection, SinkFault};
 
 /// Reports that the log of messages cannot be written.
 static UNLOGGED: LogThrottle = LogThrottle::new();

@@ -3,10 +3,10 @@
 use super::super::disk::faults;
 use super::super::options::{Compression, UNSYNCED_SOURCES_BYTES};
 use super::*;
-use crate::event::{BatchBuilder, Header, Origin, Position, Severity};
-use crate::sink::encode::Fields;
-use crate::sink::{AckLevel, Kinds};
 use std::sync::Arc;
+use tributary_event::{BatchBuilder, Header, Origin, Position, Severity};
+use tributary_sink::encode::Fields;
+use tributary_sink::{AckLevel, Kinds};
 
 mod parts;
 

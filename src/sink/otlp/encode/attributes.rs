@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::runs::RunCache;
 use super::value::{push_attribute, push_bool_attribute, push_text_attribute, push_u64_attribute};
-use crate::event::{AttributeView, EventView, KeyView, Name, Origin, Position, ValueView, semconv};
+use tributary_event::{AttributeView, EventView, KeyView, Name, Origin, Position, ValueView, semconv};
 
 /// What events of one signal share, encoded once.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
 use super::value::{key_of, push_body};
-use crate::codec::protobuf::{push_bytes_field, push_message, push_varint, push_varint_field};
-use crate::event::{EventView, Name, Origin, ValueView, semconv};
+use tributary_codec::protobuf::{push_bytes_field, push_message, push_varint, push_varint_field};
+use tributary_event::{EventView, Name, Origin, ValueView, semconv};
 
 /// Field of a request.
 const DICTIONARY: u8 = 2;

@@ -9,8 +9,8 @@ use super::body::Body;
 use super::dictionary::Dictionary;
 use super::profiles::{PROFILE_OVERHEAD, Profile, REQUEST_OVERHEAD, SAMPLE_OVERHEAD, Sample};
 use super::request::Groups;
-use crate::codec::protobuf::push_varint;
-use crate::event::{AttributeView, EventView, KeyView, ValueView, semconv};
+use tributary_codec::protobuf::push_varint;
+use tributary_event::{AttributeView, EventView, KeyView, ValueView, semconv};
 
 /// The profiles of a dump: type and unit.
 const OBJECTS: (&str, &str) = ("inuse_objects", "count");

@@ -2,8 +2,8 @@
 
 use super::attributes::{AttributeWriter, Caches};
 use super::value::push_body;
-use crate::codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
-use crate::event::{EventView, KeyView, LossView, Severity, TraceContext, ValueView, hex, semconv};
+use tributary_codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
+use tributary_event::{EventView, KeyView, LossView, Severity, TraceContext, ValueView, hex, semconv};
 
 // Fields of LogRecord.
 const TIME: u8 = 1;

@@ -5,10 +5,10 @@ use hashbrown::{Equivalent, HashMap};
 
 use super::attributes::{AttributeWriter, Caches};
 use super::logs::is;
-use crate::codec::protobuf::{
+use tributary_codec::protobuf::{
     len_tag, push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
 };
-use crate::event::{EventView, MetricData, MetricType, Number, Temporality, semconv};
+use tributary_event::{EventView, MetricData, MetricType, Number, Temporality, semconv};
 
 // Fields of Metric.
 const NAME: u8 = 1;

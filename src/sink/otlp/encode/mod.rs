@@ -18,13 +18,13 @@ mod value;
 
 use std::sync::Arc;
 
-use crate::event::{DataView, EventView, KeyView, Kind, Origin, semconv};
 use attributes::{Caches, OriginCache};
 pub use body::Body;
 use heap::Heaps;
 use profiles::Profiles;
 use request::{Groups, RECORDS};
 use runs::RunCache;
+use tributary_event::{DataView, EventView, KeyView, Kind, Origin, semconv};
 
 /// A signal of OpenTelemetry. Each is exported by requests of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

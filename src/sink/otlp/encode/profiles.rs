@@ -8,10 +8,10 @@ use hashbrown::HashMap;
 use super::body::Body;
 use super::dictionary::Dictionary;
 use super::request::{Groups, RECORDS};
-use crate::codec::protobuf::{
+use tributary_codec::protobuf::{
     push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
 };
-use crate::event::{EventView, Number, SampleClock, SampleView, TextView};
+use tributary_event::{EventView, Number, SampleClock, SampleView, TextView};
 
 // Fields of Profile.
 const SAMPLE_TYPE: u8 = 1;

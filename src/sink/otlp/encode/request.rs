@@ -11,8 +11,8 @@ use hashbrown::HashMap;
 use super::body::Body;
 use super::metrics::Metrics;
 use super::resource::{encode_resource, encode_scope};
-use crate::codec::protobuf::{len_tag, push_bytes_field, push_varint, varint_len};
-use crate::event::{EventView, MetricData, Origin, Resource};
+use tributary_codec::protobuf::{len_tag, push_bytes_field, push_varint, varint_len};
+use tributary_event::{EventView, MetricData, Origin, Resource};
 
 /// Field of a request.
 pub(super) const RESOURCES: u8 = 1;

@@ -1,8 +1,8 @@
 //! Resources and scopes: the agent that sent the events, and its protocol.
 
 use super::value::{push_resource_attribute, push_text_attribute};
-use crate::codec::protobuf::push_bytes_field;
-use crate::event::{Origin, Resource, ResourceValue, semconv};
+use tributary_codec::protobuf::push_bytes_field;
+use tributary_event::{Origin, Resource, ResourceValue, semconv};
 
 // Fields of Resource and InstrumentationScope.
 const RESOURCE_ATTRIBUTES: u8 = 1;

@@ -2,7 +2,7 @@
 
 use super::attributes::is_reserved;
 use super::value::push_attribute;
-use crate::event::{KeyView, Member, Name, RunView, ValueView, semconv};
+use tributary_event::{KeyView, Member, Name, RunView, ValueView, semconv};
 
 /// Attributes whose encoding depends on the event: some of them become fields.
 const SPECIAL: [Name; 6] = [

@@ -3,8 +3,8 @@
 use super::attributes::{AttributeWriter, Caches};
 use super::logs::is;
 use super::value::{push_attribute, push_text_list_attribute};
-use crate::codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
-use crate::event::{EventView, KeyView, SpanData, Status, UnixNanos, ValueView, semconv};
+use tributary_codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
+use tributary_event::{EventView, KeyView, SpanData, Status, UnixNanos, ValueView, semconv};
 
 // Fields of Span.
 const TRACE_ID: u8 = 1;

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use crate::codec::protobuf::{
+use tributary_codec::protobuf::{
     len_tag, push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
 };
-use crate::event::{KeyView, Members, ResourceValue, TextView, ValueView};
-use crate::sink::encode::escape::push_start;
-use crate::sink::encode::json::push_value as push_json_value;
+use tributary_event::{KeyView, Members, ResourceValue, TextView, ValueView};
+use tributary_sink::encode::escape::push_start;
+use tributary_sink::encode::json::push_value as push_json_value;
 
 /// Values with more levels of arrays and maps are sent as JSON text. Readers of protobuf refuse a request with more than 100
 /// nested messages; a level of maps takes three.

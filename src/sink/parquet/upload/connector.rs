@@ -15,7 +15,7 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions};
 
 use super::options::UploadOptions;
-use crate::sink::forward::client::{self, HttpClient as Client, MAX_RESPONSE_BYTES, describe};
+use tributary_sink_forward::client::{self, HttpClient as Client, MAX_RESPONSE_BYTES, describe};
 
 /// Connects to a store, and to the servers that give credentials for it.
 #[derive(Clone, Debug)]

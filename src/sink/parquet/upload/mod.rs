@@ -28,15 +28,15 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::store::{Fault, Outage, Store, refusing};
 use self::uploaded::Uploaded;
 use super::convert::MAX_SAME_NAME;
-use crate::blocking;
-use crate::log_throttle::LogThrottle;
-use crate::sink::file::names::{self, Found, State};
-use crate::sink::file::template::Template;
-use crate::sink::file::tidy;
-use crate::sink::file::{FileStatus, UploadStatus};
-use crate::sink::forward::backoff::Pauses;
-use crate::sink::forward::probe::run;
-use crate::sink::{DestinationState, RemoteStatus};
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_sink::{DestinationState, RemoteStatus};
+use tributary_sink::{FileStatus, UploadStatus};
+use tributary_sink_file::names::{self, Found, State};
+use tributary_sink_file::template::Template;
+use tributary_sink_file::tidy;
+use tributary_sink_forward::backoff::Pauses;
+use tributary_sink_forward::probe::run;
+use tributary_system::blocking;
 
 pub use self::options::{Provider, UploadOptions, Url};
 
@@ -342,7 +342,7 @@ fn has_journal(path: &Path, archive: &Path, journals: &Path) -> bool {
 ///
 /// # Errors
 /// It does not, in its own words.
-pub(crate) fn probe(options: &UploadOptions, time: Duration) -> Result<(), String> {
+pub fn probe(options: &UploadOptions, time: Duration) -> Result<(), String> {
     let store = Store::open(options)?;
     let looked = run(time, async { Ok(store.probe(&options.url.prefix).await) });
     looked.unwrap_or_else(|error| Err(error.to_string()))

@@ -7,9 +7,9 @@ use std::time::Duration;
 use hyper::Uri;
 use object_store::path::Path;
 
-use crate::options::{Bounds, LONGEST, Secret, Section};
-use crate::sink::forward::client::{ClientTls, MAX_RESPONSE_BYTES};
-use crate::sink::forward::{MAX_RETRY_DELAY, Proxy};
+use tributary_options::{Bounds, LONGEST, Secret, Section};
+use tributary_sink_forward::client::{ClientTls, MAX_RESPONSE_BYTES};
+use tributary_sink_forward::{MAX_RETRY_DELAY, Proxy};
 
 /// S3 refuses smaller parts, except the last one.
 const SMALLEST_PART: usize = 5 << 20;
@@ -203,7 +203,7 @@ impl UploadOptions {
     }
 
     /// The files with secrets, with the names of the settings that name them.
-    pub(crate) fn secret_files(&self) -> impl Iterator<Item = (&'static str, &FilePath)> {
+    pub fn secret_files(&self) -> impl Iterator<Item = (&'static str, &FilePath)> {
         self.settings.iter().filter_map(|(key, value)| match value {
             Secret::File(path) => Some((*key, &**path)),
             Secret::Text(path) if names_a_secret_file(key) => Some((*key, FilePath::new(path))),

@@ -18,8 +18,8 @@ use object_store::{
 
 use super::connector::{Connector, TAIL_BYTES};
 use super::options::{Provider, UploadOptions, is_secret};
-use crate::sink::DestinationState;
-use crate::sink::forward::Answer;
+use tributary_sink::DestinationState;
+use tributary_sink_forward::Answer;
 
 /// The media type of Parquet files.
 const MEDIA_TYPE: &str = "application/vnd.apache.parquet";
@@ -119,7 +119,7 @@ impl Store {
     ///
     /// # Errors
     /// It does not.
-    pub(super) async fn probe(&self, prefix: &Path) -> Result<(), String> {
+    pub(crate) async fn probe(&self, prefix: &Path) -> Result<(), String> {
         let key = prefix.parts().chain([PathPart::from(PROBE)]).collect::<Path>();
         let Err(error) = self.store.get_range(&key, 0..1).await else { return Ok(()) };
         let why = shown(&error, &self.secrets);

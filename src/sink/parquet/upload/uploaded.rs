@@ -9,7 +9,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::directories;
+use tributary_system::directories;
 
 /// The files that one url has.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use std::fmt::Display;
 
-use crate::codec::cbor::{CborError, Fault, Item, Reader};
-use crate::explain::Sheet;
-use crate::explain::cbor::{Values, elements, field, head, inside, reference, said, size};
-use crate::explain::words::{duration, moment};
+use tributary_codec::cbor::{CborError, Fault, Item, Reader};
+use tributary_explain::Sheet;
+use tributary_explain::cbor::{Values, elements, field, head, inside, reference, said, size};
+use tributary_explain::words::{duration, moment};
 
 use super::{REFERENCE, TICK_NANOS, TIME_BITS, Written};
 /// The next tag, without consuming it.

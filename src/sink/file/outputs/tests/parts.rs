@@ -3,9 +3,9 @@
 
 use super::super::super::disk::lock;
 use super::*;
-use crate::event::{Batch, Loss, MessagePart, Reason};
-use crate::sink::Chosen;
 use std::fs::{self, File, OpenOptions};
+use tributary_event::{Batch, Loss, MessagePart, Reason};
+use tributary_sink::Chosen;
 
 /// A sink with a file for each kind of events.
 fn sink(directory: &Path) -> Outputs {

@@ -1,0 +1,107 @@
+//! The normalized event model that decoders write and sinks read.
+//!
+//! An event is a *header* (time, name, attributes, resource, origin) plus the data of its [`Kind`].
+//! Events live in a [`Batch`]: one flat arena that a [`BatchBuilder`] writes and an [`EventView`] reads,
+//! so that the layout can change behind both. `docs/event-model.md` is the contract with users;
+//! [`semconv`] is the only place in the code where its names are spelled.
+#![forbid(unsafe_code)]
+
+mod agent;
+mod batch;
+mod builder;
+mod content;
+pub mod copy;
+mod id;
+mod identity;
+mod loss;
+mod message_part;
+mod origin;
+pub mod semconv;
+mod text;
+mod view;
+mod whole_number;
+
+pub use agent::{AgentFacts, AgentIdentity, AgentName};
+pub use batch::{
+    Batch, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, SampleClock, SampleData, SpanData,
+    Status, Temporality, TraceContext, Value,
+};
+pub use builder::{
+    BatchBuilder, BatchResource, EventBuilder, Interned, InternedResource, InternedRun, MOST_BATCH_BYTES,
+};
+pub use content::ContentId;
+pub use id::{SpanId, TraceId, UnixNanos, hex, write_hex};
+pub use identity::Identity;
+pub use loss::{Loss, Reason};
+pub use loss::{TOGETHER, cause};
+pub use message_part::MessagePart;
+pub use origin::{Origin, Resource, ResourceValue, peer_address};
+pub use semconv::Name;
+pub use text::{Text, output_len};
+pub use view::{
+    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LossView, Member, Members, RunView, SampleView,
+    TextView, ValueView, Values,
+};
+pub use whole_number::{names_whole_number, whole_number};
+
+/// The kind of an event. The names are those of the `kind` key in JSON.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Kind {
+    /// Something happened at a time.
+    Log,
+    /// A timed operation.
+    Span,
+    /// One number data point.
+    Metric,
+    /// A stack and a value.
+    Sample,
+    /// Bytes or events that could not become events.
+    Loss,
+}
+
+impl Kind {
+    /// Every kind, in the order of [`Kind::index`].
+    pub const ALL: [Kind; 5] = [Kind::Log, Kind::Span, Kind::Metric, Kind::Sample, Kind::Loss];
+
+    /// The kind's name in JSON and in configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Log => "log",
+            Kind::Span => "span",
+            Kind::Metric => "metric",
+            Kind::Sample => "sample",
+            Kind::Loss => "loss",
+        }
+    }
+
+    /// Position in [`Kind::ALL`], for counters kept per kind.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// The severity of a log event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Severity {
+    Trace,
+    Debug,
+    Info,
+    Warn,
+    Error,
+    Fatal,
+}
+
+impl Severity {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Severity::Trace => "TRACE",
+            Severity::Debug => "DEBUG",
+            Severity::Info => "INFO",
+            Severity::Warn => "WARN",
+            Severity::Error => "ERROR",
+            Severity::Fatal => "FATAL",
+        }
+    }
+}

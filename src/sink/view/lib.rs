@@ -1,0 +1,231 @@
+//! The view: a sink that keeps a part of the events in memory, for the page and its API.
+//!
+//! It never makes anything wait. Batches for which it has no [time](TimeBudget) or no room in its queue are skipped. Of the
+//! others it keeps copies as far as its memory goes ([`Store`]), and adds heap dumps and calls to tables when they pass, because
+//! there are too many of them to be kept ([`Heaps`], [`Code`]). Everything else is computed for each request.
+#![forbid(unsafe_code)]
+
+mod class;
+pub mod code;
+pub mod heap;
+pub mod options;
+pub mod store;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use tributary_event::UnixNanos;
+use tributary_system::wall_clock;
+
+pub use class::Class;
+use code::Code;
+use heap::Heaps;
+use options::Options;
+use store::{Kept, Number, Store};
+
+use tributary_sink::budget::TimeBudget;
+use tributary_sink::{Selection, Sink, SinkError};
+
+/// What the view keeps, shared by its sink and the requests of the API.
+#[derive(Debug)]
+pub struct View {
+    options: Mutex<Options>,
+    budget: Arc<TimeBudget>,
+    state: Mutex<State>,
+}
+
+/// Events and tables.
+#[derive(Debug)]
+struct State {
+    store: Store,
+    heaps: Heaps,
+    code: Code,
+    /// The number of requests that read kept events now. Meanwhile none is dropped: a dropped event that is still read would
+    /// take memory that is not counted.
+    readers: usize,
+}
+
+/// How much the view has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// Bytes of memory in use.
+    pub memory_bytes: u64,
+    /// Events that its sink got.
+    pub seen: u64,
+    /// Of these, the events that are kept now. Objects of heap dumps are in tables only.
+    pub kept: u64,
+    /// Events that it did not get, because it had no time for them.
+    pub skipped: u64,
+}
+
+impl View {
+    /// An empty view.
+    pub fn new(options: Options) -> Arc<View> {
+        let [store, heaps, code] = parts(&options);
+        let state = State {
+            store: Store::new(store, options.window),
+            heaps: Heaps::new(heaps),
+            code: Code::new(code),
+            readers: 0,
+        };
+        let budget = Arc::new(TimeBudget::new(options.cpu_percent));
+        Arc::new(View { options: Mutex::new(options), budget, state: Mutex::new(state) })
+    }
+
+    /// Its options.
+    pub fn options(&self) -> Options {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts other options into force, except `enabled`. What they do not keep is dropped now, or when no request reads it.
+    pub fn set_options(&self, options: Options) {
+        let [store, heaps, code] = parts(&options);
+        let mut state = self.state();
+        let may_drop = state.readers == 0;
+        state.store.set_limits(store, options.window, may_drop);
+        state.heaps.set_limit(heaps);
+        state.code.set_limit(code);
+        self.budget.set_percent(options.cpu_percent);
+        drop(state);
+        *self.options.lock().unwrap_or_else(PoisonError::into_inner) = options;
+    }
+
+    /// Its budget, for its queue.
+    pub fn budget(&self) -> &Arc<TimeBudget> {
+        &self.budget
+    }
+
+    /// How much it has seen.
+    pub fn numbers(&self) -> Numbers {
+        let state = self.state();
+        let memory = state.store.memory_bytes() + state.heaps.memory_bytes() + state.code.memory_bytes();
+        let (seen, kept) = state.store.counts();
+        Numbers { memory_bytes: memory as u64, seen, kept, skipped: self.budget.skipped() }
+    }
+
+    /// How many events of a listener its sink got.
+    pub fn seen_of(&self, is_wanted: impl Fn(&str) -> bool) -> u64 {
+        self.state().store.seen_of(is_wanted)
+    }
+
+    /// The kept batches whose newest events were read at `from` or later, in the order in which they came. `is_wanted` chooses
+    /// by class, protocol and listener. While the snapshot exists no kept event is dropped, so it must not be held for long.
+    pub fn snapshot(self: &Arc<Self>, from: UnixNanos, is_wanted: impl Fn(Class, &str, &str) -> bool) -> Snapshot {
+        let mut state = self.state();
+        state.readers += 1;
+        let batches = state.store.batches(from, is_wanted);
+        Snapshot { batches, view: self.clone() }
+    }
+
+    /// A kept batch.
+    pub fn batch(&self, number: Number) -> Option<Kept> {
+        self.state().store.batch(number)
+    }
+
+    /// Reads the heap dumps.
+    pub fn heaps<T>(&self, read: impl FnOnce(&Heaps) -> T) -> T {
+        read(&self.state().heaps)
+    }
+
+    /// Reads or marks the code that runs.
+    pub fn code<T>(&self, read: impl FnOnce(&mut Code) -> T) -> T {
+        read(&mut self.state().code)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, events: Selection<'_>) {
+        let batch = events.batch();
+        let Some(origin) = batch.origin() else { return };
+        let mut state = self.state();
+        let State { store, heaps, code, readers } = &mut *state;
+        store.note_skipped(self.budget.skipped());
+        let classes = class::classes(batch);
+        // The end of a dump is a log of its own.
+        if origin.protocol == "rbkit" && (classes.has(Class::HeapObjects) || classes.has(Class::Logs)) {
+            batch.events().for_each(|event| heaps.add(event));
+        }
+        if origin.protocol == "bytefrog" {
+            code.add(batch, store.has_gap(&origin.listener));
+        }
+        store.add(batch, origin, &classes, *readers == 0);
+    }
+
+    fn expire(&self, now: UnixNanos) {
+        let mut state = self.state();
+        if state.readers == 0 {
+            state.store.expire(now);
+        }
+    }
+}
+
+/// The most bytes of events, heap dumps and code.
+fn parts(options: &Options) -> [usize; 3] {
+    let memory = usize::try_from(options.memory).unwrap_or(usize::MAX);
+    [memory / 8 * 5, memory / 4, memory / 8]
+}
+
+/// Kept batches, in the order in which they came.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The batches.
+    pub batches: Vec<(Class, Kept)>,
+    view: Arc<View>,
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.view.state().readers -= 1;
+    }
+}
+
+/// The sink that fills a [`View`].
+#[derive(Debug)]
+pub struct ViewSink {
+    view: Arc<View>,
+    /// The processor time of its thread that its budget has paid for.
+    paid: Option<Duration>,
+}
+
+impl ViewSink {
+    /// A sink that adds to this view.
+    pub fn new(view: Arc<View>) -> Self {
+        ViewSink { view, paid: None }
+    }
+
+    /// Charges the budget with all that the thread has done since the last call, waking up included.
+    fn pay(&mut self) {
+        let used = thread_time();
+        // What it took to start the thread is not charged.
+        let paid = self.paid.replace(used).unwrap_or(used);
+        self.view.budget.spend(used.saturating_sub(paid));
+    }
+}
+
+impl Sink for ViewSink {
+    async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
+        self.view.take(events);
+        self.pay();
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    async fn tick(&mut self) -> Result<(), SinkError> {
+        self.view.expire(wall_clock::now());
+        self.pay();
+        Ok(())
+    }
+}
+
+/// The processor time of this thread.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

@@ -1,0 +1,219 @@
+//! Events that were stored, made events of a batch again: [`json`] lines, and the [`row`]s of a journal, which
+//! [`row_reader`] reads.
+#![forbid(unsafe_code)]
+
+pub mod json;
+pub mod row;
+pub mod row_reader;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use tributary_event::{
+    Batch, BatchBuilder, Frame, Header, Key, Link, Loss, MetricData, Name, Origin, Reason, Resource, ResourceValue,
+    SampleData, Severity, SpanData, TraceContext, Value,
+};
+
+/// Makes batches of stored events.
+#[derive(Debug)]
+pub struct Rebuilder {
+    builder: BatchBuilder,
+    /// The sources that compact lines can name, by their ids.
+    sources: HashMap<String, (Arc<Origin>, Arc<Resource>), RandomState>,
+    names: HashMap<&'static str, Name, RandomState>,
+}
+
+/// The origin of an event, as it was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct OriginParts<'a> {
+    pub protocol: &'a str,
+    pub version: Option<&'a str>,
+    pub listener: &'a str,
+    pub peer: &'a str,
+    pub connection: u64,
+}
+
+/// The data of a kind, with texts and values of the batch.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum Data {
+    Log { severity: Severity, context: Option<TraceContext>, body: Option<Value> },
+    Span { span: SpanData, links: Vec<Link> },
+    Metric(MetricData),
+    Sample { sample: SampleData, frames: Vec<Frame> },
+    Loss { reason: Reason, bytes: u64, events: Option<u64>, detail: String, excerpt: Vec<u8> },
+}
+
+impl Default for Rebuilder {
+    fn default() -> Self {
+        let origin = Origin::new("", "".into(), "".into(), 0);
+        let names = Name::all().map(|name| (name.as_str(), name)).collect();
+        Rebuilder { builder: BatchBuilder::new(Arc::new(origin)), sources: HashMap::default(), names }
+    }
+}
+
+impl Rebuilder {
+    /// The builder of the batch, for texts and values.
+    pub fn builder(&mut self) -> &mut BatchBuilder {
+        &mut self.builder
+    }
+
+    /// Sets the origin of the next events.
+    pub fn set_origin(&mut self, parts: OriginParts<'_>) {
+        if OriginParts::of(self.builder.origin()) != parts {
+            self.builder.set_origin(Arc::new(parts.origin()));
+        }
+    }
+
+    /// Sets the resource of the next events.
+    pub fn set_resource(&mut self, attributes: Vec<(String, ResourceValue)>) {
+        if !is_same(self.builder.resource().attributes(), &attributes) {
+            self.builder.set_resource(Arc::new(Resource::new(attributes)));
+        }
+    }
+
+    /// Events can have this source from now on.
+    pub fn define_source(&mut self, id: &str, origin: OriginParts<'_>, resource: Vec<(String, ResourceValue)>) {
+        self.sources.insert(id.to_owned(), (Arc::new(origin.origin()), Arc::new(Resource::new(resource))));
+    }
+
+    /// Sets the source of the next events. `false`: it is not defined.
+    pub fn set_source(&mut self, id: &str) -> bool {
+        let Some((origin, resource)) = self.sources.get(id) else { return false };
+        if !Arc::ptr_eq(self.builder.origin(), origin) {
+            self.builder.set_origin(origin.clone());
+        }
+        if !Arc::ptr_eq(self.builder.resource(), resource) {
+            self.builder.set_resource(resource.clone());
+        }
+        true
+    }
+
+    /// A key: a name of ours, or one of the peer.
+    pub fn key(&mut self, text: &str) -> Key {
+        match self.names.get(text) {
+            Some(name) => Key::from(*name),
+            None => Key::from(self.builder.push_text(text)),
+        }
+    }
+
+    /// Adds an event.
+    pub fn push(&mut self, header: Header, attributes: &[(Key, Value)], data: Data) {
+        if let Data::Loss { reason, bytes, events, detail, excerpt } = &data {
+            let loss = Loss { reason: *reason, bytes: *bytes, events: *events, detail, excerpt };
+            return self.builder.loss_with(header, loss, attributes);
+        }
+        let mut event = self.builder.event(header);
+        attributes.iter().for_each(|(key, value)| event.attribute(*key, *value));
+        match data {
+            Data::Log { severity, context: Some(context), body } => event.log_in(context, severity, body),
+            Data::Log { severity, context: None, body } => event.log(severity, body),
+            Data::Span { span, links } => event.linked_span(span, links),
+            Data::Metric(metric) => event.metric(metric),
+            Data::Sample { sample, frames } => event.sample(sample, &frames),
+            Data::Loss { .. } => {}
+        }
+    }
+
+    /// Whether the batch should be taken before another event is added.
+    pub fn is_full(&self) -> bool {
+        self.builder.is_full()
+    }
+
+    /// Ends the batch and begins the next one.
+    pub fn take(&mut self) -> Batch {
+        self.builder.take()
+    }
+}
+
+impl<'a> OriginParts<'a> {
+    /// The parts of an origin.
+    pub fn of(origin: &'a Origin) -> Self {
+        OriginParts {
+            protocol: origin.protocol,
+            version: origin.version.as_deref(),
+            listener: &origin.listener,
+            peer: &origin.peer,
+            connection: origin.connection,
+        }
+    }
+
+    fn origin(self) -> Origin {
+        let OriginParts { protocol, version, listener, peer, connection } = self;
+        let origin = Origin::new(constant(protocol), listener.into(), peer.into(), connection).stored();
+        version.map(|version| origin.with_version(version)).unwrap_or(origin)
+    }
+}
+
+/// Compared exactly: a double that is not a number is the same as itself.
+fn is_same(known: &[(String, ResourceValue)], attributes: &[(String, ResourceValue)]) -> bool {
+    let is_same = |a: &ResourceValue, b: &ResourceValue| match (a, b) {
+        (ResourceValue::F64(a), ResourceValue::F64(b)) => a.to_bits() == b.to_bits(),
+        (a, b) => a == b,
+    };
+    known.len() == attributes.len()
+        && known.iter().zip(attributes).all(|((key, value), (other, of))| key == other && is_same(value, of))
+}
+
+/// The severity with this name.
+pub fn severity(name: &str) -> Option<Severity> {
+    use Severity::{Debug, Error, Fatal, Info, Trace, Warn};
+    [Trace, Debug, Info, Warn, Error, Fatal].into_iter().find(|severity| severity.as_str() == name)
+}
+
+/// The reason with this name.
+pub fn reason(name: &str) -> Option<Reason> {
+    Reason::ALL.into_iter().find(|reason| reason.as_str() == name)
+}
+
+/// The most different texts that [`constant`] keeps, and the longest.
+const MAX_CONSTANTS: usize = 1024;
+const MAX_CONSTANT_BYTES: usize = 256;
+
+/// A text that stays for the life of the process: names of protocols, units and types of samples are few, and the event model
+/// has them as constants. Beyond a limit that no stored events of ours reach, the empty text.
+pub fn constant(text: &str) -> &'static str {
+    static KNOWN: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+    if text.is_empty() || text.len() > MAX_CONSTANT_BYTES {
+        return "";
+    }
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    match known.get(text) {
+        Some(known) => known,
+        None if known.len() >= MAX_CONSTANTS => "",
+        None => {
+            let text: &'static str = Box::leak(text.to_owned().into_boxed_str());
+            known.insert(text);
+            text
+        }
+    }
+}
+
+/// The bytes of so many pairs of hex digits.
+pub fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    (text.len() == 2 * N && hex_into(text, &mut bytes)).then_some(bytes)
+}
+
+/// The bytes of pairs of hex digits.
+pub fn hex_bytes(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; text.len() / 2];
+    (text.len().is_multiple_of(2) && hex_into(text, &mut bytes)).then_some(bytes)
+}
+
+fn hex_into(text: &str, bytes: &mut [u8]) -> bool {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let (pairs, _) = text.as_bytes().as_chunks::<2>();
+    bytes.iter_mut().zip(pairs).all(|(byte, [high, low])| match (digit(*high), digit(*low)) {
+        (Some(high), Some(low)) => {
+            *byte = high << 4 | low;
+            true
+        }
+        _ => false,
+    })
+}

@@ -1,0 +1,31 @@
+//! Sockets, tasks and clocks of listeners.
+//!
+//! A transport reads bytes, takes the time, passes both to a session or an exchange (through `tributary_driver`), hands the
+//! events over and sends the replies. It knows no protocol.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod body;
+pub mod capture;
+pub mod clock;
+mod connection;
+mod context;
+mod decode_buffers;
+pub mod descriptors;
+pub mod dialer;
+pub mod http;
+mod http_head;
+mod http_state;
+mod http_timeouts;
+pub mod nats;
+pub mod options;
+pub mod port_holder;
+mod proxy;
+pub mod quarantine;
+mod read_buffer;
+mod request;
+mod stream;
+pub mod tcp;
+mod ticker;
+pub mod tls;
+mod validity;

@@ -1,0 +1,146 @@
+//! The store of the `zico` protocol: registered agents, their keys and sessions, kept over restarts.
+//!
+//! Several daemons can share a store in a bucket of NATS: [`SharedStore`]. Otherwise each listener has one file, written by SQLite. What was answered to an agent was committed and synced before, so it
+//! holds after a kill or a loss of power. The sqlite3 shell can open the file while the daemon uses it, and so does
+//! `tributary agents`.
+//!
+//! The file contains nothing with which its reader could act as an agent. Issued keys are 128 random bits and are stored
+//! as SHA-256. Session ids are derived from the agent's key, and are stored as SHA-256. Registration keys are chosen by
+//! people; they are stored as PBKDF2 with a salt of the file, which makes guessing slow, but does not make a weak key strong.
+#![forbid(unsafe_code)]
+
+mod agents;
+mod bucket;
+mod error;
+mod file;
+mod keys;
+mod marks;
+mod network;
+mod options;
+mod register;
+mod shared;
+mod time;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tracing::warn;
+
+use tributary_event::UnixNanos;
+use tributary_memory::log_throttle::LogThrottle;
+use tributary_system::blocking;
+use tributary_zico::agents::{
+    Agent, Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Requester, UNKNOWN_AGENT,
+};
+
+use error::explain;
+use shared::Shared;
+use time::millis;
+
+pub use agents::{Known, KnownAgent, UnregisteredSession, forget, list};
+pub use bucket::SharedStore;
+pub use error::StoreError;
+pub use file::path;
+pub use options::StoreOptions;
+
+/// The agents of one listener.
+#[derive(Debug)]
+pub struct Store {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Store {
+    /// Opens the store of the listener with this name, or creates it.
+    ///
+    /// # Errors
+    /// The file, or the file of keys, cannot be used: the error says which, why, and what to do.
+    pub fn open(options: &StoreOptions, listener: &str) -> Result<Store, StoreError> {
+        let shared = Arc::new(Shared::open(options, listener)?);
+        let writer = spawn_writer(shared.clone()).map_err(|error| {
+            StoreError::new(Path::new(&shared.name), format!("its writer thread cannot be started: {error}"))
+        })?;
+        Ok(Store { shared, writer: Some(writer) })
+    }
+}
+
+impl Drop for Store {
+    /// Writes all marks.
+    fn drop(&mut self) {
+        self.shared.marks.stop();
+        if let Some(writer) = self.writer.take() {
+            // A writer that panicked has nothing left to write.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Agents for Store {
+    fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, Refusal> {
+        let shared = &*self.shared;
+        if shared.admitted.as_ref().is_some_and(|keys| !blocking::run(|| keys.admit(&asked.rkey))) {
+            return Err(Refusal::Denied("the registration key is not accepted here"));
+        }
+        blocking::run(|| {
+            let rkey = shared.digests.digest(&asked.rkey);
+            let registered = shared.register(asked, &rkey, address, millis(now))?;
+            // The agent may have changed its name, and others may have been removed.
+            shared.marks.forget_agents();
+            Ok(registered)
+        })
+    }
+
+    fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, Refusal> {
+        let shared = &*self.shared;
+        let opened = blocking::run(|| shared.open_session(asked, millis(now)));
+        if opened.as_ref().err() == Some(&UNKNOWN_AGENT) {
+            shared.log_refused(asked);
+        }
+        let opened = opened?;
+        shared.marks.use_session(&opened.session, None, millis(now));
+        Ok(opened)
+    }
+
+    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<Agent>, Refusal> {
+        let (shared, now) = (&*self.shared, millis(now));
+        let found = shared.session(session, now).map_err(|error| shared.refusal(&error))?;
+        let found = found.ok_or(Refusal::Denied("the session is unknown or over; open another one"))?;
+        if agent.is_some_and(|name| !found.is_called(name)) {
+            return Err(Refusal::Denied("the session belongs to another agent"));
+        }
+        shared.marks.use_session(session, Some(found.clone()), now);
+        Ok(found)
+    }
+
+    fn agent(&self, name: &str) -> Result<Option<Arc<Agent>>, Refusal> {
+        let found = self.shared.read(|connection| register::find(connection, name));
+        Ok(found.map_err(|error| self.shared.refusal(&error))?.map(Arc::new))
+    }
+
+    fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos) {
+        self.shared.marks.count(requester, more, millis(now));
+    }
+}
+
+/// Starts the thread that writes marks, until the store is dropped.
+fn spawn_writer(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
+    blocking::thread("agent store", move || {
+        let failing = LogThrottle::new();
+        loop {
+            let is_stopping = shared.marks.wait();
+            if let Err(error) = shared.write_marks()
+                && let Some(suppressed) = failing.permit()
+            {
+                let (file, error) = (&shared.name, explain(&error));
+                warn!(
+                    listener = shared.listener,
+                    file, error, suppressed, "cannot write the counters of agents; retrying"
+                );
+            }
+            if is_stopping {
+                return;
+            }
+        }
+    })
+}
