@@ -20,4 +20,3 @@ mod run;
 mod simulate;
 mod spool;
 mod stored;
-mod transcripts;

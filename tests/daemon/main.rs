@@ -23,7 +23,6 @@ mod zico_support;
 mod acknowledge;
 mod admin;
 mod api;
-mod attacks;
 mod backpressure;
 mod balancer;
 mod capture;

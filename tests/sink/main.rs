@@ -11,8 +11,8 @@ mod forward_proxy;
 mod http_server;
 #[path = "../support/live/mod.rs"]
 mod live;
-#[path = "../support/marked_upload.rs"]
-mod marked_upload;
+#[path = "../support/nats_server.rs"]
+mod nats_server;
 #[path = "../support/otlp/mod.rs"]
 mod otlp_support;
 #[path = "../support/rbkit/mod.rs"]

@@ -9,7 +9,7 @@
 //! cargo test --release --test torture -- disk --count 200
 //! ```
 //!
-//! Without a part it runs a short slice of each, as a part of `cargo test`. It prints its seed; the same seed makes the same
+//! Without a part it runs a short slice of each, as the gate does. It prints its seed; the same seed makes the same
 //! choices. With `--keep`, the part `faults` leaves the directory in which it has found a loss. See docs/reliability.md.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]

@@ -6,8 +6,8 @@ use std::net::TcpStream;
 use serde_json::json;
 
 use super::STREAM;
-use super::server::NatsServer;
 use crate::live::binary::{Binary, free_port, run, tributary, until};
+use crate::nats_server::NatsServer;
 
 /// A directory with a configuration whose sink publishes to a server.
 pub(super) struct Site {

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::STREAM;
 use super::daemon::{Site, assert_once, until_noted, until_ready, upload};
-use super::server::NatsServer;
 use crate::live::binary::until;
+use crate::nats_server::NatsServer;
 use crate::tls_support::World;
 
 /// Waits until the stream has so many events, and checks them.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::STREAM;
 use super::daemon::{Site, get, until_not_ready, until_ready, until_stored, upload};
-use super::server::NatsServer;
 use crate::live::binary::{Binary, Ended, free_port, tributary, until};
+use crate::nats_server::NatsServer;
 use crate::parquet::recorded::recordings;
 
 /// A directory with a configuration whose listener receives from a server.

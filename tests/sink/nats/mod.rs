@@ -3,9 +3,7 @@
 
 mod daemon;
 mod faults;
-mod fleet;
 mod listener;
-mod server;
 mod shared;
 mod writers;
 
@@ -18,9 +16,9 @@ use tributary::sink::AckLevel;
 use tributary::sink::nats::{Nats, Options, SpoolOptions, WhenFull};
 
 use crate::live::{until, within};
+use crate::nats_server::NatsServer;
 use crate::sending::Sending;
 use crate::sink_file_support::{batch_of, names, names_in, now};
-use server::NatsServer;
 
 const STREAM: &str = "TRIBUTARY";
 

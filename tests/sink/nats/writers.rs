@@ -8,8 +8,8 @@ use serde_json::json;
 use super::STREAM;
 use super::daemon::until_ready;
 use super::listener::{Writer, end, lines_of, until_consumed};
-use super::server::NatsServer;
 use crate::live::binary::until;
+use crate::nats_server::NatsServer;
 
 /// Messages, and lines of each.
 const MESSAGES: usize = 300;

@@ -8,10 +8,10 @@ use tributary::simulate::endless::{Machine, Version};
 use super::super::STREAM;
 use super::super::daemon::until_ready;
 use super::super::listener::{FILES, Writer};
-use super::super::server::NatsServer;
 use super::Edge;
 use super::endless::{later, now, upload};
 use crate::live::binary::{run, until};
+use crate::nats_server::NatsServer;
 
 #[test]
 fn the_sums_add_up_although_two_daemons_have_published_the_same_upload() {

@@ -5,10 +5,10 @@ use tributary::simulate::endless::{Machine, Version};
 
 use super::super::STREAM;
 use super::super::daemon::assert_once;
-use super::super::server::NatsServer;
 use super::{Edge, ask, ids};
 use crate::endless_support::http::plain;
 use crate::live::binary::Binary;
+use crate::nats_server::NatsServer;
 
 /// The time of the first upload: a minute ago, so that the clocks of this one and of later ones are plausible.
 pub(super) fn now() -> u64 {

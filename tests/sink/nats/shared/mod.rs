@@ -14,9 +14,9 @@ use serde_json::Value;
 
 use super::STREAM;
 use super::daemon::get;
-use super::server::NatsServer;
 use crate::live::PATIENCE;
 use crate::live::binary::{Binary, tributary, until};
+use crate::nats_server::NatsServer;
 
 /// A daemon of the fleet with a directory of its own.
 pub(super) struct Edge {

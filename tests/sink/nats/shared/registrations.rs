@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::super::daemon::{get, until_not_ready, until_ready};
-use super::super::server::NatsServer;
 use super::{Edge, Reply, post};
 use crate::live::binary::{Binary, run, until};
+use crate::nats_server::NatsServer;
 
 const STATE: &str = "state = \"URL/zico\"";
 

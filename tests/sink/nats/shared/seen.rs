@@ -4,10 +4,10 @@ use tributary::protocol::endless::wire::{Layout, bundle};
 use tributary::simulate::endless::{Machine, Version};
 
 use super::super::daemon::{get, until_not_ready, until_ready};
-use super::super::server::NatsServer;
 use super::endless::{later, now, upload};
 use super::{Edge, assert_each_once, metric};
 use crate::live::binary::{Binary, until};
+use crate::nats_server::NatsServer;
 
 /// A stream that recognizes no repeats after a short time: only the bucket does.
 const SINK: &str = "duplicate_window = \"100ms\"\nrequest_timeout = \"15s\"";

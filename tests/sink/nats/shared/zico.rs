@@ -2,10 +2,10 @@
 
 use tributary::simulate::zico::{Bodies, Dialect, Jvm};
 
-use super::super::server::NatsServer;
 use super::endless::now;
 use super::{Edge, STREAM, events, ids, metric, post};
 use crate::live::binary::{Binary, run, until};
+use crate::nats_server::NatsServer;
 
 const SESSION: &str = "675135e76025b0d2";
 

@@ -19,11 +19,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::listener::lines_of;
-use super::server::program;
 use crate::live::PATIENCE;
 use crate::live::binary::{Binary, end_with_this_thread, free_port, run, until};
 use crate::marked_upload::{EVENTS, mark};
+use crate::nats_server::program;
 use agents::{Acknowledged, Agents, Edge};
 use network::Host;
 
@@ -349,7 +348,8 @@ impl Written {
             let Ok(files) = std::fs::read_dir(directory.join(format!("written-{listener}"))) else { continue };
             let files = files.map(|file| file.unwrap().path());
             for path in files.filter(|path| path.to_string_lossy().contains(".ndjson")) {
-                lines_of(&path).iter().for_each(|line| written.add(listener, line));
+                let lines = std::fs::read_to_string(&path).unwrap_or_default();
+                lines.lines().for_each(|line| written.add(listener, line));
             }
         }
         written
