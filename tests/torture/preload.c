@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -45,6 +46,18 @@ __attribute__((constructor)) static void start(void) {
     random_state = seed * 0x9E3779B97F4A7C15ull | 1;
     fault_rate = rate;
     lie_rate = lie ? strtoull(lie, NULL, 10) : 0;
+}
+
+// One thread at a time changes the file system and records that. The journal is locked meanwhile: whoever kills the process takes
+// the lock first, so that no operation is carried out and not recorded, and no entry is recorded in part.
+static void hold(void) {
+    pthread_mutex_lock(&lock);
+    if (log_fd >= 0) syscall(SYS_flock, log_fd, LOCK_EX);
+}
+
+static void release(void) {
+    if (log_fd >= 0) syscall(SYS_flock, log_fd, LOCK_UN);
+    pthread_mutex_unlock(&lock);
 }
 
 static uint64_t next_random(void) {
@@ -118,7 +131,7 @@ static int fails(const char *path, int error) {
 static int write_error(void) { return next_random() % 2 ? EIO : ENOSPC; }
 
 #define BEGIN char path[PATH_MAX]
-#define END(result) do { int error = errno; pthread_mutex_unlock(&lock); errno = error; return result; } while (0)
+#define END(result) do { int error = errno; release(); errno = error; return result; } while (0)
 
 static ssize_t written_at(int fd, const void *data, size_t length, off64_t offset, const char *path) {
     if (fails(path, write_error())) return -1;
@@ -139,7 +152,7 @@ static ssize_t written_at(int fd, const void *data, size_t length, off64_t offse
 ssize_t write(int fd, const void *data, size_t length) {
     BEGIN;
     if (!path_of(fd, path)) return syscall(SYS_write, fd, data, length);
-    pthread_mutex_lock(&lock);
+    hold();
     ssize_t result = written_at(fd, data, length, -1, path);
     END(result);
 }
@@ -147,7 +160,7 @@ ssize_t write(int fd, const void *data, size_t length) {
 ssize_t pwrite64(int fd, const void *data, size_t length, off64_t offset) {
     BEGIN;
     if (!path_of(fd, path)) return syscall(SYS_pwrite64, fd, data, length, offset);
-    pthread_mutex_lock(&lock);
+    hold();
     ssize_t result = written_at(fd, data, length, offset, path);
     END(result);
 }
@@ -161,7 +174,7 @@ ssize_t writev(int fd, const struct iovec *parts, int count) {
     for (int i = 0; i < count; i++) length += parts[i].iov_len;
     char *data = malloc(length + 1);
     for (size_t at = 0, i = 0; i < (size_t)count; at += parts[i++].iov_len) memcpy(data + at, parts[i].iov_base, parts[i].iov_len);
-    pthread_mutex_lock(&lock);
+    hold();
     ssize_t result = written_at(fd, data, length, -1, path);
     free(data);
     END(result);
@@ -170,18 +183,18 @@ ssize_t writev(int fd, const struct iovec *parts, int count) {
 static int synced(int fd, int call) {
     BEGIN;
     if (!path_of(fd, path)) return syscall(call, fd);
-    pthread_mutex_lock(&lock);
+    hold();
     if (lie_rate && next_random() % 1000 < lie_rate) END(0);
     int failed = fails(path, EIO);
     if (failed) record(SYNC_END, -1, path, NULL, 0, NULL, 0);
     else record(SYNC_BEGIN, 0, path, NULL, 0, NULL, 0);
     int error = errno;
-    pthread_mutex_unlock(&lock);
+    release();
     errno = error;
     if (failed) return -1;
     int result = syscall(call, fd);
     error = errno;
-    pthread_mutex_lock(&lock);
+    hold();
     record(SYNC_END, result, path, NULL, 0, NULL, 0);
     errno = error;
     END(result);
@@ -194,7 +207,7 @@ static int opened(int directory, const char *name, int flags, mode_t mode) {
     BEGIN;
     if (!(flags & (O_CREAT | O_TRUNC)) || !path_at(directory, name, path))
         return syscall(SYS_openat, directory, name, flags, mode);
-    pthread_mutex_lock(&lock);
+    hold();
     struct stat64 before;
     int existed = !fstatat64(directory, name, &before, 0);
     if (!existed && fails(path, next_random() % 2 ? ENOSPC : EMFILE)) END(-1);
@@ -215,7 +228,7 @@ int openat64(int directory, const char *name, int flags, ...) { MODE return open
 int ftruncate64(int fd, off64_t length) {
     BEGIN;
     if (!path_of(fd, path)) return syscall(SYS_ftruncate, fd, length);
-    pthread_mutex_lock(&lock);
+    hold();
     if (fails(path, EIO)) END(-1);
     int result = syscall(SYS_ftruncate, fd, length);
     int error = errno;
@@ -237,7 +250,7 @@ int renameat(int from_directory, const char *from, int to_directory, const char 
     BEGIN;
     if (!path_at(from_directory, from, path) || !path_at(to_directory, to, other))
         return syscall(SYS_renameat, from_directory, from, to_directory, to);
-    pthread_mutex_lock(&lock);
+    hold();
     if (fails(path, EIO)) END(-1);
     int result = syscall(SYS_renameat, from_directory, from, to_directory, to);
     int error = errno;
@@ -250,7 +263,7 @@ int rename(const char *from, const char *to) { return renameat(AT_FDCWD, from, A
 int unlinkat(int directory, const char *name, int flags) {
     BEGIN;
     if (!path_at(directory, name, path)) return syscall(SYS_unlinkat, directory, name, flags);
-    pthread_mutex_lock(&lock);
+    hold();
     int result = syscall(SYS_unlinkat, directory, name, flags);
     int error = errno;
     if (!result) record(UNLINK, 0, path, NULL, 0, NULL, 0);
@@ -263,7 +276,7 @@ int rmdir(const char *name) { return unlinkat(AT_FDCWD, name, AT_REMOVEDIR); }
 int mkdirat(int directory, const char *name, mode_t mode) {
     BEGIN;
     if (!path_at(directory, name, path)) return syscall(SYS_mkdirat, directory, name, mode);
-    pthread_mutex_lock(&lock);
+    hold();
     if (fails(path, ENOSPC)) END(-1);
     int result = syscall(SYS_mkdirat, directory, name, mode);
     int error = errno;

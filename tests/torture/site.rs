@@ -21,7 +21,11 @@ pub(crate) struct Site {
 }
 
 /// A daemon that runs. Killed when dropped.
-pub(crate) struct Daemon(Child);
+pub(crate) struct Daemon {
+    child: Child,
+    /// The journal of its file operations, if they are recorded.
+    journal: Option<PathBuf>,
+}
 
 /// A port of loopback that is free, and that the system gives to no connection of another program while the daemon is away.
 fn free_address() -> SocketAddr {
@@ -109,10 +113,11 @@ request_timeout = "2s"
         command.args(["run", "--config", "tributary.toml"]).current_dir(&self.directory);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
-        let mut daemon = Daemon(command.spawn().unwrap());
+        let journal = environment.iter().find(|(name, _)| *name == "TORTURE_LOG").map(|(_, path)| path.into());
+        let mut daemon = Daemon { child: command.spawn().unwrap(), journal };
         let begin = Instant::now();
         while TcpStream::connect(self.endless).is_err() || TcpStream::connect(self.zico).is_err() {
-            if let Some(status) = daemon.0.try_wait().unwrap() {
+            if let Some(status) = daemon.child.try_wait().unwrap() {
                 return Err(format!("the daemon ended with {status}: {}", self.log()));
             }
             assert!(begin.elapsed() < PATIENCE, "the daemon does not start: {}", self.log());
@@ -131,22 +136,26 @@ request_timeout = "2s"
 }
 
 impl Daemon {
-    /// `kill -9`.
+    /// `kill -9`, not between a recorded operation and its record: the image would lack what the disk has.
     pub(crate) fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
+        let journal = self.journal.take().and_then(|path| fs::File::open(path).ok());
+        if let Some(journal) = &journal {
+            journal.lock().unwrap();
+        }
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// Stops it with SIGTERM. Returns its exit code.
     pub(crate) fn stop(mut self) -> Option<i32> {
-        if let Some(status) = self.0.try_wait().unwrap() {
+        if let Some(status) = self.child.try_wait().unwrap() {
             return status.code();
         }
-        let id = self.0.id().to_string();
+        let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         let begin = Instant::now();
         loop {
-            if let Some(status) = self.0.try_wait().unwrap() {
+            if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
             assert!(begin.elapsed() < PATIENCE, "the daemon does not stop");
@@ -156,13 +165,13 @@ impl Daemon {
 
     /// Whether it runs.
     pub(crate) fn is_running(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_none()
+        self.child.try_wait().unwrap().is_none()
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
