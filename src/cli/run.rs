@@ -125,7 +125,7 @@ async fn serve(mut running: Loaded, named: Option<PathBuf>, decoding: Handle) ->
 
 /// Stops the daemon in order. A further signal hurries it, and another one ends it at once.
 async fn stop(server: Server, stop_signals: &mut StopSignals) -> Totals {
-    let (hurry, stop_now) = (server.hurry_token(), server.stop_now_token());
+    let (hurry, stop_now, accounting) = (server.hurry_token(), server.stop_now_token(), server.accounting().clone());
     let mut stopping = pin!(server.stop());
     tokio::select! {
         totals = &mut stopping => return totals,
@@ -135,6 +135,7 @@ async fn stop(server: Server, stop_signals: &mut StopSignals) -> Totals {
         "second signal: the daemon ends within seconds; events that are not written by then count as failed. A third signal ends it \
          at once, and Java programs that are still traced hang"
     );
+    totals::log_waiting(&accounting);
     hurry.cancel();
     tokio::select! {
         totals = &mut stopping => return totals,

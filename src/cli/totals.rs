@@ -2,14 +2,36 @@
 
 use std::fmt::Write as _;
 
-use tracing::info;
+use tracing::{info, warn};
 
 use tributary_event::{Kind, Reason};
-use tributary_pipeline::accounting::{ListenerTotals, SinkTotals, Totals};
+use tributary_pipeline::accounting::{Accounting, ListenerTotals, SinkTotals, Totals};
 
 pub(super) fn log(totals: &Totals) {
     totals.listeners.iter().for_each(log_listener);
     totals.sinks.iter().for_each(log_sink);
+}
+
+/// One line per sink that still has events: what becomes of them when the daemon ends soon.
+pub(super) fn log_waiting(accounting: &Accounting) {
+    let remotes = accounting.remotes();
+    for of in accounting.totals().sinks {
+        let (sink, events) = (&of.name, of.waiting + u64::try_from(of.in_flight()).unwrap_or_default());
+        match remotes.iter().find(|(name, state, _)| name == sink && state.is_spooled) {
+            _ if events == 0 => {}
+            Some((_, state, _)) => warn!(
+                sink,
+                events,
+                requests = state.requests,
+                bytes = state.bytes,
+                "events wait in the spool; the next start sends them"
+            ),
+            None => warn!(
+                sink,
+                events, "events wait for the destination; those that it does not take in time count as failed"
+            ),
+        }
+    }
 }
 
 /// `bytes_in = bytes_decoded + bytes_lost`, and the events. Counts that are usually 0 are left out then.

@@ -109,3 +109,31 @@ fn endless_interim_responses_keep_no_sink_from_its_end() {
     let second = totals(&site, &stop(daemon));
     assert_eq!((second.resumed, second.written, second.waiting), (sent, sent, 0));
 }
+
+#[test]
+fn a_second_signal_says_what_waits_and_what_becomes_of_it() {
+    let site = Site::new("min_free_bytes = \"0B\"");
+    let config = std::fs::read_to_string(site.config()).unwrap();
+    let direct = config[config.find("[sinks.backend]").unwrap()..].lines().take(5).collect::<Vec<_>>().join("\n");
+    let direct = direct.replace("backend", "direct");
+    let spans = "[listeners.spans]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n";
+    std::fs::write(site.config(), format!("{config}{spans}{direct}\n")).unwrap();
+    let daemon = site.start();
+    let to = daemon.address("spans").to_string();
+    let sent = run(&["simulate", "datadog", "--to", &to, "--count", "50"]).sent();
+    let events = sent["events"].as_u64().unwrap();
+    until("the spool has them", || (waiting(&daemon) == events).then_some(()));
+    daemon.signal("TERM");
+    daemon.until_stderr("stopping; ");
+    // Without a spool its sink makes attempts until the grace period is over.
+    daemon.signal("TERM");
+    let ended = daemon.end();
+    let spooled = ended.line("events wait in the spool; the next start sends them");
+    assert_eq!((field(spooled, "sink"), field(spooled, "events")), ("backend", &*events.to_string()), "{spooled}");
+    assert!(field(spooled, "requests").parse::<u64>().unwrap() > 0 && spooled.contains(" bytes="), "{spooled}");
+    let direct = ended.line("events wait for the destination; those that it does not take in time count as failed");
+    assert_eq!((field(direct, "sink"), field(direct, "events")), ("direct", &*events.to_string()), "{direct}");
+    let totals = totals(&site, &ended);
+    assert_eq!((totals.events, totals.waiting), (events, events));
+    assert!(ended.line("sink totals sink=\"direct\"").contains(&format!(" failed={events}")), "{}", ended.stderr);
+}

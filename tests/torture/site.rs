@@ -1,5 +1,6 @@
 //! A directory with a daemon that can be started in it again and again.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -27,16 +28,20 @@ pub(crate) struct Daemon {
     journal: Option<PathBuf>,
 }
 
-/// A port of loopback that is free, and that the system gives to no connection of another program while the daemon is away.
+/// A port of loopback that is free, and that the system gives to no connection of another program while the daemon is away. Each
+/// is returned once.
 fn free_address() -> SocketAddr {
-    static NUMBERS: Mutex<Option<Rng>> = Mutex::new(None);
+    static NUMBERS: Mutex<Option<(Rng, BTreeSet<u16>)>> = Mutex::new(None);
     let mut numbers = NUMBERS.lock().unwrap();
     // Not those of the run: two runs with the same seed do not disturb each other.
-    let numbers = numbers.get_or_insert_with(|| Rng::new(rng::from_clock(), std::process::id().into()));
+    let (numbers, returned) =
+        numbers.get_or_insert_with(|| (Rng::new(rng::from_clock(), std::process::id().into()), BTreeSet::new()));
     loop {
         // Linux takes ports from 32768 on by itself.
         let port = 10_000 + numbers.below(22_768) as u16;
-        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port))
+            && returned.insert(port)
+        {
             return listener.local_addr().unwrap();
         }
     }
