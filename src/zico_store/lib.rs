@@ -9,6 +9,7 @@
 //! people; they are stored as PBKDF2 with a salt of the file, which makes guessing slow, but does not make a weak key strong.
 #![forbid(unsafe_code)]
 
+mod adoption;
 mod agents;
 mod bucket;
 mod error;
@@ -95,7 +96,7 @@ impl Agents for Store {
         let shared = &*self.shared;
         let opened = blocking::run(|| shared.open_session(asked, millis(now)));
         if opened.as_ref().err() == Some(&UNKNOWN_AGENT) {
-            shared.log_refused(asked);
+            shared.openings.refused(asked);
         }
         let opened = opened?;
         shared.marks.use_session(&opened.session, None, millis(now));

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use ring::error::Unspecified;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use serde_json::{Map, Number, Value};
-use tracing::{info, warn};
+use tracing::warn;
 
-use super::bucket::is_uuid;
+use super::adoption;
 use super::keys;
 use super::network::network;
 use super::shared::{FileError, Shared};
@@ -319,14 +319,10 @@ impl Shared {
     /// Registers an agent that another daemon, or an earlier process of this one, has registered: with the UUID and the key of
     /// its request. `None`: what it calls itself is no UUID.
     fn adopt(&self, transaction: &Transaction<'_>, asked: &Opening, now: i64) -> Result<Option<Agent>, Failure> {
-        let uuid = asked.agent.to_ascii_lowercase();
-        if !is_uuid(&uuid) {
-            return Ok(None);
-        }
+        let Some(uuid) = adoption::uuid_of(asked) else { return Ok(None) };
         let newcomer = Newcomer::of(transaction, network(&asked.address))?;
         self.make_space(transaction, &newcomer, now)?;
-        // Its registration key, name, app and environment are not in the request; what stands for the key makes it unique.
-        let (key, unique) = (keys::hash(&asked.authkey), keys::hash(&format!("{uuid} {}", asked.authkey)));
+        let (key, unique) = (keys::hash(&asked.authkey), adoption::identity_of(&uuid, asked));
         transaction.execute(
             "INSERT INTO agents (uuid, name, app, env, attrs, rkey, address, registered, seen, network)
              VALUES (?1, '', '', '', '{}', ?2, ?3, ?4, ?4, ?5)",
@@ -335,16 +331,7 @@ impl Shared {
         let id = transaction.last_insert_rowid();
         transaction
             .execute("INSERT INTO keys (agent, hash, issued, used) VALUES (?1, ?2, ?3, ?3)", params![id, key, now])?;
-        if let Some(suppressed) = self.single.permit() {
-            info!(
-                listener = self.listener,
-                agent = uuid,
-                address = asked.address,
-                suppressed,
-                "an agent that is not registered here asks for a session: it is registered with the id and the key that it has, \
-                 because there is no keys_file; its name is unknown"
-            );
-        }
+        self.openings.adopted(&uuid, asked);
         Ok(find(transaction, &uuid)?)
     }
 

@@ -1,28 +1,20 @@
 //! The state of one store: its connections, keys, marks and limits.
 
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, ErrorCode};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
+use super::adoption::OpeningLog;
 use super::error::{StoreError, explain};
 use super::file;
 use super::keys::{AdmittedKeys, RkeyDigests};
 use super::marks::{self, Marks};
 use super::options::StoreOptions;
-use tributary_codec::lru::Lru;
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_zico::agents::{Opening, Refusal};
-
-/// Log lines about single agents in one minute.
-const AGENT_LINES: u64 = 64;
-/// Agents whose refusal is remembered, so that each is logged once.
-const MAX_REFUSED: usize = 1024;
-/// The most bytes of an agent's id that are logged.
-const MAX_LOGGED_ID: usize = 64;
+use tributary_zico::agents::Refusal;
 
 /// The connection that writes.
 #[derive(Debug)]
@@ -55,10 +47,7 @@ pub(super) struct Shared {
     failing: LogThrottle,
     /// For log lines about a full table.
     pub(super) full: LogThrottle,
-    /// For log lines about single agents.
-    pub(super) single: LogThrottle,
-    /// Hashes of the ids of agents that were refused a session and are in the log, with the hashes' seed.
-    refused: (RandomState, Mutex<Lru<u64, ()>>),
+    pub(super) openings: OpeningLog,
     pub(super) admitted: Option<AdmittedKeys>,
     pub(super) digests: RkeyDigests,
     writer: Mutex<Writer>,
@@ -99,8 +88,7 @@ impl Shared {
             options: options.clone(),
             failing: LogThrottle::new(),
             full: LogThrottle::new(),
-            single: LogThrottle::of(AGENT_LINES),
-            refused: Default::default(),
+            openings: OpeningLog::new(listener),
             admitted,
             digests: RkeyDigests::new(salt),
             writer: Mutex::new(Writer { connection: writer, is_log_suspect: reader.is_some() }),
@@ -165,33 +153,6 @@ impl Shared {
             error!(listener = self.listener, error = why, suppressed, "cannot use the store of registered agents");
         }
         Refusal::Broken
-    }
-
-    /// Logs that an agent was refused a session: once, as long as it is among the last that were refused.
-    pub(super) fn log_refused(&self, asked: &Opening) {
-        let (seed, refused) = &self.refused;
-        let id = seed.hash_one(&asked.agent);
-        let mut refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if refused.get(&id).is_some() {
-            return;
-        }
-        if refused.len() >= MAX_REFUSED {
-            refused.pop_oldest();
-        }
-        refused.insert(id, ());
-        drop(refused);
-        if let Some(suppressed) = self.single.permit() {
-            let agent = &asked.agent[..asked.agent.floor_char_boundary(MAX_LOGGED_ID)];
-            warn!(
-                listener = self.listener,
-                agent,
-                address = asked.address,
-                suppressed,
-                "an agent is refused a session for good: it is not registered here, or its key is not one of its keys, and it does \
-                 not register again by itself. Delete the lines tracer.net.agent.id and tracer.net.sessn.key in its \
-                 zorka.properties, and restart its JVM"
-            );
-        }
     }
 
     /// Writes the marks to the file. Marks that cannot be written are kept for the next time.

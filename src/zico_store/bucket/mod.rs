@@ -28,9 +28,12 @@ use tracing::warn;
 use tributary_event::UnixNanos;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_nats::{Bucket, BucketOptions, Fault};
-use tributary_zico::agents::{Agent, Counters, Opened, Opening, Refusal, Registered, Registration, Requester};
+use tributary_zico::agents::{
+    Agent, Counters, Opened, Opening, Refusal, Registered, Registration, Requester, UNKNOWN_AGENT,
+};
 use tributary_zico::registrations::{Registrations, Reply};
 
+use super::adoption::OpeningLog;
 use super::error::StoreError;
 use super::keys::{self, AdmittedKeys, RkeyDigests};
 use super::options::StoreOptions;
@@ -65,6 +68,7 @@ struct Inner {
     runtime: Handle,
     away: LogThrottle,
     full: LogThrottle,
+    openings: OpeningLog,
 }
 
 impl SharedStore {
@@ -97,6 +101,7 @@ impl SharedStore {
             runtime: runtime.clone(),
             away: LogThrottle::new(),
             full: LogThrottle::new(),
+            openings: OpeningLog::new(listener),
         })))
     }
 }
@@ -109,7 +114,13 @@ impl Registrations for SharedStore {
 
     fn open(&self, asked: Opening, now: UnixNanos) -> Reply<Opened> {
         let (inner, now) = (self.0.clone(), millis(now));
-        Reply::Later(Box::pin(async move { inner.open(&asked, now).await }))
+        Reply::Later(Box::pin(async move {
+            let opened = inner.open(&asked, now).await;
+            if opened.as_ref().err() == Some(&UNKNOWN_AGENT) {
+                inner.openings.refused(&asked);
+            }
+            opened
+        }))
     }
 
     fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<Agent>, Refusal> {

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use ring::error::Unspecified;
+use serde_json::{Map, Value};
 use tracing::{error, warn};
 
+use super::super::adoption;
 use super::super::keys::{self, Hash, RkeyDigests};
 use super::super::network::network;
 use super::record::{AgentRecord, KeyRecord, SessionRecord, agent_key, identity, is_uuid, name_key, network_prefix};
@@ -124,13 +126,17 @@ impl Inner {
     /// Opens a session for a key, or returns the one that is live here.
     pub(super) async fn open(&self, asked: &Opening, now: i64) -> Result<Opened, Refusal> {
         let denied = || UNKNOWN_AGENT;
-        let uuid = asked.agent.to_ascii_lowercase();
-        if !is_uuid(&uuid) {
-            return Err(denied());
-        }
+        let uuid = adoption::uuid_of(asked).ok_or_else(denied)?;
         for _ in 0..MAX_ATTEMPTS {
             let (record, revision) = self.record(&uuid).await?;
-            let mut record = record.ok_or_else(denied)?;
+            let mut record = match record {
+                Some(record) => record,
+                None if self.admitted.is_none() => match self.adopt(&uuid, asked, now).await? {
+                    Some(record) => record,
+                    None => continue,
+                },
+                None => return Err(denied()),
+            };
             let agent = Arc::new(record.agent());
             let key = record.key(&keys::hash(&asked.authkey)).ok_or_else(denied)?;
             if let Some(session) = self.live_session(key, &asked.authkey, now) {
@@ -149,6 +155,32 @@ impl Inner {
             }
         }
         Err(Refusal::Away(AWAY.to_owned()))
+    }
+
+    /// The record of an agent that another daemon with another bucket has registered, or that the bucket has lost: with the UUID
+    /// and the key of its request. It is not written yet: that decides which of several daemons registers it. `None`: an entry
+    /// has changed meanwhile.
+    async fn adopt(&self, uuid: &str, asked: &Opening, now: i64) -> Result<Option<AgentRecord>, Refusal> {
+        let network = network(&asked.address);
+        self.require_space(&network).await?;
+        let identity = hex(&adoption::identity_of(uuid, asked));
+        let name_key = name_key(&identity);
+        let named = self.bucket.get(&name_key).await.map_err(|fault| self.refusal(fault))?;
+        let number = match named.value {
+            Some(_) => Some(named.revision),
+            None => {
+                let set = self.bucket.set_if(&name_key, uuid.as_bytes().to_vec(), named.revision).await;
+                set.map_err(|fault| self.refusal(fault))?
+            }
+        };
+        let Some(number) = number else { return Ok(None) };
+        let mut record = AgentRecord::new(number, uuid.to_owned(), network, now);
+        (record.address, record.identity) = (asked.address.clone(), identity);
+        record.attrs = Value::Object(Map::new());
+        self.renew(&mut record, now).await?;
+        record.add_key(&keys::hash(&asked.authkey), now, self.options.max_sessions_per_agent, now);
+        self.openings.adopted(uuid, asked);
+        Ok(Some(record))
     }
 
     /// The id of a session that a key opens at this time: other daemons, and this one after a restart, give other ids.

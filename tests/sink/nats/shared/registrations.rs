@@ -71,10 +71,63 @@ fn an_agent_that_registers_with_one_daemon_is_known_to_all_and_opens_a_session_a
         session(daemon, &again);
         let unknown = (key.0.clone(), "0".repeat(32));
         assert_eq!(open(daemon, &unknown).status, 401);
-        assert_eq!(open(daemon, &("00000000-0000-4000-8000-00000000000a".into(), key.1.clone())).status, 401);
         assert_eq!(open(daemon, &("x.>".into(), key.1.clone())).status, 401);
     }
     assert_ne!(register(&first, "other").0, key.0);
+}
+
+#[test]
+fn an_agent_that_the_bucket_does_not_know_is_registered_with_the_id_and_the_key_that_it_has() {
+    let Some(server) = NatsServer::start() else { return };
+    let (_edges, daemons) = two(&server, STATE);
+    let key = |number: usize| (format!("00000000-0000-4000-8000-{number:012}"), format!("{number:032}"));
+    // Both daemons are asked at the same time.
+    std::thread::scope(|scope| {
+        for number in 0..12 {
+            let daemon = &daemons[number % 2];
+            scope.spawn(move || session(daemon, &key(number / 4)));
+        }
+    });
+    for number in 0..3 {
+        for daemon in &daemons {
+            let opened = session(daemon, &key(number));
+            assert_eq!(submit(daemon, &key(number), &opened), 202);
+            // Its key is one of its keys from now on, and no other one is.
+            assert_eq!(open(daemon, &(key(number).0, key(9).1)).status, 401);
+        }
+    }
+    let agents = server.messages("KV_zico");
+    let is_agent = |subject: &str| subject.starts_with("$KV.zico.agent.");
+    let ids: std::collections::BTreeSet<_> =
+        agents.iter().map(|message| message.subject.clone()).filter(|subject| is_agent(subject)).collect();
+    assert_eq!(ids.len(), 3, "{ids:?}");
+    let logs = daemons.map(|daemon| {
+        daemon.signal("TERM");
+        daemon.end().stderr
+    });
+    assert!(logs.concat().contains("it is registered with the id and the key that it has"), "{logs:?}");
+}
+
+#[test]
+fn with_known_registration_keys_an_agent_that_the_bucket_does_not_know_is_refused_and_logged_once() {
+    let Some(server) = NatsServer::start() else { return };
+    let edge = Edge::new(&server, "", &format!("{STATE}\nkeys_file = \"DIR/keys\""), "");
+    std::fs::write(edge.path().join("keys"), "secret\n").unwrap();
+    let daemon = edge.start();
+    let unknown = ("00000000-0000-4000-8000-00000000000a".to_owned(), "0".repeat(32));
+    for _ in 0..3 {
+        let refused = open(&daemon, &unknown);
+        assert_eq!(refused.status, 401);
+        assert!(
+            refused.body.contains("delete the lines tracer.net.agent.id and tracer.net.sessn.key"),
+            "{}",
+            refused.body
+        );
+    }
+    session(&daemon, &register(&daemon, "host"));
+    daemon.signal("TERM");
+    let ended = daemon.end();
+    assert_eq!(ended.stderr.matches("an agent is refused a session for good").count(), 1, "{}", ended.stderr);
 }
 
 #[test]
@@ -217,7 +270,6 @@ fn an_agent_that_is_removed_from_the_bucket_loses_its_session_and_may_register_a
     let here = session(&first, &key);
     assert_eq!(submit(&first, &key, &here), 202);
     server.purge("KV_zico", &format!("$KV.zico.agent.{}", key.0));
-    assert_eq!(open(&second, &key).status, 401);
     until("the session is over", || (submit(&first, &key, &here) == 401).then_some(()));
     let again = register(&second, "host");
     assert_eq!(again.0, key.0, "its name leads to the same UUID");
