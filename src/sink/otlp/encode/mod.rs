@@ -1,6 +1,6 @@
 //! Events as requests of the OpenTelemetry Protocol (OTLP 1.10), written from views of events directly into bytes.
 //!
-//! `docs/event-model.md` and `docs/operations.md` describe the mapping. Numbers of fields are those of
+//! `docs/event-model.md` and `docs/sinks.md` describe the mapping. Numbers of fields are those of
 //! <https://github.com/open-telemetry/opentelemetry-proto>.
 
 mod attributes;
