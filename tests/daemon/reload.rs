@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use crate::live::binary::{Binary, free_address, tributary};
-use crate::live::{Daemon, assert_is_closed, config, losses, until, wire, within};
+use crate::live::{Daemon, assert_is_closed, config, losses, until, until_closed, wire, within};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -73,7 +73,7 @@ async fn unchanged_listeners_keep_their_connections_and_changed_ones_restart() {
     let _again = speaker(changed, "changed-2").await;
     let _first = speaker(new, "new-1").await;
     daemon.until("six spans", |events| names(events).len() == 6).await;
-    assert!(TcpStream::connect(gone).await.is_err());
+    until_closed(gone).await;
     let stopped = daemon.stop().await;
     let mut all = names(&stopped.events);
     all.sort();
@@ -96,7 +96,7 @@ async fn a_configuration_that_cannot_be_used_changes_nothing() {
     ];
     let error = daemon.server.reload(&config(&impossible.concat())).await.unwrap_err().to_string();
     assert!(error.contains("cannot start listener c on"), "{error}");
-    assert!(TcpStream::connect(other).await.is_err());
+    until_closed(other).await;
     send_span(&mut peer, "after").await;
     daemon.until("both spans", |events| names(events) == ["before", "after"]).await;
     assert!(daemon.server.reload(&config(&listener("a", address, QUICK))).await.unwrap().changes.is_empty());
@@ -205,8 +205,8 @@ async fn the_admin_endpoint_moves_and_shows_new_listeners() {
     let ruby = "[listeners.ruby]\nprotocol = \"rbkit\"\nagents = [{ request = \"127.0.0.1:1\" }]\n";
     let reloaded = server.reload(&with(second, ruby)).await.unwrap();
     assert_eq!(reloaded.changes, ["listener a stopped", "listener ruby started", "admin endpoint restarted"]);
-    assert!(TcpStream::connect(first).await.is_err());
-    assert!(TcpStream::connect(address).await.is_err());
+    until_closed(first).await;
+    until_closed(address).await;
     assert_eq!(server.admin_address(), Some(second));
     assert_eq!(server.dialled().len(), 1);
     server.stop().await;

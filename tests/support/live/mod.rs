@@ -200,6 +200,12 @@ pub async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Waits until nothing listens at this address. A child that another test has forked holds the socket until it runs its program.
+pub async fn until_closed(address: impl std::net::ToSocketAddrs) {
+    let connect = || std::net::TcpStream::connect(&address).err();
+    until("nothing listens there", connect).await;
+}
+
 /// Sends everything, closes the sending side, and waits until the daemon closes the connection. The daemon must not send
 /// anything; it may reset the connection.
 pub async fn send_all(mut stream: TcpStream, bytes: &[u8]) {
