@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::live::binary::{Binary, run, tributary, until};
 use crate::live::wire;
 use crate::sink_file_support::{DAY, LEAP_DAY, files, names, names_in, options, unpacked, write_as};
+use crate::zico_support::open_store;
 use serde_json::Value;
 use tributary::decode::{Offline, answer};
 use tributary::event::{Origin, UnixNanos};
@@ -23,7 +24,7 @@ use tributary::protocol::zico::agents::{Agents, Opening, Refusal, Registration};
 use tributary::protocol::{End, Head, Now, Protocol, Request};
 use tributary::sink::Sink;
 use tributary::sink::file::{Compression, File, Options};
-use tributary::zico_store::{Store, StoreOptions};
+use tributary::zico_store::StoreOptions;
 
 /// What the wall clock does with every step of time: nothing, or whatever machines have been seen to do.
 type Wall = fn(u64) -> UnixNanos;
@@ -149,7 +150,7 @@ fn an_upload_is_known_again_for_as_long_as_it_should_be() {
 fn agents_stay_known_and_sessions_end_early_at_worst() {
     let home = tempfile::tempdir().unwrap();
     let options = StoreOptions { state_dir: Some(home.path().to_owned()), ..StoreOptions::default() };
-    let store = Store::open(&options, "zorka").unwrap();
+    let store = open_store(&options, "zorka").unwrap();
     let asked = Registration { rkey: "key".into(), name: "host".into(), ..Default::default() };
     let (now, later, before) = (UnixNanos(LEAP_DAY), UnixNanos(LEAP_DAY + YEAR), UnixNanos(LEAP_DAY - YEAR));
     let registered = store.register(&asked, "192.0.2.1", now).unwrap();
@@ -166,7 +167,7 @@ fn agents_stay_known_and_sessions_end_early_at_worst() {
     assert!(store.session(&second.session, None, now).is_ok());
     assert_eq!(store.open(&opening, now).unwrap().session, second.session);
     drop(store);
-    let store = Store::open(&options, "zorka").unwrap();
+    let store = open_store(&options, "zorka").unwrap();
     assert!(store.session(&second.session, None, before).is_ok());
     assert_eq!(store.register(&asked, "192.0.2.1", before).unwrap().agent.uuid, registered.agent.uuid);
 }

@@ -1,6 +1,7 @@
 //! `tributary agents` as a process, while a store is in use.
 
 use crate::live::binary::run;
+use crate::zico_support::open_store;
 use serde_json::{Value, json};
 use tributary::event::{ResourceValue, UnixNanos};
 use tributary::protocol::zico::agents::{Agents, Counters, Registered, Registration, Requester};
@@ -21,13 +22,13 @@ fn register(store: &Store, name: &str) -> Registered {
 fn agents_are_listed_and_forgotten_while_the_store_is_open() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();
-    let store = Store::open(&StoreOptions { state_dir: Some(state.into()), ..Default::default() }, "zorka").unwrap();
+    let store = open_store(&StoreOptions { state_dir: Some(state.into()), ..Default::default() }, "zorka").unwrap();
     let first = register(&store, "web \u{1b}[31m1");
     let second = register(&store, "web-2");
     let unregistered = Requester::Unregistered { session: "675135e76025b0d2", address: "192.0.2.9" };
     store.seen(unregistered, Counters { requests: 1, bytes: 2, events: 3, losses: 4 }, NOW);
     drop(store);
-    let store = Store::open(&StoreOptions { state_dir: Some(state.into()), ..Default::default() }, "zorka").unwrap();
+    let store = open_store(&StoreOptions { state_dir: Some(state.into()), ..Default::default() }, "zorka").unwrap();
 
     let listed = run(&["agents", "registered", "--state-dir", state, "--format", "json"]);
     assert_eq!(listed.code, Some(0), "{}", listed.stderr);

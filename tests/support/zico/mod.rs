@@ -12,6 +12,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::Value;
+use tributary::zico_store::{Store, StoreError, StoreOptions};
+
+use crate::live::binary::until;
 
 /// The conversation with 100,000 nested records, whose events take long to compare.
 pub const DEEPEST: &str = "hostile-gen2-depth-100k";
@@ -129,4 +132,12 @@ impl Given {
 pub fn sha256(text: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Opens a store of agents. A child that another test has forked may hold the lock of the store before until it runs its program.
+pub fn open_store(options: &StoreOptions, listener: &str) -> Result<Store, StoreError> {
+    until("the store is free", || match Store::open(options, listener) {
+        Err(error) if error.to_string().contains("another tributary process uses it") => None,
+        opened => Some(opened),
+    })
 }

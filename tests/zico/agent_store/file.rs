@@ -9,6 +9,7 @@ use tributary::protocol::zico::agents::{Agents, Opening, Registered, session_dig
 use tributary::zico_store::{Store, list, path};
 
 use super::{ADDRESS, at, in_dir, named, open, register, session};
+use crate::zico_support::open_store;
 
 #[test]
 fn no_file_contains_a_key() {
@@ -180,7 +181,7 @@ fn a_damaged_file_is_refused_or_works_but_never_panics() {
         let mut damaged = healthy.clone();
         damaged[page..].iter_mut().take(512).for_each(|byte| *byte = byte.wrapping_mul(7) ^ 0x5A);
         fs::write(&file, &damaged).unwrap();
-        match Store::open(&in_dir(dir.path()), "zorka") {
+        match open_store(&in_dir(dir.path()), "zorka") {
             Err(error) => {
                 let text = error.to_string();
                 assert!(

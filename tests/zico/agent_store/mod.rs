@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::live::binary::until;
+use crate::zico_support::open_store;
 use tributary::event::{ResourceValue, UnixNanos};
 use tributary::protocol::zico::agents::{
     Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Requester,
@@ -27,11 +27,7 @@ fn in_dir(dir: &Path) -> StoreOptions {
 }
 
 fn open(options: &StoreOptions) -> Store {
-    // A child that another test has forked holds the lock of the store before, until it runs its program.
-    until("the store is free", || match Store::open(options, "zorka") {
-        Err(error) if error.to_string().contains("another tributary process uses it") => None,
-        opened => Some(opened.unwrap()),
-    })
+    open_store(options, "zorka").unwrap()
 }
 
 fn named(name: &str) -> Registration {
