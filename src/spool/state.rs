@@ -16,7 +16,7 @@ pub struct Waiting {
     pub bytes: u64,
 }
 
-/// Records that were dropped because there was no room.
+/// Records that are dropped because there is no space for them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dropped {
     /// Their numbers.

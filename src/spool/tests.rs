@@ -661,11 +661,11 @@ fn records_that_the_disk_does_not_take_are_taken_from_memory_and_written_as_soon
     assert_eq!((take_one(&mut spool), take_one(&mut spool)), (1, 2));
     spool.acknowledge(2);
     assert!(!spool.has_kept(1..2, false) && spool.has_kept(2..3, true) && !spool.has_kept(1..6, false));
-    assert_eq!(spool.unwritten_events(), 1 + 3 + 4 + 5);
+    assert_eq!(spool.unwritten().events, 1 + 3 + 4 + 5);
     spool.limits = LIMITS;
     spool.write_out().unwrap();
     assert!(spool.has_kept(1..6, false) && !spool.has_kept(1..6, true) && spool.shortage().is_none());
-    assert_eq!(spool.unwritten_events(), 0);
+    assert_eq!(spool.unwritten().events, 0);
     assert_eq!(take_all(&mut spool).0, [3, 4, 5]);
     drop(spool);
     let mut spool = open(directory.path());

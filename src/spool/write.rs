@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::record::{HEAD_BYTES, Position};
 use super::segment::{HEADER_BYTES, Name, Segment, Writer};
-use super::{AppendError, Limits, MAX_UNSYNCED_BYTES, Spool, directory, now};
+use super::{AppendError, Dropped, Limits, MAX_UNSYNCED_BYTES, Spool, directory, now};
 
 /// Of at most so many settled records that no segment has, the heads are written before the next record, so that it needs
 /// no segment of its own.
@@ -131,11 +131,12 @@ impl Spool {
         self.shortage.as_deref()
     }
 
-    /// The number of events that are only in memory and not settled: the end of this process loses them.
-    pub fn unwritten_events(&self) -> u64 {
+    /// The records that are only in memory: the end of this process loses those that are not settled, with this many events.
+    pub fn unwritten(&self) -> Dropped {
         let numbers = self.next_written().number..self.recent.end().number;
-        let records = numbers.filter_map(|number| self.recent.get(number));
-        records.filter(|record| !record.is_settled()).map(|record| u64::from(record.events)).sum()
+        let records = numbers.clone().filter_map(|number| self.recent.get(number));
+        let events = records.filter(|record| !record.is_settled()).map(|record| u64::from(record.events)).sum();
+        Dropped { numbers, events }
     }
 
     /// Records that are settled, with all before them, need no sync: the destination has accepted them, or has refused them and

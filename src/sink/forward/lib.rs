@@ -50,6 +50,7 @@ pub(crate) use store::Store;
 pub use store::WhenFull;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_sink::{AckLevel, DestinationState, LossCause, Progress, RemoteStatus};
+use tributary_spool::Dropped;
 
 /// The default of `max_retry_delay`.
 pub const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
@@ -161,6 +162,14 @@ impl State {
             _ => Reach::Doubtful,
         }
     }
+
+    /// The store has dropped requests.
+    fn shed(&mut self, dropped: &[Dropped]) {
+        for dropped in dropped {
+            self.progress.shed += dropped.events;
+            self.contents.gone(dropped.numbers.clone(), LossCause::QueueFull, dropped.events);
+        }
+    }
 }
 
 /// What became of a request.
@@ -217,14 +226,11 @@ impl Forwarder {
     pub(crate) fn append(&self, payload: Bytes, events: u32, of: &Contents) -> io::Result<Option<u64>> {
         let mut state = self.shared.state();
         let reach = state.reach();
+        let appended = state.store.append(payload, events, reach);
+        state.shed(appended.as_ref().map_or(&[], |appended| &appended.dropped));
         let State { store, progress, contents, is_shedding, .. } = &mut *state;
-        let appended = store.append(payload, events, reach);
         let number = match &appended {
             Ok(appended) => {
-                for dropped in &appended.dropped {
-                    progress.shed += dropped.events;
-                    contents.gone(dropped.numbers.clone(), LossCause::QueueFull, dropped.events);
-                }
                 *is_shedding = appended.is_dropped && appended.fault.is_none();
                 if appended.fault.is_some() {
                     // It stays with the sink.
@@ -355,7 +361,8 @@ impl Forwarder {
         self.shared.state().store.is_empty()
     }
 
-    /// Stops sending, and saves what waits and what was acknowledged. Requests that the disk does not take have failed.
+    /// Stops sending, and saves what waits and what was acknowledged. Requests that the disk does not take are dropped as
+    /// configured, or have failed.
     ///
     /// # Errors
     /// The system's.
@@ -366,14 +373,16 @@ impl Forwarder {
             return Ok(());
         }
         state.is_closed = true;
-        let (saved, lost) = state.store.close();
-        state.progress.failed += lost;
-        state.progress.waiting = state.store.waiting() - lost;
-        if lost > 0 {
-            let why = saved.as_ref().err().map(ToString::to_string).unwrap_or_default();
-            state.refusals.push(format!("{lost} events were not sent, and the disk has not taken them: {why}"));
+        let closed = state.store.close();
+        state.shed(&closed.dropped);
+        state.progress.failed += closed.lost;
+        state.progress.waiting = closed.waiting;
+        if closed.lost > 0 {
+            let why = closed.fault.as_ref().map(ToString::to_string).unwrap_or_default();
+            let refusal = format!("{} events were not sent, and the disk has not taken them: {why}", closed.lost);
+            state.refusals.push(refusal);
         }
-        saved
+        closed.fault.map_or(Ok(()), Err)
     }
 }
 

@@ -87,6 +87,19 @@ pub(super) struct Appended {
     pub(super) dropped: Vec<Dropped>,
 }
 
+/// What became of the requests of a store that is closed.
+#[derive(Debug, Default)]
+pub(super) struct Closed {
+    /// Why not everything was saved.
+    pub(super) fault: Option<io::Error>,
+    /// Requests that were dropped because the disk had no space for all.
+    pub(super) dropped: Vec<Dropped>,
+    /// The events of requests that the disk has not taken, although none is to be dropped.
+    pub(super) lost: u64,
+    /// The events that still wait.
+    pub(super) waiting: u64,
+}
+
 impl Store {
     /// An empty store in memory.
     pub(crate) fn memory() -> Store {
@@ -302,14 +315,39 @@ impl Store {
         }
     }
 
-    /// Everything that waits and was settled is saved. Returns the events of requests that the disk does not take.
-    pub(super) fn close(&mut self) -> (io::Result<()>, u64) {
-        let saved = self.sync().and_then(|()| self.tidy());
-        let lost = match self {
-            Store::Memory(_) => 0,
-            Store::Spool(spool, _) => spool.unwritten_events(),
+    /// Saves what waits and what is settled. What the disk does not take is dropped as configured, or lost.
+    pub(super) fn close(&mut self) -> Closed {
+        let (spool, when_full) = match self {
+            Store::Memory(memory) => return Closed { waiting: memory.events, ..Closed::default() },
+            Store::Spool(spool, when_full) => (spool, *when_full),
         };
-        (saved, lost)
+        let mut closed = Closed::default();
+        loop {
+            closed.fault = match spool.sync() {
+                Ok(()) => None,
+                Err(AppendError::Full(_)) if when_full == WhenFull::DropOldest => match spool.drop_oldest() {
+                    Ok(Some(dropped)) => {
+                        closed.dropped.push(dropped);
+                        continue;
+                    }
+                    // Not even a spool with nothing but what was being sent has space for the rest.
+                    Ok(None) => None,
+                    Err(error) => Some(error),
+                },
+                Err(AppendError::Full(_)) if when_full == WhenFull::DropNewest => None,
+                Err(error) => Some(described(error)),
+            };
+            break;
+        }
+        let unwritten = spool.unwritten();
+        closed.waiting = spool.waiting().events - unwritten.events;
+        if when_full == WhenFull::Block {
+            closed.lost = unwritten.events;
+        } else {
+            closed.dropped.push(unwritten);
+        }
+        closed.fault = spool.tidy().err().or(closed.fault);
+        closed
     }
 }
 

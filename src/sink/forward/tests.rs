@@ -300,10 +300,40 @@ async fn a_destination_that_takes_requests_gets_them_although_the_spool_has_no_s
         let Progress { written, failed, shed, waiting, .. } = forwarder.progress();
         assert_eq!((written, failed, shed, waiting), (382, 0, 0, 1), "{when_full:?}");
         assert!(peer.state().attempts.values().any(|attempts| *attempts > 5));
-        // The disk does not take what waits.
-        assert!(forwarder.close().is_err());
-        let Progress { written, failed, waiting, .. } = forwarder.progress();
-        assert_eq!((written, failed, waiting), (382, 1, 0));
+        // The disk does not take what waits: it is lost, or dropped as configured.
+        assert_eq!(forwarder.close().is_err(), when_full == WhenFull::Block);
+        let Progress { written, failed, shed, waiting, .. } = forwarder.progress();
+        let lost = u64::from(when_full == WhenFull::Block);
+        assert_eq!((written, failed, shed, waiting), (382, lost, 1 - lost, 0));
+    }
+}
+
+/// Requests that are still in memory when a sink stops, because the destination was not known to be away, are dropped as those that
+/// come later, or in their place the oldest.
+#[tokio::test(start_paused = true)]
+async fn a_stop_drops_as_configured_what_the_disk_does_not_take() {
+    for when_full in [WhenFull::Block, WhenFull::DropOldest, WhenFull::DropNewest] {
+        let directory = tempfile::tempdir().unwrap();
+        let peer = Peer::default();
+        peer.state().answers = vec![Answer::Away("away".into(), None); 1000];
+        let forwarder = start(spool(directory.path(), 1000, when_full), pace(4), peer.clone());
+        for number in 1..=60 {
+            append(&forwarder, &[&[number; 5]]);
+        }
+        let closed = forwarder.close();
+        assert_eq!(closed.is_err(), when_full == WhenFull::Block, "{when_full:?}: {closed:?}");
+        let Progress { failed, shed, waiting, .. } = forwarder.progress();
+        assert!(waiting > 0 && failed + shed + waiting == 300, "{when_full:?}: {failed} {shed} {waiting}");
+        assert_eq!((failed > 0, shed > 0), (when_full == WhenFull::Block, when_full != WhenFull::Block));
+        assert_eq!(forwarder.take_missed().iter().map(|missed| missed.events).sum::<u64>(), shed);
+        drop(forwarder);
+        tokio::task::yield_now().await;
+        peer.state().answers.clear();
+        let forwarder = start(spool(directory.path(), 1000, when_full), pace(4), peer.clone());
+        assert!(forwarder.settled_within(LONG).await);
+        assert_eq!(forwarder.progress(), Progress { resumed: waiting, written: waiting, ..Progress::default() });
+        let first_is_kept = peer.numbers().contains(&1);
+        assert_eq!(first_is_kept, when_full != WhenFull::DropOldest);
     }
 }
 
