@@ -11,6 +11,9 @@ pub mod commands;
 pub mod config;
 pub mod endless_store;
 pub mod health;
+#[cfg(not(feature = "archive"))]
+#[doc(hidden)]
+pub mod no_archive;
 pub mod quarantine;
 pub mod rbkit_store;
 pub mod server;
@@ -44,9 +47,13 @@ pub mod protocol {
 
 /// The sinks.
 pub mod sink {
+    #[cfg(not(feature = "archive"))]
+    pub use crate::no_archive as parquet;
     pub use tributary_sink::*;
+    #[cfg(feature = "archive")]
+    pub use tributary_sink_parquet as parquet;
     pub use {
         tributary_sink_file as file, tributary_sink_http as http, tributary_sink_nats as nats,
-        tributary_sink_otlp as otlp, tributary_sink_parquet as parquet, tributary_sink_view as view,
+        tributary_sink_otlp as otlp, tributary_sink_view as view,
     };
 }

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use crate::config::{Config, SinkConfig, SinkKind};
+use crate::sink::parquet::UploadOptions;
 use tributary_options::units::ByteSize;
 use tributary_sink_http::WhenFull;
-use tributary_sink_parquet::UploadOptions;
 
 use super::{Failure, counted, deep, print, retention, run, say};
 

@@ -10,9 +10,9 @@ use hyper::Uri;
 use rustix::fs::{Access, access};
 
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
+use crate::sink::parquet::{self, UploadOptions};
 use tributary_sink_http as http;
 use tributary_sink_otlp as otlp;
-use tributary_sink_parquet::{self as parquet, UploadOptions};
 use tributary_transport::options::TlsOptions;
 use tributary_transport::port_holder;
 use tributary_transport::tls::Tls;

@@ -40,11 +40,19 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use tributary_protocol::Protocol;
 use tributary_sink::encode::Format;
 
+/// The version, and the features that this build lacks.
+const VERSION: &str = match (cfg!(feature = "archive"), cfg!(feature = "fleet")) {
+    (true, true) => env!("CARGO_PKG_VERSION"),
+    (false, true) => concat!(env!("CARGO_PKG_VERSION"), ", without the feature archive"),
+    (true, false) => concat!(env!("CARGO_PKG_VERSION"), ", without the feature fleet"),
+    (false, false) => concat!(env!("CARGO_PKG_VERSION"), ", without the features archive and fleet"),
+};
+
 /// A telemetry collector for agents whose own collectors no longer exist
 #[derive(Debug, Parser)]
 #[command(
     name = "tributary",
-    version,
+    version = VERSION,
     max_term_width = 100,
     after_help = "\
 Examples:

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::ListenerConfig;
 use super::conflicts::{OutputFiles, check_name};
+use crate::sink::parquet;
 use tributary_options::{Bounds, Section};
 use tributary_pipeline::options::QueueOptions;
 use tributary_select as select;
@@ -13,7 +14,6 @@ use tributary_sink_file as file;
 use tributary_sink_http as http;
 use tributary_sink_nats as nats;
 use tributary_sink_otlp as otlp;
-use tributary_sink_parquet as parquet;
 
 /// One sink.
 #[derive(Clone, Debug, PartialEq)]

@@ -61,7 +61,8 @@ impl Connection {
             connect = connect.add_client_certificate(cert.clone(), key.clone());
         }
         let servers = options.shown();
-        let client = connect.connect(options.servers.as_slice()).await.map_err(|error| {
+        let addresses: Vec<String> = options.servers.iter().map(ToString::to_string).collect();
+        let client = connect.connect(addresses).await.map_err(|error| {
             let mut why = error.to_string();
             let mut cause = error.source().and_then(std::error::Error::source);
             while let Some(error) = cause {

@@ -3,18 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use async_nats::ServerAddr;
-
+use super::MISSING;
+use super::address::{PORT, ServerAddress};
 use tributary_options::{ClientTls, LONGEST, Section};
-
-/// The port of a server, if its address has none.
-const PORT: u16 = 4222;
 
 /// The servers, and how they are reached.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Servers {
     /// The servers: `nats://host:port` or `tls://host:port`. One of them is used, another when that is away. Required.
-    pub servers: Vec<ServerAddr>,
+    pub servers: Vec<ServerAddress>,
     /// A file with the JWT of a user and its key, as `nsc` writes it. It is read for each connection. Default none.
     pub credentials_file: Option<PathBuf>,
     /// A file with a token. It is read for each connection. Default none.
@@ -30,7 +27,7 @@ pub struct Servers {
 
 impl Servers {
     /// These servers, reached as by default.
-    pub fn new(servers: Vec<ServerAddr>) -> Servers {
+    pub fn new(servers: Vec<ServerAddress>) -> Servers {
         Servers {
             servers,
             credentials_file: None,
@@ -63,7 +60,7 @@ impl Servers {
 
     /// Whether connections are encrypted in any case. Otherwise they are when the server asks for it.
     pub(super) fn requires_tls(&self) -> bool {
-        self.tls != ClientTls::default() || self.servers.iter().any(ServerAddr::tls_required)
+        self.tls != ClientTls::default() || self.servers.iter().any(ServerAddress::is_tls)
     }
 
     /// The options that name a file with a secret, and the files.
@@ -76,8 +73,7 @@ impl Servers {
 
     /// The servers, for messages.
     pub fn shown(&self) -> String {
-        let shown = |server: &ServerAddr| format!("{}://{}:{}", server.scheme(), server.host(), server.port());
-        self.servers.iter().map(shown).collect::<Vec<_>>().join(", ")
+        self.servers.iter().map(ServerAddress::to_string).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -95,10 +91,10 @@ pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= 255 && text.chars().all(is_valid)
 }
 
-fn servers(section: &mut Section<'_>) -> Vec<ServerAddr> {
+fn servers(section: &mut Section<'_>) -> Vec<ServerAddress> {
     let example = format!("write servers = [\"nats://host:{PORT}\"]");
     let texts = section.list_of_text("servers");
-    if texts.is_empty() {
+    if texts.is_empty() && MISSING.is_none() {
         section.error("servers", "`servers` is missing or empty", Some(example.clone()));
     }
     server_addresses(section, "servers", texts, &example)
@@ -110,18 +106,18 @@ pub(super) fn server_addresses(
     key: &str,
     texts: Vec<String>,
     example: &str,
-) -> Vec<ServerAddr> {
+) -> Vec<ServerAddress> {
+    if let Some(why) = MISSING {
+        section.error(key, why, Some("install the program with all of its features".into()));
+    }
     let mut servers = Vec::new();
     for text in texts {
-        match text.parse::<ServerAddr>() {
-            Ok(server) if server.has_user_pass() || server.username().is_some() => {
-                let help = "use credentials_file or token_file".to_owned();
-                section.error(key, "has credentials, which the log would show", Some(help));
+        match text.parse() {
+            Ok(server) => servers.push(server),
+            Err(why) if text.contains('@') => {
+                section.error(key, why, Some("use credentials_file or token_file".into()));
             }
-            Ok(server) if matches!(server.scheme(), "nats" | "tls") && !server.host().is_empty() => {
-                servers.push(server);
-            }
-            _ => section.error(key, format!("`{text}` is not an address of NATS"), Some(example.to_owned())),
+            Err(why) => section.error(key, format!("`{text}` {why}"), Some(example.to_owned())),
         }
     }
     servers

@@ -34,6 +34,7 @@ use tributary_sink::AckLevel;
 use tributary_transport::capture::Capture;
 use tributary_transport::clock::Clock;
 use tributary_transport::dialer::{Dialer, Finish, NothingToFinish};
+#[cfg(feature = "fleet")]
 use tributary_transport::nats::NatsListener;
 use tributary_transport::port_holder;
 use tributary_transport::tcp::{self, Draining, Listener};
@@ -434,6 +435,10 @@ impl Runtime {
                 };
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
             }
+            // A configuration that names it is refused.
+            #[cfg(not(feature = "fleet"))]
+            (ProtocolOptions::Nats(_), _) => return running,
+            #[cfg(feature = "fleet")]
             (ProtocolOptions::Nats(options), _) => {
                 let listener = NatsListener::new(&config.name, *options, counters, memory, sender, clock);
                 tokio::spawn(listener.serve(stop, abort))

@@ -27,6 +27,7 @@ use crate::commands::{BytefrogAgents, Directory, Processes};
 use crate::config::admin::AdminOptions;
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
 use crate::health::Health;
+use crate::sink::parquet::Parquet;
 use tributary_memory::MemoryBudget;
 use tributary_pipeline::accounting::{Accounting, ListenerTotals, Totals};
 use tributary_pipeline::options::QueueOptions;
@@ -40,9 +41,9 @@ use tributary_sink::tcp::Tcp;
 use tributary_sink::{SinkError, SinkFault};
 use tributary_sink_file::File;
 use tributary_sink_http::Http;
+#[cfg(feature = "fleet")]
 use tributary_sink_nats::Nats;
 use tributary_sink_otlp::Otlp;
-use tributary_sink_parquet::Parquet;
 use tributary_sink_view::options::{QUEUE_BATCHES, QUEUE_BYTES};
 use tributary_sink_view::{View, ViewSink};
 use tributary_transport::clock::Clock;
@@ -524,6 +525,10 @@ fn add_sink(sinks: &mut Sinks, config: &SinkConfig, rules: Option<Arc<Rules>>) {
             let queue = QueueOptions { kinds: options.kinds(queue.kinds), ..queue };
             sinks.add_with(name, queue, rules, move || Ok(Otlp::new(&sink, (*options).clone())));
         }
+        // A configuration that names it is refused.
+        #[cfg(not(feature = "fleet"))]
+        SinkKind::Nats(_) => sinks.add_with(name, queue, rules, || Ok(Discard)),
+        #[cfg(feature = "fleet")]
         SinkKind::Nats(options) => {
             let (sink, options) = (config.name.clone(), options.clone());
             sinks.add_with(name, queue, rules, move || Ok(Nats::new(&sink, (*options).clone())));

@@ -100,9 +100,9 @@ fn parquet(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, Failure>
     let read = if file.path == Path::new("-") {
         let mut bytes = Vec::new();
         file.open().and_then(|mut input| input.read_to_end(&mut bytes)).map_err(failed)?;
-        tributary_sink_parquet::read(Bytes::from(bytes), &mut take)
+        crate::sink::parquet::read(Bytes::from(bytes), &mut take)
     } else {
-        tributary_sink_parquet::read(File::open(&file.path).map_err(failed)?, &mut take)
+        crate::sink::parquet::read(File::open(&file.path).map_err(failed)?, &mut take)
     };
     result?;
     read.map_err(failed)

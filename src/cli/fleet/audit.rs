@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 use super::scrape::Sums;
 use crate::cli::Failure;
 use crate::cli::endpoint::Endpoint;
-use tributary_nats::api::call;
-use tributary_nats::{Connection, Fault, Servers};
+use tributary_nats::{Fault, Servers};
 
 /// What daemons and the stream say at about one moment.
 #[derive(Debug)]
@@ -28,6 +27,7 @@ struct Stream {
     consumers: Vec<Consumer>,
 }
 
+#[cfg(feature = "fleet")]
 #[derive(Debug, Deserialize)]
 struct Info {
     state: State,
@@ -42,6 +42,7 @@ struct State {
     first_seq: u64,
 }
 
+#[cfg(feature = "fleet")]
 #[derive(Debug, Deserialize)]
 struct Consumers {
     #[serde(default)]
@@ -169,8 +170,18 @@ fn sums(of: &Sums) -> Value {
 }
 
 impl Stream {
+    /// # Errors
+    /// There is no client of NATS.
+    #[cfg(not(feature = "fleet"))]
+    #[expect(clippy::unused_async, reason = "the signature of a whole build")]
+    async fn read(_servers: &Servers, _name: &str) -> Result<Stream, Fault> {
+        Err(Fault::Blocked(tributary_nats::MISSING.unwrap_or_default().to_owned()))
+    }
+
+    #[cfg(feature = "fleet")]
     async fn read(servers: &Servers, name: &str) -> Result<Stream, Fault> {
-        let connection = Connection::open("fleet audit", servers).await?;
+        use tributary_nats::api::call;
+        let connection = tributary_nats::Connection::open("fleet audit", servers).await?;
         let fault = |error: tributary_nats::api::ApiError| error.fault(&format!("cannot look at the stream {name}"));
         let info: Info =
             call(&connection.client, &format!("STREAM.INFO.{name}"), String::new()).await?.map_err(fault)?;

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use async_nats::ServerAddr;
-
 use super::subject;
 use tributary_event::MOST_BATCH_BYTES;
-use tributary_nats::{Servers, check_name};
+use tributary_nats::{ServerAddress, Servers, check_name};
 use tributary_options::{Bounds, LONGEST, Section};
 use tributary_sink_forward::{GiveUp, MAX_RETRY_DELAY, SpoolOptions};
 
@@ -62,7 +60,7 @@ pub struct Options {
 
 impl Options {
     /// The default options of a sink that sends to these servers.
-    pub fn to(servers: Vec<ServerAddr>) -> Options {
+    pub fn to(servers: Vec<ServerAddress>) -> Options {
         Options {
             servers: Servers::new(servers),
             stream: "TRIBUTARY".to_owned(),

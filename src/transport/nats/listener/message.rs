@@ -8,9 +8,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-use super::delivery::{self, Answer, Delivered};
-use super::session::Session;
 use super::{NatsListener, Shared};
+use crate::nats::delivery::{self, Answer, Delivered};
+use crate::nats::session::Session;
 use crate::quarantine::Record;
 use tributary_driver::{Account, call, loss_batch};
 use tributary_event::{BatchBuilder, Loss, MessagePart, Reason};
