@@ -3,13 +3,9 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-use cbor::{gen2, text};
+use tributary_testing::zico::cbor::{gen2, text};
 
 use super::TIMEOUT;
-
-#[path = "../../tests/support/zico/cbor.rs"]
-#[allow(dead_code, missing_docs, unreachable_pub)]
-mod cbor;
 
 /// The buffer is written when it holds at least this many bytes.
 const CHUNK: usize = 256 * 1024;

@@ -1,17 +1,6 @@
 //! Protocol `bytefrog`: recorded and simulated agents, commands, and what would harm a traced program.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 
-#[path = "../support/bytefrog_law/mod.rs"]
-mod bytefrog_law_support;
-#[path = "../support/bytefrog/mod.rs"]
-mod bytefrog_support;
-#[path = "../support/growth/mod.rs"]
-mod growth_support;
-#[path = "../support/hostile/mod.rs"]
-mod hostile_support;
-#[path = "../support/live/mod.rs"]
-mod live;
-
 mod calls;
 mod commands;
 mod decode;
@@ -31,3 +20,8 @@ mod run_ids;
 mod simulated;
 mod simulated_agent;
 mod times;
+
+use tributary_testing::{
+    bytefrog as bytefrog_support, bytefrog_law as bytefrog_law_support, growth as growth_support,
+    hostile as hostile_support, live,
+};

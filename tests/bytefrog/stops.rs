@@ -2,11 +2,8 @@
 //! that need much of the processor do not run at the same time.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 
-#[path = "../support/bytefrog/mod.rs"]
-mod bytefrog_support;
-#[path = "../support/live/mod.rs"]
-mod live;
-
 mod hurry;
 mod log;
 mod shutdown;
+
+use tributary_testing::{bytefrog as bytefrog_support, live};

@@ -1,25 +1,6 @@
 //! The daemon: listeners, limits, faults of the machine, TLS, reload, capture, tap and the admin endpoint.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 
-#[path = "../support/common/mod.rs"]
-mod common;
-#[path = "../support/endless/mod.rs"]
-mod endless_support;
-#[path = "../support/http_server/mod.rs"]
-mod http_server;
-#[path = "../support/live/mod.rs"]
-mod live;
-#[path = "../support/rbkit_law/mod.rs"]
-mod rbkit_law_support;
-#[path = "../support/sink_file/mod.rs"]
-mod sink_file_support;
-#[path = "../support/small_disk/mod.rs"]
-mod small_disk;
-#[path = "../support/tls/mod.rs"]
-mod tls_support;
-#[path = "../support/zico/mod.rs"]
-mod zico_support;
-
 mod acknowledge;
 mod admin;
 mod api;
@@ -58,3 +39,8 @@ mod tls;
 mod tls_reload;
 mod transport;
 mod wrong_client;
+
+use tributary_testing::{
+    common, endless as endless_support, http_server, live, rbkit_law as rbkit_law_support,
+    sink_file as sink_file_support, small_disk, tls as tls_support, zico as zico_support,
+};

@@ -2,15 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print figures, and what they skip")]
 
-#[path = "../support/endless/mod.rs"]
-mod endless_support;
-#[path = "../support/growth/mod.rs"]
-mod growth_support;
-#[path = "../support/hostile/mod.rs"]
-mod hostile_support;
-#[path = "../support/live/mod.rs"]
-mod live;
-
 mod delivery;
 mod durable;
 mod growth;
@@ -24,3 +15,5 @@ mod quarantine;
 mod registry;
 mod simulate;
 mod uploads;
+
+use tributary_testing::{endless as endless_support, growth as growth_support, hostile as hostile_support, live};

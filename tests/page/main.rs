@@ -3,11 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 #![allow(clippy::print_stdout, reason = "tests print what they skip and what they measure")]
 
-#[path = "../support/live/mod.rs"]
-mod live;
-#[path = "../support/rbkit/mod.rs"]
-mod rbkit_support;
-
 mod access;
 mod browser;
 mod commands;
@@ -19,3 +14,5 @@ mod modules;
 mod views;
 mod wire;
 mod world;
+
+use tributary_testing::{live, rbkit as rbkit_support};

@@ -1,30 +1,8 @@
 //! Sinks, encoders and the pipeline in front of them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 
-#[path = "../support/bytefrog/mod.rs"]
-mod bytefrog_support;
-#[path = "../support/endless/mod.rs"]
-mod endless_support;
-#[path = "../support/forward_proxy/mod.rs"]
-mod forward_proxy;
-#[path = "../support/http_server/mod.rs"]
-mod http_server;
-#[path = "../support/live/mod.rs"]
-mod live;
-#[path = "../support/nats_server.rs"]
-mod nats_server;
-#[path = "../support/otlp/mod.rs"]
-mod otlp_support;
-#[path = "../support/rbkit/mod.rs"]
-mod rbkit_support;
-#[path = "../support/sink_file/mod.rs"]
-mod sink_file_support;
-#[path = "../support/tls/mod.rs"]
-mod tls_support;
 #[path = "../../benches/workloads/mod.rs"]
 mod workloads;
-#[path = "../support/zico/mod.rs"]
-mod zico_support;
 
 mod compact;
 mod contained;
@@ -42,3 +20,9 @@ mod sending;
 mod stdout;
 mod tcp;
 mod upload;
+
+use tributary_testing::{
+    bytefrog as bytefrog_support, endless as endless_support, forward_proxy, http_server, live, nats_server,
+    otlp as otlp_support, rbkit as rbkit_support, sink_file as sink_file_support, tls as tls_support,
+    zico as zico_support,
+};

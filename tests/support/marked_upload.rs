@@ -7,16 +7,16 @@ use zgvariant::serialized::Context;
 use zgvariant::{LE, Variant, to_bytes};
 
 /// Events of an upload.
-pub(crate) const EVENTS: u64 = 3;
+pub const EVENTS: u64 = 3;
 
 /// The text by which events of an upload are recognised: their `os.version`.
-pub(crate) fn mark(upload: u64, event: u64) -> String {
+pub fn mark(upload: u64, event: u64) -> String {
     format!("n-{upload}-{event}")
 }
 
 /// A request with an upload, version 3 of the protocol, whose events each have so many bytes of text. A machine that has sent it so
 /// many times before has set its clocks again.
-pub(crate) fn upload(number: u64, bytes: usize, times: u32) -> Vec<u8> {
+pub fn upload(number: u64, bytes: usize, times: u32) -> Vec<u8> {
     type Singular = (Vec<u8>, String, i64, Option<Variant<'static>>);
     type Aggregate = (Vec<u8>, String, String, u32, Option<Variant<'static>>);
     // The id of UpdaterFailure, whose payload is two texts.

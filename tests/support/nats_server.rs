@@ -2,8 +2,6 @@
 //!
 //! `TRIBUTARY_NATS_SERVER` names the program; otherwise `nats-server` is searched in `PATH`.
 
-#![allow(dead_code, clippy::print_stderr, reason = "no test program uses all of it; tests print what they skip")]
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -16,55 +14,55 @@ use crate::live::PATIENCE;
 use crate::live::binary::{end_with_this_thread, free_port, until};
 
 /// The server of one test, on a free port of loopback, with a store of its own. Killed when dropped.
-pub(crate) struct NatsServer {
-    pub(crate) port: u16,
-    pub(crate) directory: tempfile::TempDir,
+pub struct NatsServer {
+    pub port: u16,
+    pub directory: tempfile::TempDir,
     child: Child,
     token: Option<String>,
 }
 
 /// A message of a stream.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
-    pub(crate) subject: String,
-    pub(crate) headers: Vec<(String, String)>,
+pub struct Stored {
+    pub subject: String,
+    pub headers: Vec<(String, String)>,
     /// As it is stored.
-    pub(crate) body: Vec<u8>,
+    pub body: Vec<u8>,
     /// Decompressed.
-    pub(crate) lines: String,
+    pub lines: String,
 }
 
 impl Stored {
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// The body, of which bytes that are no text are replaced.
-    pub(crate) fn lines_or_bytes(&self) -> String {
+    pub fn lines_or_bytes(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
 
 impl NatsServer {
     /// Starts a server with JetStream. `None`: there is none on this machine, and the test prints that.
-    pub(crate) fn start() -> Option<NatsServer> {
+    pub fn start() -> Option<NatsServer> {
         NatsServer::start_with("")
     }
 
     /// The same with further lines of configuration.
-    pub(crate) fn start_with(lines: &str) -> Option<NatsServer> {
+    pub fn start_with(lines: &str) -> Option<NatsServer> {
         NatsServer::on(None, &format!("jetstream {{ store_dir: \"DIR/store\" }}\n{lines}"))
     }
 
     /// A server with this configuration alone.
-    pub(crate) fn on(port: Option<u16>, configuration: &str) -> Option<NatsServer> {
+    pub fn on(port: Option<u16>, configuration: &str) -> Option<NatsServer> {
         let server = NatsServer::spawn(port, configuration)?;
         server.until_it_answers();
         Some(server)
     }
 
     /// A server that speaks TLS only, with this configuration alone.
-    pub(crate) fn on_tls(configuration: &str) -> Option<NatsServer> {
+    pub fn on_tls(configuration: &str) -> Option<NatsServer> {
         let server = NatsServer::spawn(None, configuration)?;
         until("the server of NATS greets", || Connection::greeted(server.port));
         Some(server)
@@ -86,29 +84,29 @@ impl NatsServer {
     }
 
     /// Ends it, as the loss of its process.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Starts it with the same store.
-    pub(crate) fn start_again(&mut self) {
+    pub fn start_again(&mut self) {
         self.child = spawn(&self.directory.path().join("nats.conf"), self.port);
         self.until_it_answers();
     }
 
     /// Stops it from running, or lets it run again: `STOP`, `CONT`.
-    pub(crate) fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
     /// Creates a stream with this configuration, besides name and subjects.
-    pub(crate) fn create(&self, stream: &str, subjects: &[&str], more: Value) {
+    pub fn create(&self, stream: &str, subjects: &[&str], more: Value) {
         let mut config = json!({ "name": stream, "subjects": subjects, "retention": "limits", "discard": "new",
             "storage": "file", "num_replicas": 1, "duplicate_window": 120_000_000_000_u64, "max_msgs": -1, "max_bytes": -1 });
         config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -117,29 +115,29 @@ impl NatsServer {
     }
 
     /// The configuration of a stream with other values. It is created again if it was deleted.
-    pub(crate) fn update(&self, stream: &str, changes: Value) {
+    pub fn update(&self, stream: &str, changes: Value) {
         let mut config = self.api(&format!("STREAM.INFO.{stream}"), &json!({}))["config"].clone();
         config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
         let updated = self.api(&format!("STREAM.UPDATE.{stream}"), &config);
         assert!(updated["error"].is_null(), "{updated}");
     }
 
-    pub(crate) fn delete(&self, stream: &str) {
+    pub fn delete(&self, stream: &str) {
         assert_eq!(self.api(&format!("STREAM.DELETE.{stream}"), &json!({}))["success"], true);
     }
 
     /// Removes the messages of a subject.
-    pub(crate) fn purge(&self, stream: &str, subject: &str) {
+    pub fn purge(&self, stream: &str, subject: &str) {
         assert_eq!(self.api(&format!("STREAM.PURGE.{stream}"), &json!({ "filter": subject }))["success"], true);
     }
 
     /// The number of messages in a stream. 0: it does not exist.
-    pub(crate) fn count(&self, stream: &str) -> u64 {
+    pub fn count(&self, stream: &str) -> u64 {
         self.api(&format!("STREAM.INFO.{stream}"), &json!({}))["state"]["messages"].as_u64().unwrap_or(0)
     }
 
     /// The messages of a stream, in order.
-    pub(crate) fn messages(&self, stream: &str) -> Vec<Stored> {
+    pub fn messages(&self, stream: &str) -> Vec<Stored> {
         let mut connection = self.connect();
         let info = connection.api(&format!("STREAM.INFO.{stream}"), &json!({}));
         let last = info["state"]["last_seq"].as_u64().unwrap_or(0);
@@ -148,7 +146,7 @@ impl NatsServer {
     }
 
     /// The lines of all messages: those of events, and those of losses.
-    pub(crate) fn lines(&self, stream: &str) -> (Vec<String>, Vec<String>) {
+    pub fn lines(&self, stream: &str) -> (Vec<String>, Vec<String>) {
         let lines = self
             .messages(stream)
             .into_iter()
@@ -157,7 +155,7 @@ impl NatsServer {
     }
 
     /// Publishes messages, each of which the stream acknowledges.
-    pub(crate) fn publish(&self, subject: &str, headers: &[(&str, &str)], bodies: &[Vec<u8>]) {
+    pub fn publish(&self, subject: &str, headers: &[(&str, &str)], bodies: &[Vec<u8>]) {
         let mut connection = self.connect();
         for body in bodies {
             let stored = connection.publish(subject, headers, body);
@@ -166,7 +164,7 @@ impl NatsServer {
     }
 
     /// A request to JetStream.
-    pub(crate) fn api(&self, call: &str, body: &Value) -> Value {
+    pub fn api(&self, call: &str, body: &Value) -> Value {
         self.connect().api(call, body)
     }
 
@@ -264,7 +262,7 @@ fn stored(message: &Value) -> Stored {
     Stored { subject, headers, body, lines: String::from_utf8(lines).unwrap_or_default() }
 }
 
-pub(crate) fn program() -> String {
+pub fn program() -> String {
     std::env::var("TRIBUTARY_NATS_SERVER").unwrap_or_else(|_| "nats-server".to_owned())
 }
 

@@ -2,15 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print figures, and what they skip")]
 
-#[path = "../support/growth/mod.rs"]
-mod growth_support;
-#[path = "../support/hostile/mod.rs"]
-mod hostile_support;
-#[path = "../support/live/mod.rs"]
-mod live;
-#[path = "../support/zico/mod.rs"]
-mod zico_support;
-
 mod agent_store;
 mod attack;
 mod bodies;
@@ -28,3 +19,5 @@ mod memory;
 mod projections;
 mod simulate;
 mod simulated;
+
+use tributary_testing::{growth as growth_support, hostile as hostile_support, live, zico as zico_support};

@@ -1,6 +1,5 @@
 //! Support for the tests of protocol `bytefrog`: the recordings, an agent that replays them, and the events that each
 //! message must become. Nothing here comes from the decoder under test.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod agent;
 pub mod calls;

@@ -39,7 +39,7 @@ pub struct Step {
 }
 
 pub fn directory() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/bytefrog")
+    crate::project().join("tests/data/bytefrog")
 }
 
 /// The recordings whose name starts with this.

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use crate::bytefrog_support::wire;
+use crate::bytefrog::wire;
 
 /// The agent's side of a run.
 #[derive(Clone)]
@@ -66,10 +66,6 @@ enum Numbered {
     Visit(u32),
     Marker(usize),
 }
-
-/// An item; its thread and method; the milliseconds since the last one; its connection; and the number of later
-/// messages that arrive before it.
-type TimedItem = (Item, (u16, u32), u32, u8, u8);
 
 fn item() -> impl Strategy<Value = Item> {
     let numbered = prop_oneof![

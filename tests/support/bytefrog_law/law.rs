@@ -8,7 +8,7 @@ use tributary::event::Reason;
 use tributary::protocol::bytefrog::Calls;
 
 use super::Finished;
-use crate::hostile_support::raw;
+use crate::hostile::raw;
 
 /// A numbered message at its offset.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,4 @@
 //! Whole runs without sockets: their connections are driven as a transport drives them, on a clock that the test sets.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod conversation;
 pub mod law;

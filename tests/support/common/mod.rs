@@ -1,5 +1,4 @@
 //! Shared by several test binaries: sessions driven without sockets, and their events as JSON.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! An HTTP proxy on loopback: it forwards requests of plain HTTP, and connects for everything else (CONNECT). Whatever the name
 //! of a server is, it connects to the same one.
 
-#![allow(dead_code, reason = "no test file uses all of it")]
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -10,23 +8,23 @@ use std::{io, thread};
 
 /// A running proxy.
 #[derive(Clone)]
-pub(crate) struct ForwardProxy {
-    pub(crate) address: SocketAddr,
+pub struct ForwardProxy {
+    pub address: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 /// A request to the proxy.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Asked {
+pub struct Asked {
     /// The first line.
-    pub(crate) line: String,
+    pub line: String,
     /// The value of `Proxy-Authorization`.
-    pub(crate) credentials: Option<String>,
+    pub credentials: Option<String>,
 }
 
 impl ForwardProxy {
     /// A proxy that connects to `server`, or with the status refuses what it is asked for.
-    pub(crate) fn start(server: SocketAddr, refusal: Option<u16>) -> ForwardProxy {
+    pub fn start(server: SocketAddr, refusal: Option<u16>) -> ForwardProxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let proxy = ForwardProxy { address: listener.local_addr().unwrap(), asked: Arc::default() };
         let serving = proxy.clone();
@@ -40,7 +38,7 @@ impl ForwardProxy {
     }
 
     /// What it was asked for, in order.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
 

@@ -11,7 +11,6 @@
 //! A test runs itself again below callgrind, which collects only inside [`counted_work`] and writes one dump for each
 //! return of it. Preparing the input is not counted. Without valgrind the test prints one line and passes; the gate
 //! installs valgrind.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used, clippy::print_stderr)]
 
 use std::hint::black_box;
 use std::process::Command;

@@ -1,6 +1,5 @@
 //! Support for the hostile tests: a driver that observes every result of a session, a writer of wire objects, and readers of
 //! wire and output that are independent of the code under test.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod raw;
 pub mod wire;

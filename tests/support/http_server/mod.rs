@@ -1,22 +1,20 @@
 //! The part that test receivers share: an HTTP/1.1 server on loopback that reads requests and answers them.
 
-#![allow(dead_code, reason = "no test file uses all of it")]
-
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 /// One connection of a client.
-pub(crate) struct Connection {
+pub struct Connection {
     reader: BufReader<TcpStream>,
 }
 
 /// The head of a request: headers by their names in lower case, and the first line as `request`.
-pub(crate) type Head = HashMap<String, String>;
+pub type Head = HashMap<String, String>;
 
 /// Starts a server that serves each connection with `serve`, on a thread of its own; returns its address.
-pub(crate) fn start<R>(serve: impl Fn(Connection) -> R + Clone + Send + 'static) -> SocketAddr {
+pub fn start<R>(serve: impl Fn(Connection) -> R + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -30,7 +28,7 @@ pub(crate) fn start<R>(serve: impl Fn(Connection) -> R + Clone + Send + 'static)
 
 impl Connection {
     /// Reads the head of the next request. `None`: the client has closed the connection.
-    pub(crate) fn read_head(&mut self) -> Option<Head> {
+    pub fn read_head(&mut self) -> Option<Head> {
         let mut head = Head::new();
         loop {
             let mut line = String::new();
@@ -44,20 +42,20 @@ impl Connection {
     }
 
     /// Reads the body of the request with this head.
-    pub(crate) fn read_body(&mut self, head: &Head) -> Option<Vec<u8>> {
+    pub fn read_body(&mut self, head: &Head) -> Option<Vec<u8>> {
         let mut body = vec![0; head.get("content-length").map_or(0, |length| length.parse().unwrap())];
         self.reader.read_exact(&mut body).ok()?;
         Some(body)
     }
 
     /// Answers with a status, further headers (complete lines) and a body.
-    pub(crate) fn answer(&mut self, status: u16, headers: &str, body: &str) -> Option<()> {
+    pub fn answer(&mut self, status: u16, headers: &str, body: &str) -> Option<()> {
         let length = body.len();
         self.write(format!("HTTP/1.1 {status} x\r\n{headers}Content-Length: {length}\r\n\r\n{body}").as_bytes())
     }
 
     /// Writes any bytes.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<()> {
+    pub fn write(&mut self, bytes: &[u8]) -> Option<()> {
         self.reader.get_mut().write_all(bytes).ok()
     }
 }

@@ -31,7 +31,7 @@ pub struct Ended {
 
 /// A command for the binary with these arguments.
 pub fn tributary(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+    let mut command = Command::new(crate::program());
     command.args(arguments);
     command
 }
@@ -39,8 +39,7 @@ pub fn tributary(arguments: &[&str]) -> Command {
 /// Copies the binary, for users who cannot read it where it is. Another process copies it: a child that another test starts
 /// meanwhile would hold this process' descriptor, and a program that is open for writing cannot be run.
 pub fn copy_to(path: &Path) {
-    let copied =
-        Command::new("cp").args(["--preserve=mode", env!("CARGO_BIN_EXE_tributary")]).arg(path).status().unwrap();
+    let copied = Command::new("cp").args(["--preserve=mode", crate::program()]).arg(path).status().unwrap();
     assert!(copied.success(), "{}: {copied}", path.display());
 }
 

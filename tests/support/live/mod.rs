@@ -1,6 +1,4 @@
 //! Support for tests of a running daemon: a daemon on loopback with its events in memory, and peers.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
-#![allow(clippy::print_stdout, reason = "tests print what they skip")]
 
 pub mod binary;
 pub mod custom;

@@ -62,7 +62,7 @@ impl Traced {
         if let Some(inject) = inject {
             command.args(["-e", &format!("inject={inject}")]);
         }
-        command.args(KILLED_WITH_STRACE).args([env!("CARGO_BIN_EXE_tributary"), "run", "--config"]).arg(&config);
+        command.args(KILLED_WITH_STRACE).args([crate::program(), "run", "--config"]).arg(&config);
         let strace = Binary::start(command);
         strace.until_stderr("listening ");
         let children = format!("/proc/{0}/task/{0}/children", strace.pid());

@@ -18,7 +18,7 @@ use super::profiles::{self, Object, Place, Samples};
 const MAX_LEVELS: usize = 16;
 
 /// The records and samples of lines, origin included. Each line has a group of its own.
-pub(crate) fn expected<'a>(lines: impl Iterator<Item = &'a str>) -> (Requests, Samples) {
+pub fn expected<'a>(lines: impl Iterator<Item = &'a str>) -> (Requests, Samples) {
     let (mut requests, mut samples) = (Requests::default(), Samples::default());
     for line in lines {
         let line: Value = serde_json::from_str(line).unwrap();

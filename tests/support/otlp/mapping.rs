@@ -20,14 +20,14 @@ use tributary::sink::encode::{Encoder as JsonEncoder, Format};
 
 /// The requests for some events.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(crate) struct Requests {
-    pub(crate) logs: ExportLogsServiceRequest,
-    pub(crate) traces: ExportTraceServiceRequest,
-    pub(crate) metrics: ExportMetricsServiceRequest,
+pub struct Requests {
+    pub logs: ExportLogsServiceRequest,
+    pub traces: ExportTraceServiceRequest,
+    pub metrics: ExportMetricsServiceRequest,
 }
 
 /// The requests that the mapping of docs/event-model.md demands.
-pub(crate) fn requests<'a>(events: impl Iterator<Item = EventView<'a>>, with_origin: bool) -> Requests {
+pub fn requests<'a>(events: impl Iterator<Item = EventView<'a>>, with_origin: bool) -> Requests {
     let mut requests = Requests::default();
     for event in events {
         match event.data() {
@@ -83,7 +83,7 @@ fn key_value(key: &str, value: AnyValue) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(value), ..KeyValue::default() }
 }
 
-pub(super) fn resource(event: EventView<'_>) -> Resource {
+pub(crate) fn resource(event: EventView<'_>) -> Resource {
     let protocol = event.origin().protocol;
     let attributes = event.resource().attributes();
     let find = |name: &str| attributes.iter().find(|(key, _)| key == name).map(|(_, value)| value);
@@ -123,7 +123,7 @@ pub(super) fn resource(event: EventView<'_>) -> Resource {
     Resource { attributes: all, ..Resource::default() }
 }
 
-pub(super) fn scope(event: EventView<'_>) -> InstrumentationScope {
+pub(crate) fn scope(event: EventView<'_>) -> InstrumentationScope {
     let origin = event.origin();
     let version = origin.version.as_ref().map(|version| key_value("origin.version", text(version)));
     InstrumentationScope {

@@ -13,25 +13,25 @@ use super::records::Decoded;
 
 /// Samples as texts.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(crate) struct Samples {
+pub struct Samples {
     /// Each with its profile, time, value, frames and attributes; how often it is there.
-    pub(crate) timed: BTreeMap<String, u32>,
+    pub timed: BTreeMap<String, u32>,
     /// Objects of heap dumps by class and site: the sum of the values.
-    pub(crate) heap: BTreeMap<String, i64>,
+    pub heap: BTreeMap<String, i64>,
 }
 
 /// The profile that a sample belongs to.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
-    pub(crate) resource: Resource,
-    pub(crate) scope: InstrumentationScope,
+pub struct Place {
+    pub resource: Resource,
+    pub scope: InstrumentationScope,
     /// The attributes of the profile.
-    pub(crate) attributes: Vec<String>,
+    pub attributes: Vec<String>,
 }
 
 impl Place {
     /// A text that is the same for all samples of the profile.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut resource = self.resource.attributes.clone();
         resource.sort_by(|a: &KeyValue, b| a.key.cmp(&b.key));
         let mut attributes = self.attributes.clone();
@@ -41,17 +41,17 @@ impl Place {
 }
 
 /// An attribute as text.
-pub(crate) fn attribute(key: &str, value: Any) -> String {
+pub fn attribute(key: &str, value: Any) -> String {
     format!("{key}={:?}", Some(value))
 }
 
 /// A frame as text.
-pub(crate) fn frame(function: &str, file: &str, line: i64, kind: &str) -> String {
+pub fn frame(function: &str, file: &str, line: i64, kind: &str) -> String {
     format!("{function} {file}:{line} {}", attribute("profile.frame.type", Any::StringValue(kind.to_owned())))
 }
 
 /// The samples of all requests. Fails on a dictionary or profile that breaks a rule of the format.
-pub(crate) fn samples(decoded: &Decoded) -> Samples {
+pub fn samples(decoded: &Decoded) -> Samples {
     let mut samples = Samples::default();
     for request in &decoded.profiles {
         let dictionary = request.dictionary.as_ref().unwrap();
@@ -125,7 +125,7 @@ fn add_profile(samples: &mut Samples, profile: &Profile, place: &str, dictionary
 }
 
 /// The samples that the mapping demands of events.
-pub(crate) fn expected<'a>(events: impl Iterator<Item = EventView<'a>>) -> Samples {
+pub fn expected<'a>(events: impl Iterator<Item = EventView<'a>>) -> Samples {
     let mut samples = Samples::default();
     for event in events {
         match event.data() {
@@ -186,19 +186,19 @@ fn add_object(samples: &mut Samples, event: EventView<'_>) {
 }
 
 /// An object of a heap dump.
-pub(crate) struct Object<'a> {
+pub struct Object<'a> {
     /// Of its profile.
-    pub(crate) place: String,
-    pub(crate) time: u64,
-    pub(crate) class: Option<&'a str>,
-    pub(crate) file: Option<&'a str>,
-    pub(crate) line: Option<i64>,
-    pub(crate) size: Option<i64>,
+    pub place: String,
+    pub time: u64,
+    pub class: Option<&'a str>,
+    pub file: Option<&'a str>,
+    pub line: Option<i64>,
+    pub size: Option<i64>,
 }
 
 impl Object<'_> {
     /// Adds it to both profiles of its dump.
-    pub(crate) fn add_to(&self, samples: &mut Samples) {
+    pub fn add_to(&self, samples: &mut Samples) {
         let Object { place, time, class, file, line, size } = self;
         let frames: Vec<String> = file
             .iter()

@@ -14,14 +14,14 @@ use super::mapping::Requests;
 
 /// What requests had.
 #[derive(Clone, Default)]
-pub(crate) struct Decoded {
-    pub(crate) requests: Requests,
-    pub(crate) profiles: Vec<ExportProfilesServiceRequest>,
+pub struct Decoded {
+    pub requests: Requests,
+    pub profiles: Vec<ExportProfilesServiceRequest>,
 }
 
 impl Decoded {
     /// Adds a request. Fails if it is no valid message.
-    pub(crate) fn add(&mut self, signal: Signal, message: &[u8]) {
+    pub fn add(&mut self, signal: Signal, message: &[u8]) {
         match signal {
             Signal::Logs => self.requests.logs.merge(message).unwrap(),
             Signal::Traces => self.requests.traces.merge(message).unwrap(),
@@ -32,7 +32,7 @@ impl Decoded {
 }
 
 /// Each list of attributes in a form that does not depend on its order or on the bits of NaN. Fails on a key that repeats.
-pub(crate) fn sorted(requests: Requests) -> Requests {
+pub fn sorted(requests: Requests) -> Requests {
     each_list(
         requests,
         &|attributes| {
@@ -45,7 +45,7 @@ pub(crate) fn sorted(requests: Requests) -> Requests {
 
 /// The same in a form that JSON lines have, too: bytes are base64, also under a key without that ending, and doubles that are
 /// not finite are texts.
-pub(crate) fn as_lines_show(requests: Requests) -> Requests {
+pub fn as_lines_show(requests: Requests) -> Requests {
     sorted(each_list(requests, &|attributes| show_members(attributes), &show_value))
 }
 
@@ -137,7 +137,7 @@ fn show_value(value: &mut AnyValue) {
 }
 
 /// Every record as text with its scope and resource, and how often it is there.
-pub(crate) fn records(requests: &Requests) -> BTreeMap<String, u32> {
+pub fn records(requests: &Requests) -> BTreeMap<String, u32> {
     let requests = sorted(requests.clone());
     let mut records = BTreeMap::new();
     let mut add = |record: String| *records.entry(record).or_default() += 1;

@@ -1,6 +1,5 @@
 //! Support for the tests of rbkit: the recordings, the expected events of each message by the event model, and
 //! an agent on real sockets. Nothing here uses the decoder of the daemon.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod agent;
 pub mod compare;

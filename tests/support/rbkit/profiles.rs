@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::live::binary::{Ended, run};
 
 pub fn session(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/rbkit/sessions").join(name)
+    crate::project().join("tests/data/rbkit/sessions").join(name)
 }
 
 /// The lines of the independent decode of a session.

@@ -56,7 +56,7 @@ pub struct Case {
 }
 
 pub fn directory() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/rbkit")
+    crate::project().join("tests/data/rbkit")
 }
 
 pub fn manifest() -> Vec<Value> {

@@ -1,6 +1,5 @@
 //! Conversations with agents as bytes, written by code that shares nothing with the decoder, and the expected
 //! of them.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod model;
 pub mod pack;

@@ -1,7 +1,5 @@
 //! Shared by the tests of the file sink: events, and reading files back.
 
-#![allow(dead_code, reason = "no test file uses all of it")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
@@ -15,15 +13,15 @@ use tributary::sink::file::{File, Fsync, Options};
 use tributary::sink::{Kinds, Selection, Sink, SinkError, Unwritten};
 
 /// Nanoseconds of a day.
-pub(crate) const DAY: u64 = 86_400_000_000_000;
+pub const DAY: u64 = 86_400_000_000_000;
 /// 2024-02-29T13:07:09Z.
-pub(crate) const LEAP_DAY: u64 = 1_709_212_029_123_456_789;
+pub const LEAP_DAY: u64 = 1_709_212_029_123_456_789;
 
-pub(crate) fn now() -> u64 {
+pub fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos().try_into().unwrap()
 }
 
-pub(crate) fn batch_of(names: &[String], listener: &str, observed: u64) -> Batch {
+pub fn batch_of(names: &[String], listener: &str, observed: u64) -> Batch {
     let origin = Origin::new("datadog", listener.into(), "127.0.0.1:1".into(), 1);
     let mut builder = BatchBuilder::new(Arc::new(origin));
     for name in names {
@@ -35,30 +33,25 @@ pub(crate) fn batch_of(names: &[String], listener: &str, observed: u64) -> Batch
 }
 
 /// Names of different records, `len` bytes each.
-pub(crate) fn names(range: std::ops::Range<usize>, len: usize) -> Vec<String> {
+pub fn names(range: std::ops::Range<usize>, len: usize) -> Vec<String> {
     range.map(|number| format!("{number:0>len$}")).collect()
 }
 
-pub(crate) async fn write_as(
-    sink: &mut File,
-    names: &[String],
-    listener: &str,
-    observed: u64,
-) -> Result<(), SinkError> {
+pub async fn write_as(sink: &mut File, names: &[String], listener: &str, observed: u64) -> Result<(), SinkError> {
     sink.write(Selection::new(&batch_of(names, listener, observed), Kinds::ALL)).await
 }
 
-pub(crate) async fn write(sink: &mut File, names: &[String]) {
+pub async fn write(sink: &mut File, names: &[String]) {
     write_as(sink, names, "web", now()).await.unwrap();
     sink.flush().await.unwrap();
 }
 
-pub(crate) fn options(directory: &TempDir, path: &str) -> Options {
+pub fn options(directory: &TempDir, path: &str) -> Options {
     Options { path: format!("{}/{path}", directory.path().display()), fsync: Fsync::Never, ..Options::default() }
 }
 
 /// Every regular file below, by its path from there.
-pub(crate) fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+pub fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut directories = vec![directory.to_owned()];
     while let Some(next) = directories.pop() {
@@ -76,7 +69,7 @@ pub(crate) fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// The paths of `app.log` and its finished forms, oldest first, the live one last.
-pub(crate) fn in_order(directory: &Path) -> Vec<PathBuf> {
+pub fn in_order(directory: &Path) -> Vec<PathBuf> {
     let mut files: Vec<_> = files(directory).into_keys().filter(|name| name.starts_with("app.")).collect();
     files.sort_by_key(|name| {
         let inner = name.trim_start_matches("app.").split(".log").next().unwrap().trim_end_matches("log").to_owned();
@@ -86,7 +79,7 @@ pub(crate) fn in_order(directory: &Path) -> Vec<PathBuf> {
     files.into_iter().map(|name| directory.join(name)).collect()
 }
 
-pub(crate) fn unpacked(path: &Path) -> Vec<u8> {
+pub fn unpacked(path: &Path) -> Vec<u8> {
     let file = fs::File::open(path).unwrap();
     let mut bytes = Vec::new();
     match path.extension().unwrap().to_str().unwrap() {
@@ -99,7 +92,7 @@ pub(crate) fn unpacked(path: &Path) -> Vec<u8> {
 }
 
 /// The names in a file's records. Fails on every line that is not a whole record.
-pub(crate) fn names_in(bytes: &[u8]) -> Vec<String> {
+pub fn names_in(bytes: &[u8]) -> Vec<String> {
     let text = str::from_utf8(bytes).unwrap();
     assert!(text.is_empty() || text.ends_with('\n'), "torn: {:?}", text.lines().last());
     text.lines()
@@ -110,32 +103,32 @@ pub(crate) fn names_in(bytes: &[u8]) -> Vec<String> {
         .collect()
 }
 
-pub(crate) fn all_names(directory: &Path) -> Vec<String> {
+pub fn all_names(directory: &Path) -> Vec<String> {
     in_order(directory).iter().flat_map(|path| names_in(&unpacked(path))).collect()
 }
 
 /// Flushes; returns what is not written.
-pub(crate) async fn flush(sink: &mut File) -> Unwritten {
+pub async fn flush(sink: &mut File) -> Unwritten {
     sink.flush().await.unwrap();
     sink.unwritten()
 }
 
 /// Flushes a sink that holds events; returns the fault of the file that it tried.
-pub(crate) async fn held(sink: &mut File) -> String {
+pub async fn held(sink: &mut File) -> String {
     let unwritten = flush(sink).await;
     assert!(!unwritten.held.is_empty() && unwritten.failed.is_empty(), "{unwritten:?}");
     unwritten.held_fault.map(|fault| fault.to_string()).unwrap_or_default()
 }
 
 /// Flushes until everything is written: a file in trouble is retried after a pause.
-pub(crate) async fn flush_all(sink: &mut File) {
+pub async fn flush_all(sink: &mut File) {
     while !flush(sink).await.is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 /// How many files below a directory this process has open.
-pub(crate) fn open_files_below(directory: &Path) -> usize {
+pub fn open_files_below(directory: &Path) -> usize {
     fs::read_dir("/proc/self/fd")
         .unwrap()
         .filter(|entry| fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(|path| path.starts_with(directory)))

@@ -1,18 +1,16 @@
 //! A small file system of its own, which can be full or read-only. Mounting needs root.
 
-#![allow(clippy::print_stderr, reason = "a test that cannot run says why")]
-
 use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
 
 /// A tmpfs, unmounted when dropped.
-pub(crate) struct SmallDisk(TempDir);
+pub struct SmallDisk(TempDir);
 
 impl SmallDisk {
     /// Mounts a tmpfs of so many bytes. `None`, with a line on stderr, when this process may not mount.
-    pub(crate) fn mount(bytes: usize) -> Option<SmallDisk> {
+    pub fn mount(bytes: usize) -> Option<SmallDisk> {
         let directory = tempfile::tempdir().unwrap();
         let size = format!("size={bytes}");
         let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(directory.path()).output();
@@ -24,14 +22,13 @@ impl SmallDisk {
     }
 
     /// Forbids every change, or permits changes again.
-    #[allow(dead_code, reason = "no test binary uses all of it")]
-    pub(crate) fn set_read_only(&self, is_read_only: bool) {
+    pub fn set_read_only(&self, is_read_only: bool) {
         let option = if is_read_only { "remount,ro" } else { "remount,rw" };
         let status = Command::new("mount").args(["-o", option]).arg(self.path()).status().unwrap();
         assert!(status.success(), "{option}");
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 }

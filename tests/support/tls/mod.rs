@@ -1,5 +1,4 @@
 //! Certificates made here, and a TLS client that shares no code with the daemon's side but rustls.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,5 +1,4 @@
 //! A client that posts to a daemon over loopback.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 use std::collections::BTreeMap;
 use std::io;
 
@@ -8,8 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::live::{Daemon, within};
-use crate::zico_support::offline::Answered;
-use crate::zico_support::{Case, Given};
+use crate::zico::offline::Answered;
+use crate::zico::{Case, Given};
 
 /// An answer as received.
 #[derive(Debug)]

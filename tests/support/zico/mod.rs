@@ -1,5 +1,4 @@
 //! The recorded conversations, and clients that replay them.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod cbor;
 pub mod client;
@@ -20,7 +19,7 @@ use crate::live::binary::until;
 pub const DEEPEST: &str = "hostile-gen2-depth-100k";
 
 pub fn data() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/zico")
+    crate::project().join("tests/data/zico")
 }
 
 /// One recorded conversation.
