@@ -103,8 +103,8 @@ struct Waiting {
 }
 
 impl SeenStore {
-    /// The events in this bucket, which are kept for `time`. It is connected by a task on `runtime`, which tells `note` why it cannot
-    /// be used.
+    /// The events in this bucket, which are kept for `time`. It is connected by a task on `runtime`, which calls `note`
+    /// with the reason when it cannot be used.
     pub(crate) fn start(
         options: &SeenOptions,
         bucket: &BucketOptions,

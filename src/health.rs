@@ -166,8 +166,8 @@ impl Health {
         listeners.iter().filter_map(|counters| Some((counters.name().to_owned(), counters.store_fault()?))).collect()
     }
 
-    /// Notes for the operator of a daemon that is ready: the destinations that are away or refuse while spools have room, and the
-    /// object stores that do not take files.
+    /// Notes for the operator of a daemon that is ready: the destinations that are away or refuse while spools have
+    /// space, and the object stores that do not take files.
     pub fn notes(&self) -> Vec<String> {
         let remotes = self.accounting.remotes();
         let spooled = remotes.iter().filter(|(_, state, _)| state.is_spooled);

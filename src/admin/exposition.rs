@@ -13,7 +13,7 @@ pub(super) enum Exposition {
 
 impl Exposition {
     /// The format for a request: OpenMetrics if `Accept` names it and prefers no other text to it. Versions are not
-    /// compared: whoever names a later one reads 1.0.0.
+    /// compared: a client that names a later one gets 1.0.0.
     pub(super) fn wanted(headers: &HeaderMap) -> Exposition {
         let ranges = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let (mut open_metrics, mut plain) = (0.0_f64, 0.0_f64);

@@ -67,7 +67,7 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 const CLOSE_TIME: Duration = Duration::from_millis(500);
 /// The pause after an error of `accept`.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// A peer has at least so much time to acknowledge what was sent to it.
+/// A peer has at least this time to acknowledge what was sent to it.
 const MIN_ACKNOWLEDGE_TIME: Duration = Duration::from_secs(20);
 
 /// An admin endpoint that is bound and does not serve yet.

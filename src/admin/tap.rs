@@ -67,7 +67,7 @@ pub(super) fn open(subject: &Subject, query: &str, keep_alive: Duration) -> Admi
     response
 }
 
-/// Opens a tap, with a lease of so much memory.
+/// Opens a tap, with a lease of `bytes` of memory.
 ///
 /// # Errors
 /// Why there is none now.

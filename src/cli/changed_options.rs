@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// So many changes are named.
+/// At most this many changes are named.
 const MAX_NAMED: usize = 20;
 
 /// The sections that are added and removed, and the options of other sections that have another value.
@@ -11,8 +11,8 @@ const MAX_NAMED: usize = 20;
 pub(super) struct ChangedOptions(Vec<String>);
 
 impl ChangedOptions {
-    /// The changes between two configurations, of which every option has its dotted path and its value in TOML. An empty value
-    /// stands for an option that is not set.
+    /// The changes between two configurations. Each is a list of options: the dotted path, and the value in TOML. An
+    /// empty value stands for an option that is not set.
     pub(super) fn between(before: &[(String, String)], now: &[(String, String)]) -> ChangedOptions {
         let (sections_before, sections) = (sections(before), sections(now));
         let named = |of: &BTreeSet<&str>, without: &BTreeSet<&str>, what: &str| {

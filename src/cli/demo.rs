@@ -33,7 +33,7 @@ use super::{Failure, NamedProtocol, OutputFormat, block_on, duration, run, say};
 
 /// A demo of at least this duration is one that people watch.
 const WATCHED: Duration = Duration::from_secs(60);
-/// The buffers of the Java agent of which one is lost.
+/// The Java agent loses one buffer of this many.
 const BUFFERS_PER_LOSS: u32 = 300;
 
 /// Run the daemon with simulated agents and print their events on stdout

@@ -35,7 +35,7 @@ pub(super) fn lines(config: &Config, rate: u64, event_bytes: u64) -> Vec<String>
         .collect()
 }
 
-/// What is kept of one series of files that grows by so many bytes a second.
+/// What is kept of one series of files that grows by `bytes_per_second`.
 fn kept(options: &Options, bytes_per_second: u64) -> String {
     let daily = rounded(bytes_per_second.saturating_mul(DAY.as_secs()));
     let most = [
@@ -60,7 +60,7 @@ fn kept(options: &Options, bytes_per_second: u64) -> String {
     }
 }
 
-/// A size in the largest unit of which there is at least one.
+/// A size in the largest unit that is not larger than it.
 fn rounded(bytes: u64) -> String {
     let units = [("GiB", 1_u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     match units.into_iter().find(|(_, unit)| bytes >= *unit) {

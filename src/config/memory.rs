@@ -4,7 +4,7 @@ use super::Config;
 use tributary_options::bounds::size;
 use tributary_options::{ByteSize, Section};
 
-/// What peers share beside what the configuration needs, where nobody has set `limits.memory_bytes`.
+/// What peers share beside what the configuration needs, if `limits.memory_bytes` is not set.
 const FOR_PEERS: u64 = 256 << 20;
 /// What the process takes beside `limits.memory_bytes`: its code, its threads, what the allocator has not given back yet.
 const OF_THE_PROCESS: u64 = 16 << 20;

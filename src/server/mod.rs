@@ -108,7 +108,7 @@ pub struct Bound {
     pub address: SocketAddr,
 }
 
-/// Why the daemon did not start, and because of which part of the configuration.
+/// Why the daemon did not start, and which part of the configuration caused that.
 #[derive(Debug)]
 pub struct StartError {
     /// The listener or sink, e.g. `listener spans on 127.0.0.1:8136`.
@@ -392,7 +392,7 @@ impl Server {
         self.certificates.set(admin.chain(listeners).collect());
     }
 
-    /// Tells the page what the daemon consists of.
+    /// Notes for the page what the daemon consists of.
     fn note_layout(&self) {
         let listener = |listener: &ListenerConfig| LayoutListener {
             name: listener.name.clone(),

@@ -282,8 +282,8 @@ fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Converts schema 1, which had session ids in plain text, to schema 2. Sessions of agents end: the daemon tells every
-/// agent after a restart to open its session again.
+/// Converts schema 1, which had session ids in plain text, to schema 2. Sessions of agents end: after a restart
+/// the daemon makes every agent open its session again.
 fn convert(connection: &mut Connection) -> rusqlite::Result<()> {
     // The old ids are overwritten in the file.
     connection.pragma_update(None, "secure_delete", true)?;

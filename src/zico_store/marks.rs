@@ -99,7 +99,7 @@ impl Marks {
         *seen = now.max(*seen);
     }
 
-    /// Tells the writer thread to write all marks and end.
+    /// Makes the writer thread write all marks and end.
     pub(super) fn stop(&self) {
         self.pending().is_stopping = true;
         self.wake.notify_all();

@@ -281,7 +281,7 @@ impl Shared {
         .optional()
     }
 
-    /// Up to so many agents of a network are few.
+    /// A network with at most this many agents has few.
     fn few(&self) -> usize {
         FEW.max(self.options.max_agents / 1000)
     }

@@ -19,7 +19,7 @@ use tributary_rbkit as rbkit;
 use tributary_sink_view::Class;
 use tributary_system::wall_clock;
 
-/// An agent without events for so long is silent.
+/// An agent that has sent no events for this time is silent.
 const SILENT_MS: u64 = 60_000;
 /// The last events of an agent that are shown.
 const EVENTS: usize = 50;
@@ -227,7 +227,7 @@ pub(super) async fn command(context: &Context, id: &str, command: &str) -> Resul
     Ok(response::json(status, &json!({ "status": word, "text": text })))
 }
 
-/// Tells which events are those of an agent.
+/// Finds the events of an agent.
 pub(super) struct Matcher<'a> {
     agent: &'a Known,
     /// The last connection and resource, and whether they are those of the agent.

@@ -63,7 +63,7 @@ impl Room {
         Room { limit, taken: AtomicUsize::new(0) }
     }
 
-    /// Takes so many bytes of it for good. `false`: there is not so much left, and nothing is taken.
+    /// Takes `bytes` of it for good. `false`: less is left, and nothing is taken.
     pub(super) fn take(&self, bytes: usize) -> bool {
         let fits = bytes <= self.left();
         if fits {

@@ -63,7 +63,7 @@ impl Filter {
         if self.kinds.is_empty() { Kind::ALL.to_vec() } else { self.kinds.clone() }
     }
 
-    /// Whether an event is wanted, as far as its header tells.
+    /// Whether an event is wanted, as far as its header shows that.
     pub(super) fn wants(&self, event: EventView<'_>) -> bool {
         let has_name = |name: &str| match self.name.as_deref() {
             None => true,

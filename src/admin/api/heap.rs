@@ -36,14 +36,14 @@ struct List {
     dumps: Vec<Dump>,
 }
 
-/// By what rows are told apart.
+/// What distinguishes rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct By {
     has_class: bool,
     has_site: bool,
 }
 
-/// A class and a site, as far as rows are told apart by them.
+/// A class and a site, as far as they distinguish rows.
 type Key<'a> = (Option<&'a str>, Option<&'a str>, Option<u64>);
 /// The sums of a row in two dumps.
 type BeforeAndAfter = ([u64; 3], [u64; 3]);

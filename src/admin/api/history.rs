@@ -1,4 +1,4 @@
-//! The counters of the last quarter of an hour, for sparklines, and to tell how much of the traffic the view has.
+//! The counters of the last quarter of an hour, for sparklines, and to show how much of the traffic the view has.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

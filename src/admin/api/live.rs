@@ -23,7 +23,7 @@ use tributary_sink::Kinds;
 const RATE: (u64, u64) = (200, 1000);
 /// Events a second that are compared with the filters, for each event that may be sent.
 const EXAMINED: u64 = 20;
-/// Events are collected for so long before they are sent.
+/// Events are collected for this time before they are sent.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The most bytes of events that are collected.
 const MAX_COLLECTED: usize = 1 << 20;
@@ -85,7 +85,7 @@ struct Stream {
     shown: u64,
     examined: u64,
     passed: u64,
-    /// Events that were not sent since the reader was told.
+    /// Events that were not sent since their number was last reported to the reader.
     dropped: u64,
 }
 

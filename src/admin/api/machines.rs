@@ -15,7 +15,8 @@ use tributary_event::{AgentFacts, EventView, Kind, Origin, Resource, ResourceVal
 use tributary_protocol::Protocol;
 use tributary_sink_view::{Class, Snapshot};
 
-/// Machines, names, images and sites that are told apart; what belongs to further ones is counted as `(others)`.
+/// Machines, names, images and sites that have rows of their own; what belongs to further ones is counted as
+/// `(others)`.
 const MAX_ROWS: usize = 20_000;
 /// The names whose history is shown; the others are together.
 const TOP_NAMES: usize = 10;

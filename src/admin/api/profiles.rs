@@ -26,8 +26,8 @@ const SHOWN: [Counted; 4] = [Counted::Cpu, Counted::Allocations, Counted::Wall, 
 const STACKS_PART: usize = 4;
 /// The steps of a history.
 const STEPS: u64 = 60;
-/// Memory of a process in the list beside its name: what is known of it, its place in a tree, and so much that its row is not
-/// longer.
+/// Memory of a process in the list beside its name: what is known of it, its place in a tree, and enough for
+/// the text of its row.
 const FOUND_BYTES: usize = size_of::<Found>() + STEPS as usize * 8 + 640;
 
 /// The list of processes.
@@ -233,7 +233,8 @@ impl Wanted {
         Ok((collected, coverage(context, window)?))
     }
 
-    /// The best source of the collected stacks, with its processes. A call counts once, although several sources may tell of it.
+    /// The best source of the collected stacks, with its processes. A call counts once, although several sources may
+    /// report it.
     fn shown<'a>(&self, collected: &'a Collected) -> Option<(Shown<'a>, Stacks)> {
         let can_show = |source: &Source| source.quantities().contains(&self.counted);
         let source = Source::ALL.into_iter().filter(can_show).find(|source| collected.events(*source) > 0)?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// The counters of one daemon, or the sums of several. In events, if nothing else is said.
+/// The counters of one daemon, or the sums of several. In events, unless a field names another unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sums {
     /// From agents.

@@ -13,7 +13,7 @@ use tributary_rbkit as rbkit;
 
 /// The most bytes of an error response that are read.
 const MAX_ERROR_BYTES: usize = 16 * 1024;
-/// The attributes of resources that tell agents of one listener apart, where the protocol numbers them.
+/// The attributes of resources that distinguish agents of one listener, where the protocol numbers them.
 const RUN: &str = "bytefrog.run.id";
 const PID: &str = "process.pid";
 

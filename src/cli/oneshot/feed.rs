@@ -56,7 +56,7 @@ pub(super) struct Feed {
     pub(super) progress: Progress,
 }
 
-/// How events of one process are told from those of others.
+/// What distinguishes events of one process from those of others.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) listener: String,
@@ -106,7 +106,7 @@ struct Loss {
 }
 
 impl Pieces {
-    /// Passes bytes on when there is room for them. `false`: the receiver has ended.
+    /// Passes bytes on when the channel has capacity for them. `false`: the receiver has ended.
     pub(super) async fn send(&self, bytes: Bytes) -> bool {
         let kib = u32::try_from(bytes.len() / KIB + 1).unwrap_or(u32::MAX).min(MAX_WAITING_KIB);
         let Ok(permit) = self.capacity.clone().acquire_many_owned(kib).await else { return false };
@@ -206,7 +206,7 @@ impl Feed {
         }
     }
 
-    /// Whether an event is of the process, or tells that events of its listener are missing.
+    /// Whether an event is of the process, or reports that events of its listener are missing.
     fn is_wanted(&self, line: &Line<'_>) -> bool {
         let Some(Identity { listener, address, resource }) = &self.process else { return true };
         if line.origin.listener != *listener {

@@ -68,8 +68,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Connects to both sockets, and waits until the process has answered and events are subscribed. `options` tells what is
-    /// switched on.
+    /// Connects to both sockets, and waits until the process has answered and events are subscribed. `options` says
+    /// what is switched on.
     pub(super) async fn connect(
         arguments: &Arguments,
         options: rbkit::AgentOptions,

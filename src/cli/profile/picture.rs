@@ -101,7 +101,7 @@ impl Picture<'_> {
         })
     }
 
-    /// What is shown: the quantity, of which source, of which processes.
+    /// What is shown: the quantity, the source, the processes.
     fn shown<'a>(&self, collected: &'a Collected) -> Result<Shown<'a>, Failure> {
         let wanted = self.sample.map(Counted::from);
         let can_show = |source: &Source| wanted.is_none_or(|wanted| source.quantities().contains(&wanted));

@@ -45,7 +45,7 @@ pub(super) use record::is_uuid;
 
 /// How many agents are written at the same time because they were seen.
 const MAX_TOUCHES: usize = 16;
-/// The answer while the bucket cannot be used. The log tells why.
+/// The answer while the bucket cannot be used. The log says why.
 const AWAY: &str = "the registered agents cannot be looked up now; try again";
 
 /// The agents of one listener, which other daemons share.
@@ -73,7 +73,7 @@ struct Inner {
 
 impl SharedStore {
     /// The agents in this bucket, for a listener that keeps the definitions of at most `max_sessions` sessions. It connects on
-    /// `runtime`, and tells `note` why it cannot; meanwhile registrations are refused.
+    /// `runtime`, and calls `note` with the reason when it cannot; meanwhile registrations are refused.
     ///
     /// # Errors
     /// The file of keys cannot be used, or the system has no random numbers.

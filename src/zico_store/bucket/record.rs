@@ -66,7 +66,7 @@ impl AgentRecord {
         AgentRecord { id, uuid, network, registered: now, seen: now, renewed: now, ..AgentRecord::default() }
     }
 
-    /// Takes over what an agent tells when it registers.
+    /// Takes over what an agent sends when it registers.
     pub(super) fn update(&mut self, asked: &Registration, address: &str, identity: &str, now: i64) {
         (self.name, self.app, self.env) = (asked.name.clone(), asked.app.clone(), asked.env.clone());
         // What this crate writes is JSON.
