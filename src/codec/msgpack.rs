@@ -43,7 +43,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of the first bytes of a message, of which `missing` more bytes will follow.
+    /// A reader of the first bytes of a message; `missing` more bytes of it will follow.
     pub fn new(bytes: &'a [u8], missing: u64) -> Self {
         Reader { bytes: Bytes::new(bytes), missing }
     }

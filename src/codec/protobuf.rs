@@ -107,7 +107,7 @@ pub struct Field<'a> {
     pub whole: &'a [u8],
 }
 
-/// Reads the fields of a message in order. Ends before the first invalid one; [`Fields::is_valid`] tells.
+/// Reads the fields of a message in order. Ends before the first invalid one; [`Fields::is_valid`] is `false` then.
 #[derive(Clone, Debug)]
 pub struct Fields<'a> {
     rest: &'a [u8],

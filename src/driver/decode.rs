@@ -149,7 +149,8 @@ pub fn answer<E: Exchange>(
     (work.respond(RequestOutcome::Delivered, now), quarantine_reason)
 }
 
-/// A recorded connection ended inside a request, of which `rest` was received. A head that is complete is not counted.
+/// A recorded connection ended inside a request; `rest` is the part that was received. A head that is complete is not
+/// counted.
 pub fn cut(rest: &[u8], origin: Arc<Origin>, counters: &ListenerCounters, now: Now, take: &mut impl FnMut(Batch)) {
     let (reason, lost, detail) = match head_of(rest) {
         Some((_, size)) if size == rest.len() => return,

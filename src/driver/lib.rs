@@ -105,7 +105,7 @@ enum Phase {
 }
 
 impl<S: Session> SessionDriver<S> {
-    /// A driver for a connection of which no byte was received yet.
+    /// A driver for a connection that has received no byte yet.
     pub fn new(session: S, origin: Arc<Origin>, counters: Arc<ListenerCounters>) -> Self {
         let (out, account) = (Output::new(BatchBuilder::new(origin)), Account::default());
         SessionDriver { session, out, account, counters, phase: Phase::Open, is_timeout_unfinished: false }
@@ -199,8 +199,8 @@ impl<S: Session> SessionDriver<S> {
         if self.out.batch.is_empty() {
             self.account.settle(&self.counters, &mut self.out);
         }
-        // Otherwise a panic left events behind that may be half made. They are dropped, and the bytes of which they were
-        // made are not settled: they count as buffered, so they are lost below.
+        // Otherwise a panic left events behind that may be half made. They are dropped, and the bytes that they were
+        // made from are not settled: these count as buffered, so they are lost below.
         let mut memory_bytes = 0;
         while !has_panicked && self.phase != Phase::Finished && may_continue(memory_bytes) {
             let batch = self.finish(&[], End::Stopped, now).batch;

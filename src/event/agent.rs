@@ -76,7 +76,7 @@ impl Hash for AgentIdentity<'_> {
     }
 }
 
-/// The attributes of a resource that name an agent and tell its processes apart.
+/// The attributes of a resource that name an agent and distinguish its processes.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[allow(missing_docs)]
 pub struct AgentFacts<'a> {
@@ -177,7 +177,8 @@ impl<'a> AgentFacts<'a> {
         }
     }
 
-    /// What tells the processes of one name apart, as `run 3, pid 4711`. Empty: the agent says nothing about its process.
+    /// What distinguishes the processes of one name, as `run 3, pid 4711`. Empty: the agent says nothing about its
+    /// process.
     pub fn process(&self) -> String {
         let run = self.run.map(|run| format!("run {run}"));
         let pid = self.pid.map(|pid| format!("pid {pid}"));

@@ -58,7 +58,7 @@ impl Batch {
         self.message
     }
 
-    /// Says of which message it is a part.
+    /// Sets the message that it is a part of.
     #[inline]
     pub fn set_message(&mut self, part: MessagePart) {
         self.message = Some(part);

@@ -216,7 +216,7 @@ impl BatchBuilder {
         self.combined_losses = 0;
     }
 
-    /// Ends the batch and begins the next one, which gets room for about as much when it gets its first event.
+    /// Ends the batch and begins the next one, which reserves about the same capacity when it gets its first event.
     pub fn take(&mut self) -> Batch {
         // An idle builder is emptied, too: that ends no batch.
         if let Some(content) = &mut self.content
@@ -244,7 +244,7 @@ impl BatchBuilder {
         std::mem::take(&mut self.batch)
     }
 
-    /// Makes room for as much as the last batch had.
+    /// Reserves capacity for as much as the last batch had.
     #[cold]
     #[inline(never)]
     fn reserve(&mut self) {

@@ -197,7 +197,7 @@ impl<'a, E: Edits> Copier<'a, E> {
         for (_, event) in from.events.iter().enumerate().filter(|(index, _)| is_chosen(*index)) {
             self.event(event);
         }
-        // Nothing tells which event has how much of it.
+        // How much of it each event has is not known.
         self.to.output_bytes = from.output_bytes / from.len().max(1) * self.to.len();
         self.to
     }

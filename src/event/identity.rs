@@ -8,7 +8,7 @@ use super::{Name, Resource, ResourceValue};
 #[derive(Debug, PartialEq)]
 pub struct Identity {
     attributes: Vec<(String, ResourceValue)>,
-    /// So many of the first attributes replace those that agents send.
+    /// The number of attributes, from the first, that replace those that agents send.
     fixed: usize,
 }
 

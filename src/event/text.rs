@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Text {
     pub(super) start: u32,
-    /// Length in the lower 30 bits; the top bits tell its [`Escapes`].
+    /// Length in the lower 30 bits; the top bits are its [`Escapes`].
     pub(super) len_and_escapes: u32,
 }
 

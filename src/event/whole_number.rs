@@ -36,7 +36,7 @@ pub fn names_whole_number(key: &str) -> bool {
 
 /// The number that a text of digits is, if no other text is the same number: without leading zeros, and at most `i64::MAX`.
 pub fn whole_number(text: &str) -> Option<i64> {
-    /// `i64::MAX` has so many digits.
+    /// The digits of `i64::MAX`.
     const MAX_DIGITS: usize = 19;
     let is_canonical = match text.as_bytes() {
         [] | [b'0', _, ..] => false,

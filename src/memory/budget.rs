@@ -20,7 +20,7 @@ use super::address_group;
 /// - small messages, up to [`MemoryLease::MINIMUM`] each, all of it.
 ///
 /// Beside it, a listener has a reserve ([`MemoryBudget::with_reserve`]) that no other listener can take: for connections
-/// and small leases that find no room in the shared memory.
+/// and small leases that do not fit into the shared memory.
 ///
 /// One address ([`MemoryBudget::of_address`]) may fill only a part of the shared memory: with what passes, a limit that can
 /// be set; with what lasts, as much as is still free. So one address takes half of the part for what lasts, two take a third
@@ -116,7 +116,7 @@ impl MemoryBudget {
         self.shared.address_limit.store(limit.unwrap_or(HALF), Relaxed);
     }
 
-    /// Whether so much is in use that a further connection may find no room.
+    /// Whether less is free than a further connection may need.
     pub fn is_full(&self) -> bool {
         self.used() + CONNECTION_ROOM > self.shared.part(CONNECTIONS)
     }
@@ -142,7 +142,7 @@ impl MemoryBudget {
         self.leased(Use::Passing, floor)
     }
 
-    /// A lease of `bytes` for a further connection. `None`: there is no room for it now.
+    /// A lease of `bytes` for a further connection. `None`: there is no memory for it now.
     pub fn admit(self: &Arc<Self>, bytes: u64) -> Option<MemoryLease> {
         let mut lease = self.leased(Use::Connection, 0);
         lease.try_resize(bytes).then_some(lease)
@@ -249,7 +249,7 @@ enum Use {
 pub struct MemoryLease {
     budget: Arc<MemoryBudget>,
     of: Use,
-    /// So many bytes are counted by another lease.
+    /// The bytes that another lease counts.
     floor: u64,
     /// Bytes beyond the floor …
     held: u64,
@@ -262,11 +262,11 @@ impl MemoryLease {
     /// Every session may have this much independent of all others: the lease of its connection includes it.
     pub const FLOOR: u64 = 8 * 1024;
 
-    /// A small lease has at most this much beyond its floor. It finds room where a larger one does not, so that sessions
+    /// A small lease has at most this much beyond its floor. It is granted where a larger one is not, so that sessions
     /// with much state cannot stop those with little.
     pub const MINIMUM: u64 = 64 * 1024;
 
-    /// Sets the size to `bytes`, in any case. `false` when that is more than there is room for: then the owner drops
+    /// Sets the size to `bytes`, in any case. `false` when there is not enough memory for that: then the owner drops
     /// something and calls this again.
     #[must_use]
     pub fn resize(&mut self, bytes: u64) -> bool {
@@ -299,8 +299,8 @@ impl MemoryLease {
         shared.used.load(Relaxed) <= shared.part(sixteenths) || is_small && self.move_to_reserve()
     }
 
-    /// Sets the size to `bytes` if there is room; otherwise the size stays as it is, and the result is `false`. A smaller
-    /// size always succeeds.
+    /// Sets the size to `bytes` if there is memory for that; otherwise the size stays as it is, and the result is
+    /// `false`. A smaller size always succeeds.
     #[must_use]
     pub fn try_resize(&mut self, bytes: u64) -> bool {
         let before = self.held;
@@ -386,7 +386,7 @@ impl MemoryLease {
         self.held -= bytes;
     }
 
-    /// Moves all bytes from the shared memory to the reserve of the listener, if they find room there.
+    /// Moves all bytes from the shared memory to the reserve of the listener, if they fit there.
     fn move_to_reserve(&mut self) -> bool {
         let MemoryBudget { shared, reserve: Some(reserve), address } = &*self.budget else { return false };
         let bytes = self.held - self.reserved;

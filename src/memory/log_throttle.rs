@@ -31,7 +31,7 @@ impl LogThrottle {
         LogThrottle::of(1)
     }
 
-    /// A throttle that lets so many lines pass in one interval, at least one.
+    /// A throttle that lets `lines` pass in one interval, at least one.
     pub const fn of(lines: u64) -> Self {
         let state = State { last: None, further: 0, suppressed: 0 };
         LogThrottle { state: Mutex::new(state), further: lines.saturating_sub(1) }

@@ -105,7 +105,7 @@ struct PubAck {
 
 impl Bucket {
     /// A bucket for `user`, whose values are kept for at least `age`, or for ever. It is connected by a task on `runtime`.
-    /// `note` is told why it cannot be used, and when it can.
+    /// `note` gets the reason when it cannot be used, and `None` when it can.
     pub fn start(
         user: &str,
         options: &BucketOptions,

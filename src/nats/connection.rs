@@ -16,7 +16,7 @@ use super::{Fault, Servers};
 /// How often a silent server is asked whether it is there.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A connection, and what the server has said about it.
+/// A connection, and the last error that the server has reported on it.
 #[derive(Clone, Debug)]
 pub struct Connection {
     /// The client of this connection.

@@ -14,7 +14,7 @@ use super::diagnostic::{ConfigErrors, Diagnostic, Place, printable};
 /// The key of the main document that names further documents.
 pub(crate) const INCLUDE: &str = "include";
 
-/// So many lines with syntax errors are reported of a document.
+/// At most this many lines with syntax errors are reported of a document.
 const MOST_SYNTAX_ERRORS: usize = 5;
 
 /// One document.

@@ -88,7 +88,7 @@ struct Limits {
     nodes: usize,
     /// Bytes of the names of a source.
     name_bytes: usize,
-    /// Processes of which more is known than their stacks.
+    /// Processes with known facts other than their stacks.
     processes: usize,
 }
 
@@ -98,7 +98,7 @@ const WAITING_BYTES: usize = 192;
 const PROCESS_BYTES: usize = 512;
 
 impl Collected {
-    /// Stacks of one quantity in about so many bytes: calls of further paths are added to their callers, further names are
+    /// Stacks of one quantity in about `bytes`: calls of further paths are added to their callers, further names are
     /// `(other names)`, and traces and entries wait for fewer others before they are summed up.
     pub fn bounded(bytes: usize) -> Self {
         let limits = Limits {
@@ -164,7 +164,7 @@ impl Collected {
         self.about.iter().filter(|((of, _), _)| *of == source).map(|(_, about)| about.events).sum()
     }
 
-    /// The processes that a source tells of, in order.
+    /// The processes that a source has stacks of, in order.
     pub fn processes(&self, source: Source) -> Vec<(&str, &About)> {
         let of = self.about.iter().filter(|((of, _), _)| *of == source);
         of.map(|((_, process), about)| (process.as_str(), about)).collect()

@@ -35,7 +35,7 @@ pub struct Method<'a> {
     pub told: Told,
 }
 
-/// The kinds of events that tell of runs of methods. Several may tell of the same runs.
+/// The kinds of events that report runs of methods. Several may report the same runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
     /// Names of methods, and that they ran for the first time.
@@ -203,7 +203,7 @@ impl Coverage {
         self.rows().any(|row| row.runs() > 0 || row.file.is_none())
     }
 
-    /// How many methods have overloads that the input does not tell apart.
+    /// How many methods have overloads that the input does not distinguish.
     pub fn ambiguous(&self) -> u64 {
         self.rows().filter(|row| row.is_ambiguous).count() as u64
     }

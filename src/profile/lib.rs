@@ -2,11 +2,11 @@
 //!
 //! [`events`] extracts samples, spans, calls, objects and dumps from batches or event files. [`stacks`] sums samples by stack;
 //! [`spans`] and [`logs`] find the self times of spans, and of entries and exits. [`flamegraph`], [`pprof`], [`speedscope`]
-//! and [`report`] write stacks. [`heap`] collects dumps and counts their objects; [`coverage`] tells which methods and lines were
-//! run, of all that [`classes`] reads from class files; [`compare`] compares two dumps. Memory grows with the different call paths, sites and (for a comparison) object ids in
-//! the input; spans wait for their traces.
+//! and [`report`] write stacks. [`heap`] collects dumps and counts their objects; [`coverage`] finds which methods and
+//! lines were run, of all that [`classes`] reads from class files; [`compare`] compares two dumps. Memory grows with
+//! the different call paths, sites and (for a comparison) object ids in the input; spans wait for their traces.
 //!
-//! [`tree`], [`calls`], [`interval`] and [`limits`] are also the parts of which protocols make profiles while events arrive.
+//! Protocols also use [`tree`], [`calls`], [`interval`] and [`limits`], to make profiles while events arrive.
 #![forbid(unsafe_code)]
 
 pub mod calls;

@@ -53,7 +53,7 @@ struct Ordered {
 }
 
 impl CallLogs {
-    /// None yet; at most so many wait.
+    /// None yet; at most `max_waiting` wait.
     pub fn bounded(max_waiting: usize) -> Self {
         CallLogs { processes: HashMap::default(), added: 0, waiting: 0, max_waiting }
     }

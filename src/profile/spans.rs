@@ -47,7 +47,7 @@ impl Default for Spans {
 }
 
 impl Spans {
-    /// No spans; at most so many are held.
+    /// No spans; at most `max_held` are held.
     pub fn bounded(max_held: usize) -> Self {
         Spans {
             traces: HashMap::default(),

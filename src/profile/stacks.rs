@@ -65,7 +65,7 @@ impl Default for Stacks {
 }
 
 impl Stacks {
-    /// No stacks; at most so many call paths, and names in about so many bytes. Further names are [`OTHERS`].
+    /// No stacks; at most `max_nodes` call paths, and names in about `name_bytes`. Further names are [`OTHERS`].
     pub fn bounded(max_nodes: usize, name_bytes: usize) -> Self {
         let tree = Tree::new(max_nodes, MAX_DEPTH, 2);
         Stacks { frames: Vec::new(), numbers: HashMap::default(), tree, name_bytes, totals: [0; 2], cut: 0 }

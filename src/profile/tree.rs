@@ -37,7 +37,7 @@ pub struct Tree {
 
 impl Tree {
     /// An empty tree of at most `max_nodes` call paths, each of at most `max_depth` calls. The first `base` frames of a path are
-    /// no calls: they tell what the calls belong to, e.g. a thread.
+    /// no calls: they name what the calls belong to, e.g. a thread.
     pub fn new(max_nodes: usize, max_depth: u32, base: u32) -> Tree {
         // Node numbers have 32 bits.
         let max_nodes = max_nodes.min(u32::MAX as usize - 1);

@@ -1,7 +1,8 @@
 //! What one sink takes of the events, and what it may show of them.
 //!
-//! Two steps. [`Rules::choose`] stands before the queue of the sink, so what is filtered takes no room there, is not shed, and
-//! delays no agent. [`Rules::redact`] stands in the worker, in front of everything that the sink is given.
+//! Two steps. [`Rules::choose`] stands before the queue of the sink, so what is filtered takes no capacity there, is
+//! not shed, and delays no agent. [`Rules::redact`] stands in the worker, in front of everything that the sink is
+//! given.
 #![forbid(unsafe_code)]
 
 mod condition;

@@ -38,7 +38,7 @@ impl Sample {
     }
 
     /// Whether the event is kept. `ordinal` is its number, from 0, among the events of its batch that follow each other and
-    /// have the same offset. Losses are kept: they tell what is missing from the sample, too.
+    /// have the same offset. Losses are kept: they report what is missing from the sample, too.
     pub(super) fn keeps(&self, event: EventView<'_>, ordinal: u64) -> bool {
         let random = match self.by {
             By::Trace => match trace_id(event) {

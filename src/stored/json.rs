@@ -1,8 +1,8 @@
 //! JSON lines, as the JSON encoder writes them, to events.
 //!
 //! A compact line names its source, which an earlier line of the file defines: that becomes the origin and the resource of the event.
-//! What JSON does not tell apart stays as it is in JSON: bytes become texts in base64, and doubles that are not finite become
-//! the texts that stand for them. Written again, a line is the same.
+//! What JSON does not distinguish stays as it is in JSON: bytes become texts in base64, and doubles that are not finite
+//! become the texts that stand for them. Written again, a line is the same.
 
 use std::borrow::Cow;
 

@@ -194,7 +194,7 @@ pub fn constant(text: &str) -> &'static str {
     }
 }
 
-/// The bytes of so many pairs of hex digits.
+/// The bytes of `N` pairs of hex digits.
 pub fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     (text.len() == 2 * N && hex_into(text, &mut bytes)).then_some(bytes)

@@ -41,7 +41,7 @@ fn explained(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), why)
 }
 
-/// Whether the system allows so many further threads now.
+/// Checks that the system allows `number` further threads now.
 ///
 /// # Errors
 /// It does not.

@@ -15,9 +15,9 @@ use tributary_event::UnixNanos;
 
 /// A change of the difference by less is no step.
 const LEAST_STEP: i128 = 1_000_000_000;
-/// So many steps are known; older ones are forgotten.
+/// At most this many steps are known; older ones are forgotten.
 const MOST_PERIODS: usize = 64;
-/// Before 2020 there was no such program: the clock that said so was wrong.
+/// The program did not exist before 2020: a clock that shows an earlier time is wrong.
 const EARLIEST: UnixNanos = UnixNanos(1_577_836_800 * 1_000_000_000);
 
 static PERIODS: Mutex<Periods> = Mutex::new(Periods { known: VecDeque::new(), first: 0 });

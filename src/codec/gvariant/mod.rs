@@ -191,7 +191,7 @@ impl<'a> Tuple<'a> {
     /// The next member, which has a fixed size.
     ///
     /// # Errors
-    /// Padding that is not zero, or no room.
+    /// Padding that is not zero, or too few bytes.
     pub fn fixed(&mut self, size: usize, alignment: usize, field: &'static str) -> Result<Slice<'a>, DecodeError> {
         let start = self.slice.align(self.at, alignment, self.body, field)?;
         let end = start.saturating_add(size);
@@ -229,7 +229,7 @@ impl<'a> Tuple<'a> {
     /// The last member, if it has variable size: it ends at the table.
     ///
     /// # Errors
-    /// Padding that is not zero, or no room.
+    /// Padding that is not zero, or too few bytes.
     pub fn last(self, alignment: usize, field: &'static str) -> Result<Slice<'a>, DecodeError> {
         let start = self.slice.align(self.at, alignment, self.body, field)?;
         Ok(self.slice.part(start, self.body))

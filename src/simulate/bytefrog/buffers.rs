@@ -53,7 +53,7 @@ pub(super) fn cut(budget_bytes: usize) -> (usize, usize) {
 }
 
 impl Buffers {
-    /// The buffers of a budget, of which `open` (at least one) are open.
+    /// The buffers of a budget; `open` of them (at least one) are open.
     pub(super) fn new(budget_bytes: usize, open: usize) -> Self {
         let (bytes, count) = cut(budget_bytes);
         let buffer = || Buffer { bytes: Vec::with_capacity(bytes + BUFFER_BYTES / 16), counts: Counts::default() };
@@ -77,7 +77,7 @@ impl Buffers {
         &mut self.open[place]
     }
 
-    /// Whether the open buffer at `place` has room. A full one is replaced if another is free.
+    /// Whether the open buffer at `place` has space. A full one is replaced if another is free.
     #[inline]
     pub(super) fn has_room(&mut self, place: usize) -> bool {
         if self.open[place].bytes.len() < self.full_bytes {

@@ -36,7 +36,7 @@ pub struct Program {
 struct Waiting {
     thread: usize,
     buffer: Buffer,
-    /// It continues after so many events of the program, or at this time.
+    /// It continues after this number of events of the program, or at this time.
     until_events: u64,
     until_millis: u32,
 }

@@ -162,7 +162,7 @@ impl Tracer {
             counts += self.trace_object(&trace, out);
         }
         let spans = 1 + self.rng.below(MOST_SPANS);
-        // At least one is left: the trace object is written only if there is room for both.
+        // At least one is left: the trace object is written only if `max_events` allows both.
         self.plan_spans(spans.min(max_events - counts.events));
         for at in 0..self.plan.len() {
             counts += self.span(&trace, at, out);

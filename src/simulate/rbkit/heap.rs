@@ -30,11 +30,11 @@ pub(super) struct Dump {
 
 /// The class and place of leaked objects.
 const LEAK: (&str, &str, u64) = ("Shop::Session", FILES[1], 57);
-/// One of so many objects was replaced by another one since the dump before.
+/// One object of this many was replaced by another one since the dump before.
 const REPLACED: u64 = 25;
 
 impl Dump {
-    /// A dump, of which the first one has `base` objects.
+    /// The dump with this number; the first one has `base` objects.
     pub(super) fn new(dialect: Dialect, seed: u64, number: u64, base: u64, millis: u64) -> Dump {
         let leaked = base / 50 * number.saturating_sub(1);
         Dump { dialect, seed, number, objects: (base + leaked).min(u64::from(u32::MAX)), base, millis }

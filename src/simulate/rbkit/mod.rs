@@ -45,8 +45,8 @@ const FULL_QUEUE: usize = 400;
 /// … and otherwise at this interval.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The first event comes when no profile was switched for so long, and the lock is free: a collector switches one profile on
-/// after the other, and what is sent would depend on the time between them.
+/// The first event comes when no profile was switched for this time, and the lock is free: a collector switches one
+/// profile on after the other, and what is sent would depend on the time between them.
 const SETTLING: Duration = Duration::from_millis(200);
 
 /// About as many processes as Linux numbers.

@@ -11,7 +11,7 @@ use super::wire::{Kind, Value, event, fields, key, pack};
 /// Milliseconds of the program's time between two gc_stats events, and between two allocation snapshots.
 const STATS_INTERVAL: u64 = 5_000;
 const SNAPSHOT_INTERVAL: u64 = 6_000;
-/// Without a rate the program's time advances a second with so many events.
+/// Without a rate the program's time advances a second with this many events.
 const EVENTS_A_SECOND: u64 = 1_000;
 /// The garbage collector runs when this many objects are alive.
 const MAX_LIVE: usize = 2_000;
