@@ -87,7 +87,7 @@ pub trait Work: Send + 'static {
 pub struct Foreign {
     /// Which one it is, and what to do.
     pub detail: &'static str,
-    /// So many bytes at the front contain no secret.
+    /// The number of bytes at the front that contain no secret.
     pub shown_bytes: usize,
 }
 
@@ -113,7 +113,7 @@ pub struct Request {
     pub number: u64,
 }
 
-/// What to do with a request of which only the head was received.
+/// What to do with a request when only its head was received.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HeadDecision {
     /// Read the body.

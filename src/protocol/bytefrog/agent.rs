@@ -15,7 +15,7 @@ use draining::Drain;
 
 /// An agent should report the mode that a command leads to within this time (section 1.6) …
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(2);
-/// … and within so many heartbeats: an agent that does not run sends none, and still has the command.
+/// … and within this number of heartbeats: an agent that does not run sends none, and still has the command.
 const CONFIRMATION_HEARTBEATS: u32 = 3;
 /// Commands that wait until the agent has confirmed the one before them.
 const MAX_QUEUED: usize = 8;

@@ -35,7 +35,7 @@ enum State {
     Lost(Raw),
 }
 
-/// Explains a connection of which nothing else is known, from its first byte on.
+/// Explains a connection from its first byte on; nothing else is known of it.
 pub fn explainer() -> impl Explain {
     Explainer::new(Hq::offline(Options::default(), false, MemoryBudget::new(0), None))
 }

@@ -273,7 +273,7 @@ impl Hq {
     }
 
     /// Whether data connections are expected that may be those of this run although they count for another one, because
-    /// agents without a run id of their own can be told apart by their address only.
+    /// only their address distinguishes agents without a run id of their own.
     pub(super) fn shares_expected_data(&self, run: &Mutex<Run>) -> bool {
         let (id, address) = {
             let run = lock(run);

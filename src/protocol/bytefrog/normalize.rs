@@ -103,7 +103,7 @@ pub(super) fn gap(out: &mut Output, gap: Gap, missing: u64, detail: &str, now: N
     out.loss_with(Header::observed_at(names::LOSS, now.unix, Position::default()), loss, &attributes);
 }
 
-/// Writes that so many numbers between these have arrived after they were reported as missing.
+/// Writes that `found` numbers between these have arrived after they were reported as missing.
 pub(super) fn gap_closed(out: &mut Output, around: Gap, found: u64, now: Now) {
     let mut event = untimed(out, names::BYTEFROG_GAP_CLOSED, MessagePosition { offset: 0, length: 0, now });
     event.attribute(names::BYTEFROG_SEQUENCE_FIRST, wrapped(around.first));

@@ -54,8 +54,8 @@ pub struct Options {
     pub dictionary: DictionaryLimits,
     /// Open calls of one run, when calls become spans. Further entries are written as events. 65,536. At least 1.
     pub max_open_calls: usize,
-    /// How long full sinks may block the traced program. After that, events are shed, each with a loss, until there is
-    /// room again. 1 s. Zero: not at all.
+    /// How long full sinks may block the traced program. After that, events are shed, each with a loss, until they have
+    /// capacity again. 1 s. Zero: not at all.
     pub max_stall: Duration,
     /// How long a data connection waits for a run that is not open yet before it is refused. 500 ms.
     pub refusal_wait: Duration,
@@ -68,8 +68,8 @@ pub struct Options {
     /// How long an agent whose collector stops may have events to send before it is stopped all the same, and they are lost.
     /// 30 s, and at most half of the grace period. At least 1 s.
     pub stop_wait: Duration,
-    /// Run ids that are kept for other addresses: when no more than so many are free, an address with at least so many
-    /// agents that have sent no event gets none of them. 16. 0 to 126; 0: none are kept.
+    /// Run ids that are kept for other addresses: when no more than this number are free, an address gets none of them
+    /// if at least this number of its agents have sent no event. 16. 0 to 126; 0: none are kept.
     pub reserved_runs: usize,
     /// How much output a peer may cause per byte that it sends.
     pub amplification: Amplification,

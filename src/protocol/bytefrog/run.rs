@@ -414,7 +414,7 @@ impl Run {
     }
 
     /// Whether missing numbers are given up after a time: events wait for them, or others are so far ahead that numbers could not be
-    /// told apart when they wrap. Otherwise they are missing when the run ends.
+    /// distinguished when they wrap. Otherwise they are missing when the run ends.
     fn waits_for_numbers(&self) -> bool {
         self.reorder_buffer.is_some() || self.sequence.has_far()
     }
@@ -465,7 +465,7 @@ impl Run {
         is_news
     }
 
-    /// Whether numbers are known to be missing, of which none has been reported.
+    /// Whether numbers are known to be missing, and none of them has been reported.
     pub(super) fn misses_numbers(&self) -> bool {
         self.sequence.has_gap()
     }

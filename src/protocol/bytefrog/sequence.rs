@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Gaps that are kept after they were given up, so that a late number is not taken for a repeated one.
 const REMEMBERED_GAPS: usize = 256;
-/// Numbers far ahead that are kept apart. With so many of them the counter has really jumped.
+/// Numbers far ahead that are kept apart. With this many of them the counter has really jumped.
 const MAX_FAR: usize = 64;
 
 /// The numbers of a chunk of the window, which is 512 bytes.

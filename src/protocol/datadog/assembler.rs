@@ -49,7 +49,7 @@ pub(super) struct Assembler {
     open: Option<Box<Record>>,
     /// The owner of lists that arrive while no record is open.
     late: LateOwner,
-    /// Complete records, emitted as soon as the batch has room.
+    /// Complete records, emitted as soon as the batch has space.
     ready: VecDeque<Box<Record>>,
     next_sequence: u64,
     next_key: u64,
@@ -363,7 +363,7 @@ impl Assembler {
         }
     }
 
-    /// Emits ready records, as far as the batch has room.
+    /// Emits ready records, as far as the batch has space.
     #[inline]
     pub(super) fn send_ready(&mut self, out: &mut Output) {
         if !self.ready.is_empty() {

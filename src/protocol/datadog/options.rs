@@ -21,7 +21,7 @@ pub struct Options {
     /// Entries that one record may collect from its lists; further ones are counted and dropped. 4096. At least 1.
     pub max_record_entries: usize,
     /// Bytes of text that one record may have after its strings are resolved; further entries are counted and dropped.
-    /// 1 MiB. At least 64 KiB, so that a record always has room for its own texts.
+    /// 1 MiB. At least 64 KiB, so that a record always has space for its own texts.
     pub max_record_bytes: u64,
     /// Traces whose meta is remembered for the spans that follow; the least recently used one is forgotten first. 4096.
     /// 0: none.

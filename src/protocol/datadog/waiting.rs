@@ -48,7 +48,7 @@ impl WaitingRecords {
         Ref::Waiting(id)
     }
 
-    /// Adds an entry of which one text or both are not defined. `false`: over the limits of the record.
+    /// Adds an entry with one or two texts that are not defined. `false`: over the limits of the record.
     #[cold]
     pub(super) fn add(
         &mut self,

@@ -170,7 +170,7 @@ impl BundleReader {
         self.repeats.set_elsewhere(elsewhere);
     }
 
-    /// The events to be told to other daemons once the bundle is delivered.
+    /// The events to be reported to other daemons once the bundle is delivered.
     pub(super) fn take_delivered(&mut self) -> Vec<Delivered> {
         self.repeats.take_delivered()
     }

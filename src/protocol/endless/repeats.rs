@@ -70,7 +70,7 @@ pub(super) struct Repeats {
     faulty: Vec<Fingerprint>,
     /// What other daemons have delivered of the bundle.
     elsewhere: Known,
-    /// The most events of a section that other daemons are told.
+    /// The most events of a section that are reported to other daemons.
     max_noted: usize,
     /// The events of each section, and whether one of them is new.
     noted: [(Vec<Fingerprint>, bool); 3],
@@ -142,7 +142,8 @@ impl Repeats {
         self.elsewhere = elsewhere;
     }
 
-    /// The events of the bundle, to be told to other daemons once they are delivered: those of the sections with new ones.
+    /// The events of the bundle that are reported to other daemons once they are delivered: those of the sections with
+    /// new ones.
     pub(super) fn take_delivered(&mut self) -> Vec<Delivered> {
         let sections = std::mem::take(&mut self.noted).into_iter().filter(|(_, has_new)| *has_new);
         sections.filter_map(|(events, _)| Some(Delivered { first: *events.first()?, events })).collect()

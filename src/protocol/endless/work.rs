@@ -43,7 +43,7 @@ pub struct EndlessWork {
     received: Option<UnixNanos>,
     /// Why the request goes to the quarantine.
     quarantine_reason: Option<String>,
-    /// The delivered events that other daemons are told.
+    /// The delivered events that are reported to other daemons.
     noting: Noting,
     /// The answer if the events are delivered.
     answer: Response,

@@ -10,7 +10,7 @@ use zstd::stream::read::Decoder;
 use super::Limits;
 use tributary_memory::MemoryLease;
 
-/// So many bytes are decompressed at a time.
+/// The bytes that are decompressed at a time.
 const BLOCK_BYTES: usize = 64 << 10;
 /// The largest window of compressed messages, as a power of 2: 2 MiB. The sink `nats` uses less.
 const MAX_WINDOW_LOG: u32 = 21;

@@ -1,8 +1,8 @@
 //! One message: its lines are made events again, a batch at a time.
 //!
-//! Lines that are no events are left out; the message then goes to the quarantine, and one loss tells of all of them. Where a
-//! batch ends depends on the message alone, so its parts are the same each time that one version decodes it; a part is named by
-//! its lines, because another version can divide it otherwise.
+//! Lines that are no events are left out; the message then goes to the quarantine, and one loss reports all of them.
+//! Where a batch ends depends on the message alone, so its parts are the same each time that one version decodes it; a
+//! part is named by its lines, because another version can divide it otherwise.
 
 use std::mem::swap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tributary_event::{Header, Loss, Origin, Position, Reason, semconv};
 use tributary_memory::{MemoryBudget, MemoryLease};
 use tributary_stored::{Rebuilder, json};
 
-/// So many bytes at the beginning of what cannot be read are shown in the loss.
+/// At most this many bytes at the beginning of what cannot be read are shown in the loss.
 const EXCERPT_BYTES: usize = 64;
 
 /// The decoder of one message.
@@ -75,7 +75,7 @@ impl NatsWork {
         self.is_short_of_memory
     }
 
-    /// The lines of which the events are in the batches up to now, and those that are left out.
+    /// The number of lines whose events are in the batches up to now, or that are left out.
     pub fn lines(&self) -> u32 {
         self.number
     }

@@ -379,7 +379,7 @@ impl State {
         (self.is_subscribed && !self.is_restart_open()).then_some(self.subscriptions)
     }
 
-    /// The connections to the process, of which `connection` is the request connection.
+    /// The connections to the process; `connection` is the request connection.
     pub(super) fn link(&self, connection: u64) -> Link {
         Link { connection, subscription: self.subscription() }
     }

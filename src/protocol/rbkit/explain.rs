@@ -30,7 +30,7 @@ enum Phase {
     Greeting,
     /// A frame or a command is next. `is_first`: it would be the first frame of its message.
     Frame { is_first: bool },
-    /// A message of which `left` bytes are not explained yet.
+    /// A message; `left` bytes of it are not explained yet.
     Message { left: u64, message: Box<Message> },
     /// `left` bytes of a frame that are shown without an explanation.
     Rest { left: u64, raw: Raw, ends_message: bool },
@@ -44,7 +44,7 @@ impl Explainer {
         Explainer { channel, phase: Phase::Greeting }
     }
 
-    /// Explains a connection from inside a frame of which `left` bytes are left; 0: from the end of a frame.
+    /// Explains a connection from inside a frame, `left` bytes before its end; 0: from the end of a frame.
     pub fn within(channel: Channel, left: u64) -> Self {
         let raw = Raw::new("the rest of a message that began before");
         Explainer { channel, phase: Phase::Rest { left, raw, ends_message: true } }

@@ -161,7 +161,7 @@ impl ObjectCounts {
             let (name, metric_type, value, start) = match metric {
                 0 if created > 0 => (names::RBKIT_OBJECTS_CREATED, sum, created, Some(ended.start)),
                 1 if destroyed > 0 => (names::RBKIT_OBJECTS_DESTROYED, sum, destroyed, Some(ended.start)),
-                // A class of which nothing is left is shown once more.
+                // A class without objects is shown once more.
                 2 if live > 0 || created + destroyed > 0 => match ended.live_since {
                     Some(since) => (names::RBKIT_OBJECTS_LIVE, MetricType::Gauge, live, Some(since)),
                     None => continue,

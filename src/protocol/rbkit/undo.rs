@@ -11,7 +11,7 @@ use super::options::{AgentOptions, Clock, Profile};
 const MAX_TEXT: usize = 256;
 
 /// A process, as its handshake identifies it. The protocol has no start time, so a process that was restarted with the same
-/// id, program and directory, as in a container, is not told apart.
+/// id, program and directory, as in a container, counts as the same process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProcessId {
     /// Its process id.
@@ -249,7 +249,7 @@ impl Undo {
     }
 }
 
-/// Whether what the command undoes is in effect. None: the handshake does not tell.
+/// Whether what the command undoes is in effect. None: the handshake does not show it.
 fn is_in_effect(undo: Command, handshake: &Handshake) -> Option<bool> {
     let is_clock = |name: &str| handshake.clock.as_ref().map(|clock| clock == name);
     match undo {

@@ -117,8 +117,8 @@ impl Delivered {
         self.known.get(&fingerprint)?.front().copied()
     }
 
-    /// The oldest trace with this fingerprint of which a copy takes `ticks`, and to which the body does not link yet. An agent
-    /// sends inner traces in the order in which it sends their copies.
+    /// The oldest trace with this fingerprint whose copy takes `ticks`, and which the body does not link to yet. An
+    /// agent sends inner traces in the order in which it sends their copies.
     ///
     /// An agent counts the ticks of a trace from its start, and those of a copy from the start of the outer trace. So both are
     /// rounded down at different places, and the copy may take one more.

@@ -128,7 +128,7 @@ impl Profiles {
         Profiles { limits, amplification, budget, state: Mutex::default() }
     }
 
-    /// Adds the calls of a delivered body, of which so many bytes have earned no output yet.
+    /// Adds the calls of a delivered body; `earned` bytes of it have earned no output yet.
     pub(super) fn add(&self, calls: &BodyCalls, earned: u64, resource: &Arc<Resource>, origin: &Arc<Origin>, now: Now) {
         if calls.tree.nodes().iter().all(|node| node.own == [0, 0]) {
             return;

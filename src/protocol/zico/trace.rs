@@ -42,7 +42,7 @@ pub(super) struct Trace {
     opened: u64,
     /// The number of attributes of open records.
     kept: usize,
-    /// So many records at the bottom of the stack are settled, except those in `unsettled`.
+    /// The number of records at the bottom of the stack that are settled, except those in `unsettled`.
     settled: usize,
     /// Places of settled records that changed since.
     unsettled: Vec<u32>,
@@ -63,7 +63,7 @@ pub(super) struct Trace {
 
 /// The number of vectors that are kept for reuse.
 const MAX_SPARE: usize = 64;
-/// Where records make no events, so many bytes are read, and so many records closed, before others get their turn.
+/// Where records make no events, at most this many bytes are read, or records closed, before others get their turn.
 const SLICE_BYTES: usize = 256 << 10;
 const SLICE_RECORDS: usize = 4096;
 /// After open records grow by this much, the memory budget is asked.

@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::super::command::{Command, Mode};
 use super::Agent;
 
-/// An agent that shuts down is suspended until so many heartbeats, one after the other, have reported nothing to send …
+/// An agent that shuts down is suspended until this many heartbeats, one after the other, have reported nothing to send
+/// …
 const QUIET_HEARTBEATS: u32 = 3;
-/// … or so many, if numbers are missing: a thread has the buffer with them, or the agent has lost it.
+/// … or this many, if numbers are missing: a thread has the buffer with them, or the agent has lost it.
 const QUIET_HEARTBEATS_WITH_GAPS: u32 = 15;
 
 /// How far the shutdown of an agent has come, whose collector stops or which an operator stops.
@@ -22,8 +23,8 @@ pub(super) enum Drain {
     No,
     /// Commands are not harmless yet.
     Settling,
-    /// It is suspended, and stopped at this time at the latest. Its last so many heartbeats have reported nothing to send, and
-    /// this is whether numbers were missing then.
+    /// It is suspended, and stopped at `until` at the latest. Its last `quiet` heartbeats have reported nothing to
+    /// send; `has_gaps` is whether numbers were missing then.
     Suspended {
         until: Duration,
         quiet: u32,

@@ -14,7 +14,8 @@ use super::super::traces::Traces;
 use super::super::wire::{self, ListKind, Lists, Span, StringId};
 use super::{FEW_ENTRIES, SeenKeys, Writer, number, service, span_data, span_time};
 
-/// A span with metas of its trace is written this way if there are at most so many, because each is compared with the others.
+/// A span with metas of its trace is written this way if there are at most this many, because each is compared with the
+/// others.
 const MAX_TRACE_METAS: usize = 8;
 
 /// A span, and all of its lists.
