@@ -203,7 +203,7 @@ impl ListenerCounters {
         self.refused.fetch_add(1, Relaxed);
     }
 
-    /// Counts a request that is answered with a success, so long after it was complete.
+    /// Counts a request that is answered with a success; `after` is the time since it was complete.
     pub fn acknowledged(&self, level: AckLevel, after: Duration) {
         self.acknowledged[level as usize].fetch_add(1, Relaxed);
         self.acknowledgement_times.add(after);

@@ -174,7 +174,7 @@ impl DeliveryHandle {
     }
 
     /// The sink holds nothing of the batch any more: what it has not dropped, now or earlier, has reached the level that the
-    /// delivery asks for. A batch of which it has dropped events fails.
+    /// delivery asks for. A batch with dropped events fails.
     pub(super) fn settled(mut self) {
         if self.dropped.is_some() {
             self.note_held(0);
@@ -183,13 +183,13 @@ impl DeliveryHandle {
         }
     }
 
-    /// The sink has dropped so many events (more), and the others are in its output or held.
+    /// The sink has dropped `events` more, and the others are in its output or held.
     pub(super) fn note_dropped(&mut self, events: u64) {
         self.dropped = Some(self.dropped.unwrap_or(0) + events);
         self.note_held(0);
     }
 
-    /// The sink holds so many events, and the others are in its output or dropped.
+    /// The sink holds `events` of the batch, and the others are in its output or dropped.
     pub(super) fn note_held(&mut self, events: u64) {
         self.unwritten = self.events.min(self.dropped.unwrap_or(0) + events);
     }

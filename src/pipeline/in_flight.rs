@@ -43,8 +43,8 @@ impl InFlightBatches {
         number
     }
 
-    /// Adds a batch of losses, of which the sink takes so many, and which is written before the batch with the number
-    /// `precedes`; returns its number.
+    /// Adds a batch of losses; the sink takes `events` of them. It is written before the batch with the number
+    /// `precedes`. Returns its number.
     pub(super) fn add_report(&self, report: LossReport, events: u64, precedes: u64) -> u64 {
         let mut taken = self.locked();
         taken.last_number += 1;
@@ -58,7 +58,7 @@ impl InFlightBatches {
         self.locked().handles.iter().map(|(_, handle)| handle.awaited_events()).sum()
     }
 
-    /// A connection of each listener of which a batch is held.
+    /// One connection of each listener that has a held batch.
     pub(super) fn held_origins(&self, held: &BTreeMap<u64, u64>) -> Vec<Arc<Origin>> {
         if held.is_empty() {
             return Vec::new();

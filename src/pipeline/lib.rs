@@ -104,8 +104,8 @@ impl Sender {
         }
     }
 
-    /// A sender that waits at most `max_wait` for a full queue, and then sheds until the queue has room again. For peers
-    /// that a long wait would harm.
+    /// A sender that waits at most `max_wait` for a full queue, and then sheds until the queue has capacity again. For
+    /// peers that a long wait would harm.
     pub fn with_max_wait(self, max_wait: Duration) -> Self {
         Sender { max_wait: Some(max_wait), ..self }
     }
@@ -153,7 +153,7 @@ impl Sender {
         let offer = |queue| Some((queue, SinkQueue::offer(queue, &batch, answer, self.max_wait.is_some())?));
         let full: Vec<_> = queues.iter().filter_map(offer).collect();
         if !full.is_empty() {
-            // Boxed, because few connections wait here: otherwise the future of each one would have room for this one.
+            // Boxed, because few connections wait here: otherwise the future of each connection would contain this one.
             Box::pin(self.wait_for(full, &batch)).await;
         }
     }

@@ -45,8 +45,8 @@ impl Overflow {
         }
     }
 
-    /// Counts a batch of so many bytes in memory and in the output as waiting until the guard is dropped. It is counted even if
-    /// the budget has no room for it, since it exists: then the budget grants nothing else.
+    /// Counts a batch of this size, in memory and in the output, as waiting until the guard is dropped. It is counted
+    /// even if it exceeds the budget, since it exists: then the budget grants nothing else.
     pub(super) fn wait(&self, memory_bytes: u64, output_bytes: u64) -> Waiting<'_> {
         let bytes = memory_bytes.max(output_bytes);
         self.bytes.fetch_add(bytes, Relaxed);

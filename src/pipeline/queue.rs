@@ -48,7 +48,7 @@ pub(super) struct TakenEvents {
     chosen: Option<Chosen>,
 }
 
-/// A batch that waits for room in a queue.
+/// A batch that waits for capacity of a queue.
 #[derive(Debug)]
 pub(super) struct WaitingBatch {
     taken: TakenEvents,
@@ -110,12 +110,12 @@ impl QueuedEvents {
 pub(super) struct SinkQueue {
     options: Arc<QueueOptions>,
     rules: Option<Arc<Rules>>,
-    /// Nothing waits for the sink: it gets what its budget allows and its queue has room for, and the rest is skipped.
+    /// Nothing waits for the sink: it gets what its budget allows and its queue has capacity for. The rest is skipped.
     budget: Option<Arc<TimeBudget>>,
     queued_batches: mpsc::Sender<QueuedBatch>,
     room: Arc<Semaphore>,
     room_permits: u32,
-    /// A batch has waited `max_wait` in vain, and the queue has had no room since.
+    /// A batch has waited `max_wait` in vain, and the queue has had no capacity since.
     is_jammed: Arc<AtomicBool>,
     counters: Arc<SinkQueueState>,
 }
@@ -132,7 +132,7 @@ pub(super) struct SinkQueueState {
     held: watch::Sender<Vec<Arc<Origin>>>,
     /// The sink as a whole cannot write now, which is known by more than one attempt.
     is_down: AtomicBool,
-    /// Batches for which no peer waits, and which therefore nobody sends again.
+    /// Batches that no peer waits for, so that no peer sends them again.
     unawaited: AtomicU64,
 }
 
@@ -201,8 +201,9 @@ impl SinkQueue {
         of_kinds > 0 && self.rules.as_ref().is_none_or(|rules| rules.choose(batch, self.options.kinds).events > 0)
     }
 
-    /// Puts the events that the sink takes into the queue if there is room. If the queue is full and does not shed, returns
-    /// them for [`SinkQueue::wait`]. A queue with a budget neither blocks nor sheds, and no delivery depends on it.
+    /// Puts the events that the sink takes into the queue if it has capacity. If the queue is full and does not shed,
+    /// returns them for [`SinkQueue::wait`]. A queue with a budget neither blocks nor sheds, and no delivery depends on
+    /// it.
     pub(super) fn offer(
         &self,
         batch: &Arc<Batch>,
@@ -267,8 +268,8 @@ impl SinkQueue {
         Some((taken, events))
     }
 
-    /// Puts a batch into the queue as soon as there is room; sheds it after `max_wait`. Returns, and the batch counts as
-    /// failed, when the queue is closed.
+    /// Puts a batch into the queue as soon as there is capacity; sheds it after `max_wait`. Returns, and the batch
+    /// counts as failed, when the queue is closed.
     pub(super) async fn wait(&self, waiting: WaitingBatch, max_wait: Option<Duration>) {
         let origin = waiting.handle.origin().cloned();
         let weight = self.weight(&waiting);
@@ -297,7 +298,7 @@ impl SinkQueue {
             budget.skip(waiting.handle.skipped());
             return None;
         }
-        // After one batch has waited `max_wait` in vain, none waits until there is room.
+        // After one batch has waited `max_wait` in vain, none waits until there is capacity.
         let is_jammed = has_max_wait && self.is_jammed.load(Ordering::Relaxed);
         match self.options.when_full {
             WhenFull::Block if !is_jammed => Some(waiting),
@@ -315,7 +316,7 @@ impl SinkQueue {
 }
 
 impl SinkQueueState {
-    /// Closes the queue: senders that wait for room return, and their events count as failed, like all that follow.
+    /// Closes the queue: senders that wait for capacity return, and their events count as failed, like all that follow.
     pub(super) fn close(&self) {
         self.room.close();
     }

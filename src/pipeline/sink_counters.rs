@@ -11,14 +11,14 @@ use tributary_sink::{Progress, RemoteStatus};
 
 use super::accounting::{QueueCapacity, SinkTotals};
 
-/// A sink counts as shedding for so long after it has shed events.
+/// A sink counts as shedding for this time after it has shed events.
 const SHEDDING_TIME: Duration = Duration::from_secs(10);
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX - 1)
 }
 
-/// So many destinations that cannot be written are named.
+/// At most this many destinations that cannot be written are named.
 const MAX_NAMED: usize = 8;
 
 /// Why a sink is not up.
@@ -241,7 +241,7 @@ impl SinkCounters {
         files.as_ref().map(|files| files.totals())
     }
 
-    /// The sink's queue takes so much. To be called once.
+    /// Sets the capacity of the sink's queue. To be called once.
     pub(super) fn set_queue_capacity(&self, capacity: QueueCapacity) {
         // Only a test gives two queues the same counters.
         let _ = self.queue_capacity.set(capacity);

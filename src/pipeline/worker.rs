@@ -32,7 +32,8 @@ use super::waits::{flush_due, is_outage, notified, still_refuses, stopped};
 
 /// At most this many batches are written before a flush.
 const MAX_UNFLUSHED: usize = 256;
-/// Of their output so much at most, and one batch more: what is not flushed is not delivered, and its peers wait.
+/// At most this many bytes of output, and one batch more, are written before a flush: what is not flushed is not
+/// delivered, and its peers wait.
 const MAX_UNFLUSHED_BYTES: usize = 8 << 20;
 /// How often a sink does its periodic work.
 const TICK: Duration = Duration::from_secs(1);
@@ -159,7 +160,7 @@ pub(super) async fn supervise<S: Sink>(
         }
     }
     // Nothing more will be written: what is queued or still handed over counts as failed when its handle is dropped. A
-    // worker that is blocked in a write keeps its room in the queue for ever, so senders must not wait for that.
+    // worker that is blocked in a write keeps its capacity of the queue for ever, so senders must not wait for that.
     context.counters.close();
     let mut queued_batches = queued_batches.lock().await;
     queued_batches.close();

@@ -27,8 +27,8 @@ const SLOT_DISTANCE: u64 = 4096;
 /// Where the ranges of the first slot are, and how far behind those of the second one.
 const RANGES_OFFSET: u64 = 32 * 1024;
 const RANGE_BYTES: usize = 32;
-/// The most ranges of a slot. There are fewer than records being sent, of which there are at most 257. The records of further ones
-/// would be sent again.
+/// The most ranges of a slot. There are fewer than records being sent, which are at most 257. The records of further
+/// ranges would be sent again.
 const MAX_RANGES: usize = 1000;
 
 /// What the file says.

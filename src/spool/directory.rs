@@ -235,7 +235,7 @@ pub(super) fn sync(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies what cannot be read to `damaged/`, as long as there is room. A failure is logged.
+/// Copies what cannot be read to `damaged/`, as long as there is space. A failure is logged.
 pub(super) fn copy_damaged(directory: &Path, damage: &Damage) {
     if damage.bytes == 0 {
         return;
@@ -271,7 +271,7 @@ fn bytes_in(directory: &Path) -> io::Result<u64> {
     fs::read_dir(directory)?.map(|entry| Ok(entry?.metadata()?.len())).sum()
 }
 
-/// Keeps a refused request, as long as there is room. It survives a loss of power.
+/// Keeps a refused request, as long as there is space. It survives a loss of power.
 ///
 /// # Errors
 /// The system's.

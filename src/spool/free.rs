@@ -70,7 +70,8 @@ impl Spool {
         Ok(Some(Dropped { numbers: start.number..end.number, events }))
     }
 
-    /// The disk or the spool is full: removes segments that are settled, and writes those again of which little is not settled.
+    /// The disk or the spool is full: removes segments that are settled, and writes the rest of those again that are
+    /// mostly settled.
     /// Returns whether that has freed some space.
     ///
     /// # Errors

@@ -97,7 +97,7 @@ impl Reader {
         std::mem::take(&mut self.payload)
     }
 
-    /// So many bytes of the file can be read.
+    /// Sets how many bytes of the file can be read.
     pub(super) fn note_len(&mut self, len: u64) {
         self.len = len;
     }
@@ -179,7 +179,7 @@ impl Reader {
         Ok(head.filter(|head| offset + head.record_bytes() <= self.len))
     }
 
-    /// Reads the payload of a record of which the file has enough bytes; returns whether it is whole.
+    /// Reads the payload of a record; the file has enough bytes for it. Returns whether it is whole.
     fn read_payload(&mut self, head: &Head) -> io::Result<bool> {
         self.payload.resize(head.length as usize, 0);
         let read = read_up_to(&self.file, &mut self.payload, self.offset + HEAD_BYTES as u64)?;

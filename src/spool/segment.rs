@@ -192,7 +192,7 @@ impl Appending<'_> {
         self.file.seek(io::SeekFrom::Start(self.at))?;
         #[cfg(test)]
         if let Err(error) = super::tests::faults::next() {
-            // As much of the record as a disk without room may take.
+            // As much of the record as a full disk may take.
             self.file.write_all(&head[..head.len() / 2])?;
             return Err(error);
         }

@@ -50,7 +50,7 @@ fn what_is_settled_behind_an_unsettled_record_is_not_taken_by_the_next_process()
             }
             drop(spool);
             assert_waiting(directory.path(), &rest(settled));
-            // Several processes after each other, each of which settles the first one and the last but one.
+            // Several processes after each other; each settles the first one and the last but one.
             let mut left = rest(settled);
             while left.len() > 2 {
                 let mut spool = open(directory.path());

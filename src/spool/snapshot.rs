@@ -234,7 +234,7 @@ pub fn refused(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 impl Refused {
-    /// The id of the request, as far as its line tells.
+    /// The id of the request; empty if its line has none.
     pub fn id(&self) -> String {
         self.said()["id"].as_str().unwrap_or_default().to_owned()
     }

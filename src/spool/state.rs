@@ -32,14 +32,14 @@ pub enum UsedBy {
     Unused,
     /// The process with this id; 0 if it is in another container.
     Process(u32),
-    /// The system does not tell.
+    /// The system does not report it.
     Unknown,
 }
 
 /// Why a record was not appended.
 #[derive(Debug)]
 pub enum AppendError {
-    /// There is no room, and why.
+    /// There is no space, and why.
     Full(String),
     /// The system's error. The same call can succeed later.
     Io(PathBuf, io::Error),

@@ -55,7 +55,7 @@ impl TakenRecords {
         taken
     }
 
-    /// The records from `start` to `end` were taken, which have so many bytes in their file.
+    /// The records from `start` to `end` were taken; they have `bytes` in their file.
     pub(super) fn push(&mut self, start: Position, end: Position, time: Option<SystemTime>, bytes: u64) {
         let index = self.entries.partition_point(|taken| taken.start.number < start.number);
         self.entries.insert(index, Taken { start, end, time, bytes, is_settled: false });

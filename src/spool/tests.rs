@@ -630,7 +630,8 @@ fn records_that_are_held_are_taken_from_memory_and_leave_no_file() {
         spool.acknowledge(number);
     }
     assert_eq!((segments(directory.path()).len(), spool.waiting().records), (0, 0));
-    // What follows so many settled records gets a segment of its own, what follows few of them does not.
+    // A record after more settled records than `MAX_GAP` gets a segment of its own, a record after few of them does
+    // not.
     append(&mut spool, 301..=301);
     (302..=305).for_each(|number| spool.hold(payload(number), number as u32).unwrap());
     assert_eq!(take_all(&mut spool).0, (301..=305).collect::<Vec<_>>());
@@ -684,7 +685,7 @@ fn records_that_are_settled_before_their_sync_is_due_are_never_synced() {
     }
     assert!(segments(directory.path()).len() > 2);
     assert!(segments(directory.path()).iter().all(|path| faults::synced_len(path).is_none()));
-    // A segment of which nothing is left after a loss of power was settled, so nothing is missing.
+    // A segment that is gone after a loss of power was settled, so nothing is missing.
     append(&mut spool, 31..=31);
     spool.sync().unwrap();
     drop(spool);

@@ -11,8 +11,8 @@ use super::record::{HEAD_BYTES, Position};
 use super::segment::{HEADER_BYTES, Name, Segment, Writer};
 use super::{AppendError, Dropped, Limits, MAX_UNSYNCED_BYTES, Spool, directory, now};
 
-/// Of at most so many settled records that no segment has, the heads are written before the next record, so that it needs
-/// no segment of its own.
+/// The heads of at most this many settled records that no segment has are written before the next record, so that it
+/// needs no segment of its own.
 const MAX_GAP: u64 = 256;
 
 impl Spool {
@@ -102,7 +102,7 @@ impl Spool {
         Ok(())
     }
 
-    /// The same as [`Spool::sync`], if a record has been waiting for so long, neither synced nor settled.
+    /// The same as [`Spool::sync`], if a record has been waiting for `longest`, neither synced nor settled.
     ///
     /// # Errors
     /// As for [`Spool::sync`].
