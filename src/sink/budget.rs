@@ -18,7 +18,7 @@ pub struct TimeBudget {
 }
 
 impl TimeBudget {
-    /// A budget of so many percent of one processor, at least one.
+    /// A budget in percent of one processor, at least 1.
     pub fn new(percent: u64) -> Self {
         let (earned_at, skipped) = (AtomicU64::new(0), AtomicU64::new(0));
         TimeBudget { percent: AtomicU64::new(percent.max(1)), started: Instant::now(), earned_at, skipped }

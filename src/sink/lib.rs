@@ -151,11 +151,11 @@ pub struct Unwritten {
     /// Batches whose peers wait, and which are not as safe as these ask for: in the output without being
     /// [durable](AckLevel::Durable), or only in a queue of the sink that counts their events itself.
     pub unsynced: BTreeSet<u64>,
-    /// So much is held that connections of its listeners are to wait.
+    /// What is held has reached a limit: connections of its listeners are to wait.
     pub is_crowded: bool,
     /// Why batches are held: the latest fault.
     pub held_fault: Option<SinkFault>,
-    /// Batches of which the sink has dropped events, with their number. These count as failed.
+    /// Batches with events that the sink has dropped, and the number of these. They count as failed.
     pub failed: BTreeMap<u64, u64>,
     /// Why batches are dropped: the latest fault.
     pub failed_fault: Option<SinkFault>,
@@ -354,7 +354,7 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// None of so many events.
+    /// None of this many events.
     pub fn none_of(events: usize) -> Self {
         Chosen { bits: vec![0; events.div_ceil(64)], count: 0 }
     }

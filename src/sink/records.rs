@@ -63,7 +63,7 @@ impl Records {
         self.waiting_ends().partition_point(|end| end - self.done_bytes <= bytes)
     }
 
-    /// The bytes of so many records at the front, or of all.
+    /// The bytes of the first `records` records, or of all if there are fewer.
     pub fn bytes_of(&self, records: u64) -> usize {
         let Some(last) = usize::try_from(records).ok().and_then(|records| records.checked_sub(1)) else { return 0 };
         let ends = self.waiting_ends();

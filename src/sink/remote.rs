@@ -12,7 +12,7 @@ use tributary_options::units::format_duration;
 use tributary_system::histogram::{DurationTotals, Durations};
 use tributary_system::wall_clock;
 
-/// A sink without a spool whose destination has taken nothing for so long is not ready.
+/// A sink without a spool whose destination has taken nothing for this time is not ready.
 const NOT_READY_AFTER: Duration = Duration::from_secs(1);
 /// A longer pause before the next attempt is shown.
 const SHOWN_PAUSE: Duration = Duration::from_secs(10);
@@ -84,7 +84,7 @@ pub struct RemoteState {
     pub since: Option<SystemTime>,
     /// When the request whose attempt failed last is sent again.
     pub next_attempt: Option<SystemTime>,
-    /// Why the spool has no room, if it has none.
+    /// Why the spool has no space, if it has none.
     pub full: Option<String>,
     /// Why the sink cannot begin, if it cannot: its spool or its TLS files cannot be opened.
     pub cannot_start: Option<String>,

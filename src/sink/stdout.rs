@@ -24,7 +24,7 @@ const FLUSH_BYTES: usize = 64 * 1024;
 /// Linux writes up to this many bytes (PIPE_BUF) to a pipe completely or not at all.
 const ATOMIC_BYTES: usize = 4096;
 
-/// The columns of a terminal that does not tell.
+/// The columns of a terminal that does not report them.
 const USUAL_COLUMNS: usize = 120;
 
 /// Pause before the next try to write to a stream in non-blocking mode that is full.
@@ -85,7 +85,7 @@ fn is_null_device(device: u64) -> bool {
 }
 
 /// Writes events to a stream. When the reader closes the stream, the sink is closed. After any other error the sink
-/// cannot be used again, because a stream, unlike a file, does not tell which bytes it has kept.
+/// cannot be used again, because a stream, unlike a file, does not show which bytes it has kept.
 pub struct Stdout {
     writer: Writer,
     encoder: Encoder,
@@ -225,7 +225,7 @@ async fn write_to_pipe(pipe: &pipe::Sender, records: &mut Records) -> io::Result
             0 => records.whole_within(ATOMIC_BYTES),
             rest => rest,
         };
-        // A record that does not fit is written in parts, of which each is as long as possible.
+        // A record that does not fit is written in parts; each is as long as possible.
         let len = if len == 0 { records.first() } else { len };
         match pipe.try_write(&unwritten[..len]) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -1,9 +1,9 @@
 //! The sink that sends events over a TCP connection, as JSON lines or with length prefixes.
 //!
 //! "Written" means that the kernel of this machine has taken the bytes. What the kernel still has when a connection
-//! breaks is lost, and TCP does not tell how much that is. A reader that wants nothing lost when it restarts shuts down
-//! its sending side first and reads to the end: the sink then ends the connection after a whole record and continues
-//! on the next one.
+//! breaks is lost, and TCP does not report how much that is. A reader that wants nothing lost when it restarts shuts
+//! down its sending side first and reads to the end: the sink then ends the connection after a whole record and
+//! continues on the next one.
 
 use std::io;
 use std::sync::Arc;

@@ -72,7 +72,7 @@ impl Source {
     }
 }
 
-/// So many sources are remembered, if their definitions together have no more bytes than this.
+/// At most this many sources are remembered, and at most this many bytes of their definitions together.
 const CACHED: usize = 16;
 const CACHED_BYTES: usize = 64 * 1024;
 
@@ -169,7 +169,7 @@ impl Sources {
     }
 }
 
-/// When an output has defined so many sources, all are forgotten: they are defined again when an event has them.
+/// When an output has defined this many sources, all are forgotten: they are defined again when an event has them.
 const MAX_DEFINED: usize = 4096;
 
 /// Memory of what an output remembers of defined sources.
@@ -193,7 +193,7 @@ impl Defined {
         !self.contains(source) && self.ids.insert(source.id.clone())
     }
 
-    /// Forgets all if there is no room for so many more.
+    /// Forgets all if there is no capacity for `more` sources.
     pub fn make_room(&mut self, more: usize) {
         if self.ids.len() + more > MAX_DEFINED {
             self.clear();

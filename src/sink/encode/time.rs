@@ -11,7 +11,7 @@ pub(super) struct TimeFormat {
     midnight: u64,
     /// The beginning of the second.
     second: u64,
-    /// The text of a time in that second, of which the fraction is replaced.
+    /// The text of a time in that second; its fraction is replaced.
     text: [u8; 30],
 }
 

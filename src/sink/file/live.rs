@@ -33,7 +33,7 @@ pub(super) struct Live {
     /// Device and inode, which identify a file under any name.
     identity: (u64, u64),
     len: u64,
-    /// So many of its first bytes are definitions of sources.
+    /// The number of its first bytes that are definitions of sources.
     blank: u64,
     /// Records that were written to it here.
     records: u64,
@@ -359,7 +359,7 @@ impl Live {
     /// Gives the file the name of a finished one, and returns that. Cut and sync it before; drop it afterwards.
     ///
     /// # Errors
-    /// The system's. [`Live::is_in_place`] tells whether it still has its old name then.
+    /// The system's. [`Live::is_in_place`] returns whether it still has its old name then.
     pub(super) fn finish(&mut self, now: UnixNanos, disk: &mut Disk) -> io::Result<PathBuf> {
         let finished = names::reserve(&self.path, now)?;
         if let Err(error) = fs::rename(&self.path, &finished) {

@@ -28,9 +28,9 @@ use tributary_codec::digest::short_digest;
 use tributary_event::MessagePart;
 use tributary_sink::{AckLevel, Unwritten};
 
-/// A log is made shorter when it has twice the bytes that are needed, and so many.
+/// A log is made shorter when it has twice the bytes that are needed, and this many more.
 const SPARE_BYTES: u64 = 1 << 20;
-/// It has so many more at most; then a mark is due, whatever the options say.
+/// It grows by at most this many bytes beyond that; then a mark is due, whatever the options say.
 const UNMARKED_BYTES: u64 = 8 << 20;
 
 /// The messages that the files of a sink have.
@@ -60,7 +60,7 @@ pub(super) struct Messages {
 #[derive(Debug)]
 struct Pending {
     part: MessagePart,
-    /// As the log has them, but for those of which nothing is written.
+    /// As the log has them, and those that have nothing written yet.
     shares: Shares,
     /// Events of it were dropped: it is not remembered.
     has_failed: bool,
@@ -136,7 +136,7 @@ impl Messages {
         Ok(())
     }
 
-    /// A batch with this number is a part of a message; so many of its events are taken, and delivered at this level.
+    /// A batch with this number is a part of a message; `events` of it are taken, and delivered at `level`.
     pub(super) fn begin(&mut self, number: u64, part: MessagePart, (events, level): (u64, AckLevel)) -> Begin {
         let is_known = self.known.contains(&part);
         let pending = self.pending.iter().find(|(_, pending)| pending.part == part);
@@ -188,7 +188,8 @@ impl Messages {
         Ok(())
     }
 
-    /// The end of a round: what waited was written, but for what still `waits`: of these batches, so many events for each file.
+    /// The end of a round: what waited was written, except what still `waits`: the number of events for each file, by
+    /// batch.
     ///
     /// # Errors
     /// The system's: the log does not have it. The parts are not repeated as long as this process runs.
@@ -239,7 +240,7 @@ impl Messages {
             pending.has_failed = true;
             note_failed(&mut self.repeats, *number);
         }
-        // What is lost is of batches that were delivered already: it is not known of which.
+        // What is lost is of batches that were delivered already; which ones is not known.
         let is_lost = |number: &u64| !lost.is_empty() || failed.contains_key(number);
         let numbers: Vec<u64> = self.unsynced.keys().copied().filter(is_lost).collect();
         for number in numbers {
@@ -282,7 +283,7 @@ impl Messages {
         delivered
     }
 
-    /// Whether the log is so long that everything is to be synced and marked now.
+    /// Whether the log has a length at which everything is to be synced and marked now.
     pub(super) fn is_long(&self) -> bool {
         self.log.bytes() > self.shorten_at + UNMARKED_BYTES
     }
@@ -327,7 +328,7 @@ impl Messages {
         appended
     }
 
-    /// Writes a new log of what is remembered, all of which is on the disk, between two rounds.
+    /// Writes a new log of what is remembered, between two rounds. All of it is on the disk.
     fn shorten(&mut self) -> io::Result<()> {
         let mut lines = String::new();
         for (part, shares) in &self.begun {

@@ -104,7 +104,7 @@ pub struct Found {
     /// The size on the disk.
     pub bytes: u64,
     /// The path of its live file with date items in place of the dates: the same for all files of one protocol and
-    /// listener, as far as the template tells those apart.
+    /// listener, as far as the template distinguishes those.
     pub series: PathBuf,
 }
 
@@ -168,7 +168,7 @@ fn scan_level(template: &Template, directory: &Path, series: &Path, found: &mut 
     Ok(())
 }
 
-/// When a file was last changed, in the form of a stamp; empty if the system does not tell.
+/// When a file was last changed, in the form of a stamp; empty if the system does not report it.
 fn changed(metadata: &fs::Metadata) -> String {
     let nanos = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
     let stamp_of = |time| stamp(UnixNanos(u64::try_from(nanos(time)).unwrap_or(u64::MAX)));

@@ -67,8 +67,8 @@ pub struct Options {
     /// Of messages of a stream (listener `nats`), how many batches are remembered as written, also over a kill: they are not
     /// written again when they are delivered again. Default 16,384; 0: none.
     pub remembered_messages: usize,
-    /// Listeners of events from streams, whose names other collectors and their peers choose, that `{listener}` in the path tells
-    /// apart; events of further ones go to the files of the listener `others`. 256. 1 to 1,000,000.
+    /// Listeners of events from streams that `{listener}` in the path distinguishes: other collectors and their peers
+    /// choose these names. Events of further ones go to the files of the listener `others`. 256. 1 to 1,000,000.
     pub max_listeners: usize,
 }
 

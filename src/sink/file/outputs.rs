@@ -166,8 +166,8 @@ impl Outputs {
         (index, is_other)
     }
 
-    /// The listener in the path of events of this origin. Names of streams are not ours: each would be a directory, and only so many
-    /// are told apart.
+    /// The listener in the path of events of this origin. Names of streams are not ours: each would be a directory, so
+    /// names beyond `max_listeners` are [`OTHERS`].
     fn listener_in_path<'a>(&self, origin: &'a Origin) -> &'a str {
         let is_full = self.listeners.len() >= self.context.options.max_listeners;
         let is_new = origin.is_stored && self.template.has_listener() && !self.listeners.contains(&origin.listener);
@@ -184,7 +184,7 @@ impl Outputs {
         self.context.messages.is_needed() || self.outputs.iter().any(Output::has_work)
     }
 
-    /// Whether so much is held for files in trouble that no further events can be taken.
+    /// Whether more than `MAX_HELD_BYTES` are held for files in trouble: no further events can be taken.
     pub fn is_overfull(&self) -> bool {
         self.held_bytes > MAX_HELD_BYTES
     }
@@ -272,7 +272,7 @@ impl Outputs {
         self.forget_idle();
         let date = Some(self.template.expand(now, "", "", Kind::Log));
         let Options { keep_time, rotate_interval, .. } = self.context.options;
-        // Files of a journal that were closed to make room are finished by their age.
+        // Files of a journal that were closed because too many were open are finished by their age.
         let age = if self.context.options.is_journal() { rotate_interval } else { keep_time };
         let is_age_due = !age.is_zero() && self.tidied.elapsed() >= age.min(AGE_INTERVAL);
         self.untidy |= self.date != date || is_age_due;

@@ -60,7 +60,7 @@ pub(super) fn tidy(
     is_open: impl Fn(&Path) -> bool,
 ) -> io::Result<Vec<PathBuf>> {
     let is_past = |found: &Found| {
-        // Of a journal also one that was closed to make room, and not written since.
+        // Of a journal also one that was closed because too many were open, and not written since.
         let interval = u64::try_from(options.rotate_interval.as_nanos()).unwrap_or(u64::MAX);
         let is_left = options.is_journal() && interval > 0;
         !template.is_current(&found.path, now)
@@ -126,7 +126,7 @@ pub fn remove_old(over: &mut Vec<Found>, options: &Options, base: &Path, status:
     gone
 }
 
-/// Finishes a live file of a past date, from an earlier run or closed to make room.
+/// Finishes a live file of a past date, from an earlier run or closed because too many were open.
 fn finish(path: &Path, options: &Options, now: UnixNanos, disk: &mut Disk) -> io::Result<()> {
     let mut live = Live::open(path, options, disk)?;
     // The repair of its end may have changed it.

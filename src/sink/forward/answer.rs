@@ -12,7 +12,7 @@ pub enum Answer {
     Accepted,
     /// The destination has the events, and had them before this attempt.
     Duplicate,
-    /// The destination has the events except so many, which it does not want again, and why. None: that is known.
+    /// The destination has the events except this number, which it does not want again, and why. None: that is known.
     Partial(u64, Option<String>),
     /// The destination does not take requests now, and the pause that it asks for.
     Away(String, Option<Duration>),

@@ -1,5 +1,5 @@
 //! What is in requests: the connections of their events, and the losses that they report. So events that a spool drops, or finds
-//! damaged, are told as losses of their connections.
+//! damaged, are reported as losses of their connections.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use tributary_sink::LossCause;
 const MAX_REQUESTS: usize = 16 * 1024;
 /// Events of further connections of a request have no known origin.
 const MAX_ORIGINS: usize = 4;
-/// Of more connections than these, the losses are told together: a report must find room where events did not.
+/// The losses of further connections are reported together: a report must fit where events did not.
 const MAX_MISSED: usize = 16;
 
 /// What is in one request, as far as that is known.
@@ -108,7 +108,7 @@ impl AllContents {
         self.requests.insert(number, contents);
     }
 
-    /// The request with this number is settled, and so many of its events have failed.
+    /// The request with this number is settled, and `failed` of its events have failed.
     pub(super) fn settled(&mut self, number: u64, failed: u64) {
         let contents = self.requests.remove(&number).unwrap_or_default();
         // The destination has seen its reports, or has refused them.
@@ -121,7 +121,7 @@ impl AllContents {
         self.note(contents.missed(LossCause::QueueFull, events));
     }
 
-    /// Requests with these numbers, which the store had, are gone with so many events.
+    /// Requests with these numbers, which the store had, are gone with this number of events.
     pub(super) fn gone(&mut self, numbers: Range<u64>, cause: LossCause, events: u64) {
         let mut rest = events;
         let known: Vec<u64> = self.requests.range(numbers).map(|(number, _)| *number).collect();

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::Answer;
 use tributary_options::{LONGEST, Section};
 
-/// A request counts as stuck after this number of failed attempts, if the first one was so long ago: short pauses do not make a
-/// destination that has just left look like one that takes other requests.
+/// A request counts as stuck after this number of failed attempts, if the first one was at least this time ago: short
+/// pauses do not make a destination that has just left look like one that takes other requests.
 const STUCK_AFTER: (u32, Duration) = (10, Duration::from_secs(10));
 
 /// How often, and for how long, a request must fail before it is given up. Only what happens while the destination takes other

@@ -270,7 +270,7 @@ impl Forwarder {
         self.kept(Store::sync)
     }
 
-    /// The same, if a request has been waiting for so long, neither synced nor settled.
+    /// The same, if a request has been waiting for `longest`, neither synced nor settled.
     ///
     /// # Errors
     /// As for [`Forwarder::sync`].
@@ -315,8 +315,8 @@ impl Forwarder {
         self.shared.state().fault.clone()
     }
 
-    /// The events that were shed or have failed since the last call. While the store has no room for a report of them, they
-    /// stay here.
+    /// The events that were shed or have failed since the last call. While the store has no space for a report of them,
+    /// they stay here.
     pub(crate) fn take_missed(&self) -> Vec<Missed> {
         let mut state = self.shared.state();
         if state.is_shedding { Vec::new() } else { state.contents.take_missed() }
@@ -327,7 +327,7 @@ impl Forwarder {
         std::mem::take(&mut self.shared.state().refusals)
     }
 
-    /// Waits until everything is settled, at most so long; returns whether it is.
+    /// Waits until everything is settled, at most `longest`; returns whether it is.
     pub(crate) async fn settled_within(&self, longest: Duration) -> bool {
         let settled = async {
             loop {

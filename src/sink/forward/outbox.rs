@@ -22,7 +22,7 @@ const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// With a spool: how long a stopping sink waits for responses.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// With a spool: a request that is neither synced nor settled for so long is synced with the next tick.
+/// With a spool: a request that is neither synced nor settled for this time is synced with the next tick.
 const UNSYNCED_TIME: Duration = Duration::from_millis(500);
 
 /// The protocol in the origin of losses whose connection is not known.
@@ -55,7 +55,7 @@ pub struct Outbox {
     awaited: Vec<AwaitedBatch>,
     /// The store has not taken the first of the requests.
     is_stopped: bool,
-    /// Without a spool: batches of the last flush, of which a request is stuck.
+    /// Without a spool: batches of the last flush that have a stuck request.
     unsettled: Vec<u64>,
     /// Events that are in the sink's encoder and in `requests`.
     held: u64,

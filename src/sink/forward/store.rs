@@ -21,7 +21,7 @@ pub(crate) enum Store {
     Spool(Box<Spool>, WhenFull),
 }
 
-/// What happens to a request when the spool has no room.
+/// What happens to a request when the spool has no space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum WhenFull {
     /// It is not appended, and the sink waits.
@@ -220,7 +220,7 @@ impl Store {
         }
     }
 
-    /// The same, if a request has been waiting for so long.
+    /// The same, if a request has been waiting for `longest`.
     pub(super) fn sync_waiting(&mut self, longest: Duration) -> io::Result<()> {
         match self {
             Store::Memory(_) => Ok(()),

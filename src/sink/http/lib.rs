@@ -20,7 +20,7 @@ pub use tributary_sink_forward::client::ClientTls;
 use tributary_sink_forward::{self as forward, Outbox, Pace, client};
 pub use tributary_sink_forward::{Compression, GiveUp, Proxy, SpoolOptions, WhenFull};
 
-/// A request is at most so much longer than `batch_bytes`, if its last line is no longer.
+/// A request is at most this many bytes longer than `batch_bytes`, if its last line is no longer.
 const LONG_LINE: usize = 16 * 1024;
 
 /// Sends events over HTTP.

@@ -10,7 +10,7 @@ use tributary_sink_forward::{GiveUp, MAX_RETRY_DELAY, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
-/// When open messages of several subjects together have so many times `batch_bytes`, all are completed.
+/// When open messages of several subjects together have this many times `batch_bytes`, all are completed.
 pub(super) const MAX_OPEN_BATCHES: usize = 4;
 
 /// The options of a [`super::Nats`].

@@ -47,7 +47,7 @@ impl Stream {
     /// The stream of the options, which is created if that is configured.
     ///
     /// # Errors
-    /// [`Fault::Blocked`]: it does not exist, or has another shape. [`Fault::Later`]: the server does not tell now.
+    /// [`Fault::Blocked`]: it does not exist, or has another shape. [`Fault::Later`]: the server gives no answer now.
     pub(super) async fn open(client: &Client, options: &Options) -> Result<Stream, Fault> {
         let (name, help) = (&options.stream, "create it, or set create = true");
         let creation = if options.create { Ok(creation(options)) } else { Err(help) };

@@ -6,7 +6,7 @@
 //! A request stays open for more events until it has `max_request_bytes`, until `max_request_delay` after its first event, or
 //! until a peer waits for the acknowledgement of its events.
 //!
-//! HTTP/2 and the framing of gRPC come from `hyper`: docs/decisions/0038 tells why not from `tonic`.
+//! HTTP/2 and the framing of gRPC come from `hyper`: docs/decisions/0038 has the reasons against `tonic`.
 #![forbid(unsafe_code)]
 
 mod destination;

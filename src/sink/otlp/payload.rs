@@ -62,8 +62,8 @@ pub(super) fn store(signal: Signal, compression: Compression, mut message: Body)
     Ok(message.into())
 }
 
-/// How many events a receiver has rejected with so many records. Its records are events, except profiles, of which each stands
-/// for the same part of the samples.
+/// How many events a receiver has rejected with `rejected` records. Its records are events, except profiles: each of
+/// these stands for the same part of the samples.
 pub(super) fn events_of(payload: &Payload, events: u32, rejected: u64) -> u64 {
     if payload.signal != Signal::Profiles {
         return rejected.min(events.into());

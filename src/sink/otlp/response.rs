@@ -111,8 +111,8 @@ fn is_about_size(text: &[u8]) -> bool {
     exceeds || ["too large", "larger than", "too big", "too long"].iter().any(|words| text.contains(words))
 }
 
-/// The pause that `google.rpc.Status` asks for: field 3 are details { 1: type, 2: message }, of which RetryInfo has a
-/// duration { 1: seconds, 2: nanoseconds } as field 1.
+/// The pause that `google.rpc.Status` asks for: field 3 are details { 1: type, 2: message }. The message of
+/// RetryInfo has a duration { 1: seconds, 2: nanoseconds } as field 1.
 fn pause_of_details(value: &HeaderValue) -> Option<Duration> {
     let text = value.as_bytes().get(..value.len().min(MAX_DETAILS_BYTES))?;
     let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);

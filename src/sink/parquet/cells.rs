@@ -36,7 +36,7 @@ impl Cell {
     }
 }
 
-/// A leaf column, of which some rows are in memory.
+/// A leaf column; some of its rows are in memory.
 pub(super) struct Leaf {
     values: Values,
     definitions: Vec<i16>,

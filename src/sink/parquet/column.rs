@@ -12,7 +12,7 @@ use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleTyp
 use parquet::errors::Result;
 use parquet::file::writer::{SerializedColumnWriter, SerializedRowGroupWriter};
 
-/// Texts are handed to the writer in pieces of about so many entries: each takes 32 bytes meanwhile.
+/// Texts are handed to the writer in pieces of about this many entries: each entry takes 32 bytes meanwhile.
 const PIECE_ENTRIES: usize = 8192;
 
 /// A leaf column of a row group.
@@ -139,7 +139,7 @@ impl Leaf {
         values + 2 * (self.definitions.len() + self.repetitions.len())
     }
 
-    /// Writes the column of a row group of so many rows, and empties it.
+    /// Writes the column of a row group of `rows` rows, and empties it.
     pub(super) fn write(&mut self, rows: usize, column: &mut SerializedColumnWriter<'_>) -> Result<()> {
         if self.max_definition > 0 {
             self.pad(rows);

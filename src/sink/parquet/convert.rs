@@ -32,7 +32,7 @@ const DAMAGED: &str = ".damaged";
 /// Files whose name was taken are numbered; more than this many are an error.
 pub(super) const MAX_SAME_NAME: u32 = 1_000;
 
-/// A directory that is removed as soon as it was created is created so many times.
+/// A directory that is removed as soon as it was created is created at most this many times.
 const MAX_PLACINGS: u32 = 100;
 
 /// A file of the journal, and where its rows go.
@@ -108,7 +108,7 @@ fn free_name(job: &Job) -> io::Result<Option<PathBuf>> {
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "no free name for the file"))
 }
 
-/// What tells a journal from others: its length, and a checksum.
+/// What identifies a journal: its length, and a checksum.
 fn identity_of(journal: &Path) -> io::Result<String> {
     let mut journal = BufReader::with_capacity(BLOCK_BYTES, File::open(journal)?);
     let (mut bytes, mut crc) = (0, 0);

@@ -20,7 +20,7 @@ use tributary_event::{
 };
 use tributary_stored::{Data, OriginParts, Rebuilder, constant, hex, hex_bytes, reason, severity};
 
-/// Rows of which all columns are in memory.
+/// The rows that are in memory at a time, with all columns.
 const PIECE_ROWS: usize = 4096;
 
 /// Reads the events of a file in their order, until `take` returns `false`.
@@ -159,7 +159,7 @@ impl Table {
         time.map(|micros| micros.wrapping_mul(1_000).wrapping_add(nanos))
     }
 
-    /// The next entries of a list or map: a cell of each of so many leaves.
+    /// The next entries of a list or map: a cell of each of `N` leaves.
     fn entries<const N: usize>(&mut self, part: &str) -> Vec<[Option<Cell>; N]> {
         let Some(first) = self.parts.get(part).copied() else { return Vec::new() };
         let mut leaves: [_; N] = std::array::from_fn(|leaf| self.leaves[first + leaf].next_entries().into_iter());

@@ -217,7 +217,7 @@ impl Run {
         let of_mark = |mark: &Mark| mark.sums.capacity() * size_of::<Sums>() + mark.name.len() + 64;
         let marks: usize = self.marks.iter().map(of_mark).sum();
         let marks = marks.saturating_sub(2 * self.methods.len() * size_of::<Sums>());
-        // The tables may have twice as much room as they need.
+        // The tables may have twice the capacity that they need.
         RUN_BYTES + 2 * self.methods.len() * METHOD_BYTES + self.classes.len() * 48 + 2 * self.name_bytes + marks
     }
 
@@ -351,7 +351,7 @@ impl Run {
         method.last = Some(event.observed());
     }
 
-    /// The number of a method. `None`: its name is not known, or there is no room for it.
+    /// The number of a method. `None`: its name is not known, or there is no memory for it.
     fn method(&mut self, fields: &Fields<'_>, room: usize) -> Option<u32> {
         if let Some(known) = fields.method.and_then(|id| self.ids.get(&id)) {
             return Some(*known);

@@ -168,7 +168,7 @@ impl Heaps {
         }
     }
 
-    /// Frees memory for so many bytes of the dump at `at`, as far as possible: first the references of the oldest dumps, then
+    /// Frees memory for `bytes` of the dump at `at`, as far as possible: first the references of the oldest dumps, then
     /// whole dumps, then the references of this dump. Returns where the dump is then.
     fn make_room(&mut self, mut at: usize, bytes: usize) -> usize {
         // The vectors of this dump may double.

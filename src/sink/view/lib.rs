@@ -1,8 +1,9 @@
 //! The view: a sink that keeps a part of the events in memory, for the page and its API.
 //!
-//! It never makes anything wait. Batches for which it has no [time](TimeBudget) or no room in its queue are skipped. Of the
-//! others it keeps copies as far as its memory goes ([`Store`]), and adds heap dumps and calls to tables when they pass, because
-//! there are too many of them to be kept ([`Heaps`], [`Code`]). Everything else is computed for each request.
+//! It never makes anything wait. Batches for which it has no [time](TimeBudget) or no capacity in its queue are
+//! skipped. Of the others it keeps copies as far as its memory goes ([`Store`]), and adds heap dumps and calls to
+//! tables when they pass, because there are too many of them to be kept ([`Heaps`], [`Code`]). Everything else is
+//! computed for each request.
 #![forbid(unsafe_code)]
 
 mod class;

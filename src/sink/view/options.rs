@@ -25,7 +25,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the options of a daemon with so much memory. Errors are reported to the section.
+    /// Reads the options of a daemon with `memory_bytes`. Errors are reported to the section.
     pub fn read(section: &mut Section<'_>, memory_bytes: u64) -> Self {
         let default = Options::default();
         let is_small = memory_bytes < SMALL;

@@ -16,7 +16,7 @@ use super::class::{Class, Classes};
 const MAX_RINGS: usize = 1024;
 /// Memory of a kept batch besides what it says itself.
 const KEPT_BYTES: usize = size_of::<Batch>() + size_of::<Kept>() + 32;
-/// A ring keeps at least one of so many batches.
+/// A ring keeps at least one batch of this many.
 const MAX_STRIDE: u64 = 1 << 20;
 
 /// The number of a kept batch; never used again.
@@ -56,7 +56,7 @@ struct Ring {
     listener: Arc<str>,
     batches: VecDeque<Kept>,
     bytes: usize,
-    /// One of so many batches is kept.
+    /// One batch of this many is kept.
     stride: u64,
     /// Batches that came since one was kept.
     passed: u64,
@@ -110,7 +110,7 @@ impl Store {
         self.rings.iter().any(|ring| ring.class == Class::Calls && &*ring.listener == listener && ring.has_gap)
     }
 
-    /// Adds the events of a batch. If nothing may be dropped now and there is no room, they are not kept.
+    /// Adds the events of a batch. If nothing may be dropped now and there is no memory, they are not kept.
     pub(super) fn add(&mut self, batch: &Batch, origin: &Arc<Origin>, classes: &Classes, may_drop: bool) {
         for (class, events) in classes.counts() {
             let ring = if class == Class::HeapObjects { None } else { self.ring(class, origin) };
@@ -192,8 +192,8 @@ impl Store {
         self.bytes -= freed;
     }
 
-    /// Drops batches that are older than the window, and those for which there is no memory. If there is room then, a larger part
-    /// of later batches is kept.
+    /// Drops batches that are older than the window, and those for which there is no memory. If there is memory then, a
+    /// larger part of later batches is kept.
     pub fn expire(&mut self, now: UnixNanos) {
         let window = u64::try_from(self.window.as_nanos()).unwrap_or(u64::MAX);
         let oldest = UnixNanos(now.0.saturating_sub(window));
@@ -262,7 +262,7 @@ mod tests {
     use crate::class::classes;
     use tributary_event::{BatchBuilder, Header, Position, Severity};
 
-    /// Logs of a listener that were read at `at`, with names of so many bytes.
+    /// Logs of a listener that were read at `at`, with names of `bytes` bytes.
     fn batch(listener: &str, at: u64, events: usize, bytes: usize) -> Batch {
         let origin = Origin::new("datadog", listener.into(), "peer".into(), at);
         let mut batch = BatchBuilder::new(origin.into());

@@ -11,7 +11,7 @@ use tributary_system::directories::{self, directory_of};
 pub(super) const HEAD: &str = "tributary-messages-2";
 /// A longer log is not read: it is not ours.
 const MAX_BYTES: u64 = 256 << 20;
-/// Where Linux tells one start of the machine from another.
+/// The file with an id that Linux creates at each start of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Lines that are appended.

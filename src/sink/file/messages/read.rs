@@ -41,7 +41,7 @@ pub(super) struct Had {
 pub(super) struct Read {
     boot: String,
     had: Had,
-    /// How many of the complete parts are followed by a mark, and which others were begun there.
+    /// How many of the complete parts are followed by a mark, and which others were partly written there.
     marked: usize,
     marked_begun: BTreeMap<MessagePart, Shares>,
     /// Shares that are not followed by `=`.

@@ -103,7 +103,7 @@ impl Metrics {
     }
 }
 
-/// Appends a metric of which name, unit and points are encoded.
+/// Appends a metric; its name, unit and points are encoded already.
 fn push_metric(out: &mut Vec<u8>, field: u8, head: &[u8], sum: Option<(bool, bool)>, points: &[u8]) {
     let mut tail = Vec::new();
     if let Some((is_cumulative, is_monotonic)) = sum {

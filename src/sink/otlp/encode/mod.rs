@@ -134,8 +134,8 @@ struct PendingHeap {
 }
 
 impl Encoder {
-    /// An encoder of requests with at most so many bytes. `has_origin`: events carry where they came from. Each request begins
-    /// with `head_bytes` zeros.
+    /// An encoder of requests with at most `max_request_bytes`. `has_origin`: events carry where they came from. Each
+    /// request begins with `head_bytes` zeros.
     pub fn new(max_request_bytes: usize, has_origin: bool, head_bytes: usize) -> Encoder {
         let origins = [OriginCache::full(), OriginCache::full(), OriginCache::short(), OriginCache::full()];
         Encoder {
@@ -167,7 +167,7 @@ impl Encoder {
     pub fn push(&mut self, event: EventView<'_>, is_counted: bool) -> bool {
         let signal = Signal::of(event.kind());
         if !self.append(signal, event, is_counted) {
-            // The request has no room for it.
+            // The request has no space for it.
             self.end_request(signal);
             if !self.append(signal, event, is_counted) {
                 self.pending[signal.index()] = None;

@@ -149,7 +149,7 @@ pub(super) fn push_resource_attribute(out: &mut Vec<u8>, field: u8, key: &str, v
     }
 }
 
-/// Appends an attribute, or a member of a map. `has_key` tells whether the same attributes or map have another key.
+/// Appends an attribute, or a member of a map. `has_key` returns whether the same attributes or map have another key.
 /// Returns whether the value was sent as JSON text.
 #[inline]
 pub(super) fn push_attribute(

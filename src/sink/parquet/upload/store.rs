@@ -49,7 +49,7 @@ const BAD_SETTINGS: [&str; 7] = [
 ];
 /// A shorter secret would be found in other words of an error.
 const SHORTEST_SECRET: usize = 6;
-/// Of an error, so much is shown.
+/// At most this many bytes of an error are shown.
 const SHOWN_BYTES: usize = 600;
 
 /// A bucket.
@@ -267,7 +267,7 @@ fn open(
     })
 }
 
-/// So many bytes of a file: a file that is shorter now is a fault.
+/// The next `bytes` of a file: a file that is shorter now is a fault.
 fn read(file: &mut File, bytes: u64) -> io::Result<Vec<u8>> {
     let mut part = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
     file.read_exact(&mut part)?;
