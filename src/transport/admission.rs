@@ -32,7 +32,7 @@ pub(super) struct Admission {
 #[derive(Debug, Default)]
 struct Addresses {
     known: HashMap<IpAddr, Address>,
-    /// Addresses are forgotten when so many are known: twice what was left the last time, so that each costs constant
+    /// Addresses are forgotten when this many are known: twice what was left the last time, so that each costs constant
     /// time on average.
     forget_at: usize,
 }

@@ -150,8 +150,8 @@ pub(super) async fn read_body(
                 if let Ok(data) = frame.into_data() {
                     undecided.received(data.len());
                     if body.capacity() - body.len() < data.len() {
-                        // Grows by a quarter: unused room takes memory, too, and so do both copies while the old one moves
-                        // into the new one.
+                        // Grows by a quarter: unused capacity takes memory, too, and so do both copies while the old
+                        // one moves into the new one.
                         let room = data.len().max(body.len() / 4);
                         if !lease.resize((body.capacity() + body.len() + room) as u64) {
                             break Cut::OutOfMemory;

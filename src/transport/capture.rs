@@ -1,7 +1,8 @@
 //! The recorder: what each connection of a listener received, plain text and with its times, one file per connection.
 //!
-//! Connections pass what they read to a writer thread and never wait for it. Bytes for which its queue has no room, or that
-//! the disk refuses, are missing in the file, and the file records their number. The format is that of `tributary_driver::capture`.
+//! Connections pass what they read to a writer thread and never wait for it. Bytes that do not fit into its queue, or
+//! that the disk refuses, are missing in the file, and the file records their number. The format is that of
+//! `tributary_driver::capture`.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -62,7 +63,7 @@ enum Message {
     Open {
         head: Head,
     },
-    /// `missing`: bytes before these that found no room in the queue.
+    /// `missing`: bytes before these that did not fit into the queue.
     Bytes {
         connection: u64,
         at: Duration,
@@ -141,7 +142,7 @@ impl Capture {
 }
 
 impl Queue {
-    /// Takes room for `bytes` in the queue. `false`: there is none.
+    /// Takes capacity of the queue for `bytes`. `false`: there is none.
     fn takes(&self, bytes: usize) -> bool {
         let has_room = self.bytes.fetch_add(bytes, Relaxed) + bytes <= MAX_QUEUED_BYTES;
         if !has_room {
@@ -166,7 +167,7 @@ pub(super) struct Recording {
     connection: u64,
     clock: Clock,
     opened: Duration,
-    /// Bytes that found no room in the queue since the last ones that did.
+    /// Bytes that did not fit into the queue since the last ones that did.
     missing: u64,
     end: Option<End>,
 }
@@ -318,8 +319,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes room for `more` bytes in a file that counts `already`, by removing the oldest finished files. `false`: the file
-    /// alone would be too large, or all others are still being written.
+    /// Frees space for `more` bytes of a file that counts `already`, by removing the oldest finished files. `false`:
+    /// the file alone would be too large, or all others are still being written.
     fn has_room(&mut self, already: u64, more: u64) -> io::Result<bool> {
         let max_bytes = self.max_bytes;
         let kept = self.kept()?;

@@ -33,8 +33,8 @@ const MAX_DRAIN_WAIT: Duration = Duration::from_millis(10);
 /// The most that is read after the session has closed.
 const MAX_LINGER_BYTES: u64 = 4 * 1024 * 1024;
 
-/// After the time in which the connections that are given up write what they hold, those that are still to come have so much
-/// time together to write one batch each.
+/// After the time in which the connections that are given up write what they hold, those that are still to come have
+/// this time together to write one batch each.
 const FIRST_CALL_TIME: Duration = Duration::from_millis(250);
 /// Memory for the next batch of a connection that is given up.
 const LAST_BATCH_BYTES: usize = 256 << 10;
@@ -53,7 +53,7 @@ pub(super) struct Connection<S: Session> {
     /// us (see [`Connection::excuse`]).
     opened: Duration,
     last_read: Duration,
-    /// Offset of the message of which a part was received, and the time of its first byte.
+    /// Offset of the message that was received in part, and the time of its first byte.
     partial_message: Option<(u64, Duration)>,
     /// Since when it has decoded without yielding to the other tasks.
     turn: Duration,
@@ -77,8 +77,8 @@ enum Due {
 }
 
 impl<S: Session> Connection<S> {
-    /// A connection that was accepted at `opened`. Boxed, because each future around it would otherwise have room for a copy, and a
-    /// daemon has thousands of connections.
+    /// A connection that was accepted at `opened`. Boxed, because each future around it would otherwise contain a copy,
+    /// and a daemon has thousands of connections.
     pub(super) fn new(
         stream: Stream,
         session: S,
@@ -257,7 +257,8 @@ impl<S: Session> Connection<S> {
         }
     }
 
-    /// Hands events over to the sinks. The caller puts the batch into an `Arc`, so that no future around this one has room for a batch.
+    /// Hands events over to the sinks. The caller puts the batch into an `Arc`, so that no future around this one
+    /// contains a batch.
     async fn hand_over(&mut self, batch: Option<Arc<Batch>>) {
         if let Some(batch) = batch {
             let since = self.now().elapsed;

@@ -19,7 +19,7 @@ use super::options::ListenerOptions;
 
 /// See [`LastWrites`]. A part of the second that a stop adds to its grace period.
 pub(super) const LAST_WRITES: Duration = Duration::from_millis(250);
-/// A connection that is given up so long after the first begins a new time.
+/// A connection that is given up this time after the first begins a new period.
 const LAST_WRITES_AGAIN: Duration = Duration::from_secs(60);
 
 /// What all connections of a listener share, and what one of them was admitted with.

@@ -34,8 +34,8 @@ pub(super) async fn read_header(
     let mut header = Vec::new();
     let mut taken = 0;
     let why = loop {
-        // The buffer has room for a usual header, and grows with a longer one: `proxy::read` refuses a header that is
-        // longer than its limit.
+        // The buffer is large enough for a usual header, and grows with a longer one: `proxy::read` refuses a header
+        // that is longer than its limit.
         if taken == header.len() {
             header.resize(taken + MORE_BYTES, 0);
         }

@@ -1,7 +1,7 @@
 //! The quarantine: files with complete requests that were received and cannot be decoded.
 //!
 //! A file is the request as HTTP has it, head and body as transmitted, so it can be sent again or decoded offline. Further
-//! headers contain the reason, the time and the peer. The oldest files are removed to make room for new ones.
+//! headers contain the reason, the time and the peer. The oldest files are removed to free space for new ones.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

@@ -18,7 +18,7 @@ pub(super) const MIN_READ_BYTES: usize = 8 * 1024;
 const MAX_READ_BYTES: usize = 256 * 1024;
 /// … and otherwise up to this one: long reads save little, and a hundred busy connections have a hundred buffers.
 const MAX_READ_BYTES_OF_MANY: usize = 32 * 1024;
-/// So much of the shared memory is little.
+/// The shared memory counts as little used up to this size.
 const LITTLE_MEMORY: u64 = 4 << 20;
 /// A message may be buffered up to `max_message_bytes` and this much more, for its head, and for protocols whose smallest
 /// messages are longer than that limit.
@@ -39,7 +39,7 @@ pub(super) fn most_bytes(max_message_bytes: u64) -> u64 {
     max_message_bytes.saturating_add(BUFFER_SLACK + MAX_READ_BYTES as u64)
 }
 
-/// The bytes that the session has not consumed, and room for more.
+/// The bytes that the session has not consumed, and capacity for more.
 #[derive(Debug)]
 pub(super) struct ReadBuffer {
     bytes: BytesMut,
@@ -72,7 +72,7 @@ impl ReadBuffer {
         }
     }
 
-    /// The buffer, with room to read into. `None`: there is no memory for more than is buffered.
+    /// The buffer, with capacity to read into. `None`: there is no memory for more than is buffered.
     pub(super) fn room(&mut self) -> Option<&mut BytesMut> {
         self.is_stuck = false;
         let spare = self.bytes.capacity() - self.bytes.len();
@@ -81,8 +81,8 @@ impl ReadBuffer {
             return Some(&mut self.bytes);
         }
         if consumed >= self.bytes.len() && spare + consumed >= self.read_bytes / 2 {
-            // The buffered bytes move to the front, into the room of consumed ones: nothing is allocated. A read that is a
-            // little shorter costs less than a buffer of twice the size.
+            // The buffered bytes move to the front, into the space of consumed ones: nothing is allocated. A read that
+            // is a little shorter costs less than a buffer of twice the size.
             self.bytes.reserve(spare + consumed);
             return Some(&mut self.bytes);
         }
@@ -91,7 +91,8 @@ impl ReadBuffer {
         if self.resize(wanted.min(most)) {
             return Some(&mut self.bytes);
         }
-        // Reads less at a time into the room that is left; then tries the smallest growth, and moving within the same size.
+        // Reads less at a time into the capacity that is left; then tries the smallest growth, and moving within the
+        // same size.
         self.read_bytes = MIN_READ_BYTES;
         let least = (self.bytes.len() + MIN_READ_BYTES).next_multiple_of(MIN_READ_BYTES);
         if spare == 0 && !self.resize(least) && !(consumed > 0 && self.resize(self.allocated)) {
@@ -101,7 +102,7 @@ impl ReadBuffer {
         Some(&mut self.bytes)
     }
 
-    /// `bytes` were read into room for `room` bytes: the size of the next read follows the traffic.
+    /// `bytes` were read, and `room` bytes were free before: the size of the next read follows the traffic.
     pub(super) fn read(&mut self, bytes: usize, room: usize) {
         if bytes >= room {
             let is_little_used = self.lease.budget().used() <= LITTLE_MEMORY;
@@ -186,7 +187,7 @@ mod tests {
 
     const KIB: usize = 1024;
 
-    /// Reads `bytes`, as many at a time as there is room for; returns how many found room.
+    /// Reads `bytes`, as many at a time as the buffer takes; returns how many it has taken.
     fn read(buffer: &mut ReadBuffer, mut bytes: usize) -> usize {
         let wanted = bytes;
         while bytes > 0
@@ -271,7 +272,7 @@ mod tests {
         assert!(other.try_resize(34 * KIB as u64));
         assert_eq!(read(&mut buffer, 50 * KIB), 16 * KIB);
         assert!(buffer.is_stuck());
-        // Consumed bytes make room without further memory.
+        // Consumed bytes free capacity without further memory.
         buffer.advance(KIB);
         assert_eq!(read(&mut buffer, 50 * KIB), KIB);
         assert!(buffer.is_stuck());

@@ -179,7 +179,7 @@ impl<E: Exchange> HttpConnection<E> {
         unconfirmed.is_stuck() || (!sender.has_capacity() && sender.is_down_for(self.origin.protocol))
     }
 
-    /// Waits as long as this is true, of which it looks a few times a second.
+    /// Waits as long as `is_so` is true; it is checked a few times a second.
     async fn while_every(&self, is_so: impl Fn() -> bool) {
         loop {
             sleep(STUCK_CHECK).await;

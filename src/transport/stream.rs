@@ -52,7 +52,7 @@ impl Stream {
         }
     }
 
-    /// Reads what has arrived into the spare room of `buffer`; `None` when nothing has.
+    /// Reads what has arrived into the spare capacity of `buffer`; `None` when nothing has.
     pub(super) async fn read_now(&mut self, buffer: &mut BytesMut) -> Option<io::Result<usize>> {
         poll_fn(|cx| {
             Poll::Ready(match poll_read_buf(Pin::new(&mut *self), cx, buffer) {

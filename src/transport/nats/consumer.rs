@@ -83,12 +83,12 @@ impl StreamId {
 }
 
 impl Consumer {
-    /// The consumer of the options, which is created if it does not exist. `known` is the stream of which it has existed before:
-    /// another one would deliver every message again.
+    /// The consumer of the options, which is created if it does not exist. `known` is the stream on which it has
+    /// existed before: another one would deliver every message again.
     ///
     /// # Errors
-    /// [`Fault::Blocked`]: the stream or the consumer is missing or has another shape. [`Fault::Later`]: the server does not tell
-    /// now.
+    /// [`Fault::Blocked`]: the stream or the consumer is missing or has another shape. [`Fault::Later`]: the server
+    /// gives no answer now.
     pub(super) async fn open(
         client: &Client,
         options: &NatsOptions,
@@ -149,7 +149,7 @@ fn creation(options: &NatsOptions) -> String {
         "deliver_policy": "all",
         "ack_policy": "explicit",
         "ack_wait": nanos(options.ack_wait),
-        // The listener counts deliveries: what the server gives up is told nowhere.
+        // The listener counts deliveries: what the server gives up is reported nowhere.
         "max_deliver": -1,
         "max_waiting": 4096,
         "replay_policy": "instant",

@@ -81,7 +81,7 @@ pub(super) fn request(message: &Message, stream: &str, delivered: Delivered) -> 
     Request { head, body: message.payload.clone(), number: delivered.sequence }
 }
 
-/// Tells JetStream that the message is being worked on. It is not confirmed.
+/// Reports to JetStream that the message is being worked on. The report is not confirmed.
 pub(super) async fn note_progress(sessions: &watch::Receiver<Option<Arc<Session>>>, reply: &str) {
     let session = sessions.borrow().clone();
     if let Some(session) = session {

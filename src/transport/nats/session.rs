@@ -43,7 +43,7 @@ impl Session {
     }
 }
 
-/// Keeps a session open, without end, and tells in the counters why there is none.
+/// Keeps a session open, without end; while there is none, the counters have the reason.
 pub(super) async fn keep_open(
     options: &NatsOptions,
     counters: &Arc<ListenerCounters>,
