@@ -97,7 +97,7 @@ fn lone(level: &str, requests: u64) -> [Histogram<u64>; 2] {
     [bare, lone]
 }
 
-/// Requests per second, and their times in microseconds, when each agent sends so many.
+/// Requests per second, and their times in microseconds, when each agent sends `requests` of them.
 fn concurrent(level: &str, agents: u64, requests: u64) -> (f64, Histogram<u64>) {
     let daemon = start(level);
     let mut times = histogram();

@@ -27,7 +27,7 @@ const ROWS: [(&str, bool, u64); 4] = [
     ("one page open", true, 1),
     ("ten pages open", true, 10),
 ];
-/// At most so many pages can show live events at the same time; the others show the list of traces.
+/// At most this many pages can show live events at the same time; the others show the list of traces.
 const LIVE: u64 = 4;
 
 fn main() {

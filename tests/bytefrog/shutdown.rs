@@ -48,7 +48,7 @@ fn traced(to: SocketAddr, options: Options) -> JoinHandle<io::Result<Sent>> {
     traced_at(to, options, 5_000)
 }
 
-/// The same with so many events each second.
+/// The same with `rate` events each second.
 fn traced_at(to: SocketAddr, options: Options, rate: u64) -> JoinHandle<io::Result<Sent>> {
     let plan = Plan { to, amount: Amount::Events(u64::MAX), rate: Some(rate), connections: 1, seed: 5 };
     tokio::spawn(run(Agent::Bytefrog(options), plan, std::future::pending()))

@@ -1,4 +1,4 @@
-//! `decode bytefrog --as coverage`: what ran, and with `--classes` of which methods.
+//! `decode bytefrog --as coverage`: what ran, and with `--classes` what did not run.
 
 use std::fs;
 use std::io::Write as _;

@@ -46,7 +46,7 @@ fn sum(folded: &str) -> u64 {
 }
 
 /// Whether the numbers of a run are not in one sequence. An entry that arrives after its turn is part of no span; a profile
-/// counts it. The order of numbers that are half of all numbers apart cannot be told from events.
+/// counts it. Events do not show the order of numbers that are half of all numbers apart.
 fn is_out_of_sequence(name: &str) -> bool {
     name.contains("synthetic") || name == "edge-v1-sequence-wrap"
 }

@@ -8,7 +8,7 @@ use tributary::config::Config;
 use crate::config_errors::summary;
 use crate::live::binary::run;
 
-/// `line:column: message; help` of every error of a sink with these lines, of which the first is line 5.
+/// `line:column: message; help` of every error of a sink with these lines; the first of them is line 5.
 fn errors(lines: &str) -> Vec<String> {
     summary(&format!("[listeners.java]\nprotocol = \"bytefrog\"\n[sinks.a]\ntype = \"discard\"\n{lines}\n"))
 }

@@ -28,7 +28,7 @@ async fn stop(server: Server) -> Totals {
     totals
 }
 
-/// How many events the sink claims: those that wait for room in its queue, too.
+/// How many events the sink claims: those that wait for capacity of its queue, too.
 fn claimed(server: &Server) -> u64 {
     server.accounting().totals().sinks[0].events
 }
@@ -111,7 +111,8 @@ async fn a_span_whose_lists_wait_with_the_system_is_not_taken_for_complete() {
     let mut stream = connect(&server).await;
     stream.write_all(&[wire::process(), wire::string(2, "load")].concat()).await.unwrap();
     until("the process is written", || (strings.written().len() == 1).then_some(())).await;
-    // Each span lets the one before it go: into the sink, which stalls, into its queue, and the third waits for room.
+    // Each span lets the one before it go: into the sink, which stalls, into its queue, and the third waits for
+    // capacity.
     strings.set(Mood::Stall);
     for (claims, name) in [(1, "one"), (2, "two"), (3, "three"), (4, "four")] {
         stream.write_all(&wire::named_span(1, name)).await.unwrap();

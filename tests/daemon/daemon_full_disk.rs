@@ -1,4 +1,4 @@
-//! A live daemon whose disk is full, and then has room again.
+//! A live daemon whose disk is full, and then has space again.
 
 use std::fs;
 use std::future::pending;
@@ -19,7 +19,7 @@ const DISK_BYTES: usize = 32 << 20;
 async fn a_full_disk_slows_agents_down_and_nothing_is_lost_once_there_is_room() {
     let Some(disk) = SmallDisk::mount(DISK_BYTES) else { return };
     let filler = disk.path().join("filler");
-    // Room for a few hundred events.
+    // Space for a few hundred events.
     fs::write(&filler, vec![0; DISK_BYTES - (256 << 10)]).unwrap();
     let (events, path) = (disk.path().join("events.ndjson"), disk.path().display());
     let limits = "span_idle = \"1s\"\nmessage_timeout = \"1s\"\nidle_timeout = \"1500ms\"\nmin_message_rate = 0";

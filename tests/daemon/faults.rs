@@ -33,7 +33,7 @@ const UNPRIVILEGED: u32 = 65534;
 
 const DATADOG: &str = "protocol = \"datadog\"\nspan_idle = \"20ms\"";
 
-/// Every line of the events' file, each of which must be whole.
+/// Every line of the events' file; each must be whole.
 fn events(home: &Path) -> Vec<Value> {
     let text = fs::read_to_string(home.join("events.ndjson")).unwrap_or_default();
     text.split_inclusive('\n')
@@ -126,7 +126,7 @@ fn thousands_of_silent_connections_are_no_hindrance_to_the_others_and_cost_littl
     command.args(["-c", script, env!("CARGO_BIN_EXE_tributary"), &config]);
     let daemon = Binary::start(command);
     let address = daemon.address("a");
-    // In another process: this one may not have so many descriptors.
+    // In another process: this one may not have enough descriptors.
     let script = "ulimit -n 12000 || exit 77; exec python3 -c \"$0\" \"$1\" \"$2\" \"$3\"";
     let python = "import socket,sys\n\
                   hello=bytes.fromhex('dd0000000001'+'0000000000000040')\n\

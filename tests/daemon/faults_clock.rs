@@ -1,8 +1,8 @@
 //! A wall clock that steps back and forward while agents are connected: what waits, waits as long as it should; what is
 //! remembered is not forgotten; what is written is written once, under the date of its moment.
 //!
-//! Sessions, stores and sinks are told the time, so the test tells it to the real ones. The whole daemon is shown a clock
-//! that steps by libfaketime, where that is installed (Debian's package `faketime`).
+//! Sessions, stores and sinks get the time as an argument, so the test passes it to the real ones. The whole daemon
+//! gets a clock that steps from libfaketime, where that is installed (Debian's package `faketime`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

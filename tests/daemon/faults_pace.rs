@@ -23,7 +23,7 @@ use tributary::pipeline::options::QueueOptions;
 use tributary::server::Server;
 use tributary::sink::{Selection, Sink, SinkError};
 
-/// A sink with a gate: closed, nothing is written. It remembers of which listener and kind each event was.
+/// A sink with a gate: closed, nothing is written. It remembers the listener and the kind of each event.
 #[derive(Clone, Default)]
 struct Gate(Arc<Behind>);
 
@@ -301,7 +301,7 @@ fn listen(daemon: &mut Binary) -> std::thread::JoinHandle<Vec<Value>> {
 
 const SPANS: usize = 20_000;
 
-/// Sends so many spans, and closes.
+/// Sends this many spans, and closes.
 fn talk(address: SocketAddr) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let mut stream = std::net::TcpStream::connect(address).unwrap();

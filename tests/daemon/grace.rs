@@ -31,7 +31,7 @@ fn plain(events: &[Value]) -> usize {
     events.iter().filter(|event| event["name"] == EVENT.as_str()).count()
 }
 
-/// Holds so much that writing it at the end takes very long.
+/// Holds more events than can be written at the end within the grace period.
 struct Full {
     ends: Option<Instant>,
     is_written: Arc<AtomicBool>,

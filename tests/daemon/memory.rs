@@ -145,7 +145,7 @@ async fn a_connection_without_memory_waits_and_is_served_when_another_has_ended(
 const RUBY: &str =
     "[listeners.test]\nprotocol = \"rbkit\"\nlisten_publish = \"127.0.0.1:0\"\nmessage_timeout = \"500ms\"\n";
 
-/// The front of a message that is one text of 4 MB, and holds so many bytes.
+/// The first `bytes` bytes of a message that is one text of 4 MB, after the hello.
 fn half_message(bytes: usize) -> Vec<u8> {
     let mut event = vec![0x83, 0, 6, 9, 0, 2, 0x91, 0x82, 0, 9, 2, 0x91, 0x81, 12, 0xDB];
     event.extend_from_slice(&4_000_000_u32.to_be_bytes());

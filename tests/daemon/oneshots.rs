@@ -19,7 +19,7 @@ async fn daemon(protocol: &str, options: &str) -> (Daemon, SocketAddr) {
     (daemon, admin)
 }
 
-/// Simulated agents that send until they are told to end.
+/// Simulated agents that send until they are stopped.
 struct Running {
     end: oneshot::Sender<()>,
     sent: JoinHandle<std::io::Result<Sent>>,

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 const MIB: u64 = 1 << 20;
 const ROUNDS: u64 = 3;
 
-/// A daemon of every protocol with so much memory for peers, and the reserves and parts of the defaults.
+/// A daemon of every protocol with this memory for peers, and the reserves and parts of the defaults.
 async fn daemon(room: u64, dir: &std::path::Path) -> Daemon {
     let mut toml = "limits.threads = 2\nadmin.listen = \"\"\n".to_owned();
     for (name, protocol, options) in [
@@ -105,7 +105,7 @@ async fn stalled_uploads(daemon: &Daemon, count: u64, addresses: u8) -> (Vec<Tcp
     (uploads.into_iter().map(|(stream, _)| stream).collect(), answered)
 }
 
-/// Waits until the daemon has read so much of the uploads that memory is used up as far as it can be.
+/// Waits until the daemon has read `bytes` of the uploads: memory is used up as far as it can be.
 async fn until_attacked(daemon: &Daemon, bytes: u64) {
     crate::live::until("the attack", || {
         let totals = daemon.server.accounting().totals();
@@ -115,7 +115,7 @@ async fn until_attacked(daemon: &Daemon, bytes: u64) {
     .await;
 }
 
-/// In each round 64 uploads of this many addresses stall, until so many bytes of them are held; then honest agents are
+/// In each round 64 uploads of this many addresses stall, until `held_bytes` of them are held; then honest agents are
 /// served.
 async fn serve_beside_stalled_uploads(addresses: u8, held_bytes: u64) {
     let directory = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use tributary::simulate::endless::{Machine, Version};
 
 const SENDERS: usize = 6;
-/// So many events of each, on average, have arrived when the listener changes.
+/// The events of each sender, on average, that have arrived when the listener changes.
 const BEFORE: u64 = 200;
 
 /// What a sender that never reconnects does when the listener ends its side of the connection.
@@ -24,7 +24,7 @@ const BEFORE: u64 = 200;
 enum AtEnd {
     /// It never reads: it sends until the system refuses.
     SendsOn,
-    /// It reads: it sends what it has begun, and closes.
+    /// It reads: it completes what it is sending, and closes.
     Closes,
 }
 

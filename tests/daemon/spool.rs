@@ -108,7 +108,7 @@ impl Site {
     }
 }
 
-/// A machine uploads events, each of which is answered 200; returns how many.
+/// A machine uploads events; each upload is answered 200. Returns the number of events.
 pub(crate) fn upload(daemon: &Binary, count: u64, seed: u64) -> u64 {
     let (address, count, seed) = (daemon.address("desktops").to_string(), count.to_string(), seed.to_string());
     let sent = run(&["simulate", "endless", "--to", &address, "--count", &count, "--seed", &seed]).sent();

@@ -106,7 +106,7 @@ fn a_full_disk_is_a_full_spool_and_everything_is_kept_as_soon_as_there_is_room()
     // A machine sends again after each 503.
     let address = daemon.address("desktops").to_string();
     let machine = Binary::start(tributary(&["simulate", "endless", "--to", &address, "--count", "200", "--seed", "2"]));
-    // Before that it can be said that the destination has not answered.
+    // Before that, the reason can be that the destination has not answered.
     let is_full = |(status, text): &(u16, String)| *status == 503 && text.contains("the spool is full: ");
     let (_, text) = until("the spool is full", || Some(get(&daemon, "/readyz")).filter(is_full));
     assert!(text.contains("No space left on device"), "{text}");

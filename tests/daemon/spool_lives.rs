@@ -29,7 +29,7 @@ fn totals(site: &Site, ended: &Ended) -> Totals {
     Totals { events, resumed, written, shed, failed, waiting }
 }
 
-/// The events that wait in the spool of a daemon that has ended, of which nothing is damaged.
+/// The events that wait in the spool of a daemon that has ended. Nothing of it is damaged.
 fn waiting_on_disk(site: &Site) -> u64 {
     let verified = run(&["spool", "verify", "--config", &site.config()]);
     assert_eq!(verified.code, Some(0), "{}", verified.stdout);

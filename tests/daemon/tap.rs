@@ -87,7 +87,7 @@ async fn annotated_bytes_begin_at_the_next_message_and_contain_losses() {
     daemon.until_totals("it is read", |counters| counters.bytes_in > 100 && counters.buffered() == 0).await;
     let tap = tap(&daemon, &["--wire"]).await;
     let at = daemon.counters().bytes_in;
-    // In two pieces, of which the first is an incomplete message.
+    // In two pieces; the first is an incomplete message.
     let message = wire::named_span(8, "after");
     stream.write_all(&message[..5]).await.unwrap();
     daemon.until_totals("the first piece is received", |counters| counters.bytes_in == at + 5).await;

@@ -65,7 +65,7 @@ fn until_answered(calls: &[String]) -> &[String] {
     &calls[..last]
 }
 
-/// The events of all files, each line of which must be whole.
+/// The events of all files; each line must be whole.
 fn events(directory: &Path) -> usize {
     let mut events = 0;
     for file in fs::read_dir(directory.join("events")).unwrap() {

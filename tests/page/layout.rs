@@ -23,7 +23,7 @@ const VIEWS: [(&str, &str); 9] = [
     ("losses", "return document.querySelectorAll('.line').length > 0"),
 ];
 
-/// A daemon that has heard an agent of each protocol, and had losses.
+/// A daemon that has received events of an agent of each protocol, and had losses.
 async fn busy_world() -> World {
     let any = ([127, 0, 0, 1], 0).into();
     let options = rbkit::Options { publish: any, request: any, heap_objects: 3_000, ..Default::default() };

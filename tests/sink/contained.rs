@@ -1,4 +1,4 @@
-//! The pipeline with a file sink of which one file cannot be written: other listeners' events are written meanwhile.
+//! The pipeline with a file sink that cannot write one of its files: other listeners' events are written meanwhile.
 
 use std::fs;
 use std::path::Path;
@@ -68,7 +68,7 @@ fn lock(path: &Path) -> fs::File {
 async fn a_file_that_cannot_be_written_now_delays_only_its_own_listener() {
     let archive = Archive::start(QueueOptions { buffer_batches: 4, ..QueueOptions::default() });
     let locked = lock(&archive.path("b.log"));
-    // So much is held that connections of the listener wait.
+    // More is held than the limit, so connections of the listener wait.
     let first = archive.deliver("b", &large());
     until("the sink reports that it holds events", || archive.counters.totals().is_retrying.then_some(())).await;
     // More than the queue has places for: connections of this listener wait, and those of others do not.

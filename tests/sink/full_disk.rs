@@ -23,7 +23,7 @@ async fn a_full_disk_tears_no_record_and_every_record_is_written_once_there_is_r
     };
     for fsync in Fsync::ALL {
         let filler = disk.path().join("filler");
-        // Room for some of the records, but not for all.
+        // Space for some of the records, but not for all.
         fs::write(&filler, vec![0; 1024 * 1024 - 40 * 1024]).unwrap();
         let path = format!("{}/app.log", disk.path().display());
         let mut sink = File::new(Options { path, fsync, ..Options::default() }).unwrap();
@@ -60,7 +60,7 @@ async fn events_that_are_in_the_file_count_as_written_when_the_disk_stays_full_t
     sinks.add("archive", QueueOptions::default(), move || Ok(File::new(options.clone()).unwrap()));
     let counters = sinks.counters()[0].clone();
     let (sender, mut workers) = sinks.start();
-    // One batch, of which a part finds room.
+    // One batch; a part of it fits.
     let expected = names(0..100, 700);
     let batch = batch_of(&expected, "web", now());
     let delivery = tokio::spawn(async move { sender.deliver(batch).await });

@@ -248,8 +248,8 @@ async fn what_a_full_spool_drops_is_reported_to_the_destination_as_soon_as_there
         .await;
         receiver.state().status = 200;
         until("nothing waits", || (sending.counters.totals().waiting == 0).then_some(())).await;
-        // The spool tells what it has dropped when it has taken a request again. It has room when it has removed a segment,
-        // which can be a second later.
+        // The spool reports what it has dropped when it has taken a request again. It has space when it has removed a
+        // segment, which can be a second later.
         within("the spool has room", async {
             loop {
                 let before = shed();
@@ -311,7 +311,7 @@ async fn a_stop_makes_one_more_attempt_at_a_server_that_refuses_and_does_not_wai
         let sending = Sending::start_with(stop.clone(), move || {
             Http::new("remote", Options { max_retry_delay: hour, ..options.clone() })
         });
-        // No peer waits for these, so nobody sends them again.
+        // No peer waits for these, so no peer sends them again.
         sending.sender.send(batch(&names(0..3, 5))).await;
         until("the sink retries", || sending.counters.totals().is_retrying.then_some(())).await;
         let attempts = |receiver: &Receiver| receiver.state().attempts.values().sum::<u32>();

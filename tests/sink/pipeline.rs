@@ -413,7 +413,7 @@ async fn senders_that_wait_for_a_sink_whose_thread_is_blocked_return_when_it_is_
     sinks.add("stuck", options, move || Ok(Stuck(released.clone())));
     let counters = sinks.counters()[0].clone();
     let (sender, mut workers) = sinks.start();
-    // Each takes the whole queue. The first stays in the sink, which never returns its room.
+    // Each takes the whole queue. The first stays in the sink, which never releases its capacity.
     let long = "x".repeat(64 << 10);
     let send = |sender: Sender, name: String| async move { sender.deliver(batch(1, &[&name])).await };
     let sending: Vec<_> = (0..3).map(|_| tokio::spawn(send(sender.clone(), long.clone()))).collect();
@@ -429,7 +429,7 @@ async fn senders_that_wait_for_a_sink_whose_thread_is_blocked_return_when_it_is_
     drop(release);
 }
 
-/// Writes so many events and then fails, or waits to be given up.
+/// Writes `limit` events and then fails, or waits to be given up.
 struct Partial {
     limit: u64,
     written: u64,

@@ -19,7 +19,7 @@ const DISK_BYTES: u64 = 12 * 1024 * 1024;
 /// What of the disk the spool may use in a life, at most.
 const FREE_BYTES: u64 = 512 * 1024;
 
-/// Runs `count` lives of a daemon, each of which ends with a kill or a stop.
+/// Runs `count` lives of a daemon; each ends with a kill or a stop.
 pub(crate) fn disk(run: &Run) -> String {
     let directory = tempfile::tempdir().unwrap();
     let disk = SmallDisk::mount(DISK_BYTES as usize);
@@ -33,7 +33,7 @@ pub(crate) fn disk(run: &Run) -> String {
         spools.display()
     );
     let site = Site::with_spool(&directory.path().join("site"), receiver.address, "durable", &options);
-    // A stop waits so long for a disk or a destination that takes what is in memory.
+    // A stop waits for this time until a disk or a destination takes what is in memory.
     let file = site.directory.join("tributary.toml");
     let toml = fs::read_to_string(&file).unwrap().replace("shutdown_grace = \"30s\"", "shutdown_grace = \"2s\"");
     fs::write(file, toml).unwrap();
@@ -94,7 +94,7 @@ fn drain(acknowledged: &Acknowledged, receiver: &Receiver, spools: &Path) -> usi
     }
 }
 
-/// Fills the disk up to so many bytes, with a file beside the spools.
+/// Fills the disk up to `bytes`, with a file beside the spools.
 fn fill(place: &Path, bytes: u64) {
     let ballast = place.join("ballast");
     let _ = fs::remove_file(&ballast);

@@ -46,7 +46,7 @@ struct Run {
     /// Kills, images, faults, misdeeds of the destination, or lives.
     count: u64,
     seed: u64,
-    /// `power`: of 1,000 syncs the library skips so many, and says that they were done. The part must notice.
+    /// `power`: the library skips this many of 1,000 syncs, and reports that they were done. The part must notice.
     lie: u64,
     /// `faults`: a run that finds a loss leaves its directory.
     keep: bool,

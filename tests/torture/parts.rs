@@ -129,7 +129,7 @@ fn power_image(
     verdict
 }
 
-/// Which operations fail in a life: so many of a million, of the paths with this text.
+/// Which operations fail in a life: the number of a million, and the text in their paths.
 const FAULTS: [(u64, &str); 4] = [(3_000, "/"), (30_000, "/state/"), (15_000, "/"), (500, "/")];
 
 /// Makes `count` file operations fail while the daemon runs, then compares, also with an image of the disk.
@@ -215,7 +215,7 @@ fn faulty_life(run: &Run, library: &Path, place: &Path, rng: &mut Rng, sum: &mut
     entries.iter().for_each(|entry| disk.apply(&entry.operation));
     let directory = place.parent().unwrap();
     let mut verdict = power_image(directory, &disk, &acknowledged, &receiver, END - 1, rng);
-    // What a failed sync has lost of events that were not acknowledged may be a hole, or a line of which a part is left.
+    // What a failed sync has lost of events that were not acknowledged may be a hole, or a part of a line.
     sum.holes += verdict.holes.drain(..).count() + verdict.torn.drain(..).count();
     assert_good(&verdict, run, &format!("{life}, the disk after a loss of power"));
     let daemon = site.start(&[]).unwrap();

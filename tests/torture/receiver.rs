@@ -1,4 +1,4 @@
-//! The destination of the sink `remote`: an HTTP server that remembers what it has accepted, and misbehaves when told to.
+//! The destination of the sink `remote`: an HTTP server that remembers what it has accepted, and misbehaves on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -125,7 +125,7 @@ impl Collector {
         self.take(connections).await;
     }
 
-    /// Accepts data connections, each of which is read to its end.
+    /// Accepts data connections; each is read to its end.
     pub(crate) async fn take(&mut self, connections: i32) {
         for _ in 0..connections {
             let mut stream = self.accept(&[31]).await;

@@ -76,7 +76,7 @@ async fn what_the_view_has_no_time_for_is_counted_and_no_sink_misses_it() {
 async fn a_window_of_100_000_spans_is_listed_and_opened() {
     let settings = format!("{SETTINGS}memory = \"256MiB\"\nmax_answer = \"64MiB\"\n{}", listener(""));
     let daemon = Daemon::start(&format!("[limits]\nmemory_bytes = \"1GiB\"\n{settings}")).await;
-    // The queue of the view has room for four mebibytes, so it gets the spans in pieces.
+    // The queue of the view takes four mebibytes, so it gets the spans in pieces.
     for piece in 1..=50 {
         let (bytes, events) = wire::work(2_000);
         send_all(connect(&daemon.server).await, &bytes).await;

@@ -7,7 +7,7 @@ use super::*;
 const JAVA: &str =
     "[listeners.java]\nprotocol = \"bytefrog\"\nlisten = \"127.0.0.1:0\"\nheartbeat_interval = \"100ms\"\n";
 
-/// Runs a program with so many events to its end.
+/// Runs a program with `events` events to its end.
 async fn run(daemon: &Daemon, events: u64) {
     let to = daemon.server.address().unwrap();
     let agent = bytefrog::run_alone(to, bytefrog::Options::default(), 5, events, pending());

@@ -20,7 +20,7 @@ use tributary::simulate::{Agent, Amount, Plan};
 
 use crate::live::{Daemon, PATIENCE, listener, within};
 
-/// A view that has time for everything, and room for small tests.
+/// A view that has time for everything, and memory for small tests.
 const SETTINGS: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n[view]\ncpu_percent = 100\n";
 
 /// A response.
@@ -115,7 +115,7 @@ async fn of_spans() -> Daemon {
     daemon(&listener("")).await
 }
 
-/// Lets an agent send so many events to the listener with this name, to the end.
+/// Lets an agent send `events` events to the listener with this name, to the end.
 async fn simulate(daemon: &Daemon, listener: &str, agent: Agent, events: u64) {
     let bound = daemon.server.addresses().iter().find(|bound| bound.name == listener).unwrap();
     let plan = Plan { to: bound.address, amount: Amount::Events(events), rate: None, connections: 2, seed: 7 };

@@ -6,7 +6,7 @@ use tributary::simulate::rbkit;
 
 use super::*;
 
-/// A daemon with a simulated Ruby process that runs until it is told to stop.
+/// A daemon with a simulated Ruby process that runs until it is stopped.
 struct Ruby {
     daemon: Daemon,
     stop: oneshot::Sender<()>,

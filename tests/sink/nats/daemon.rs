@@ -40,7 +40,7 @@ impl Site {
     }
 }
 
-/// A machine uploads events, each of which is answered 200; returns how many.
+/// A machine uploads events; each upload is answered 200. Returns the number of events.
 pub(super) fn upload(daemon: &Binary, count: u64, seed: u64) -> u64 {
     let (address, count, seed) = (daemon.address("desktops").to_string(), count.to_string(), seed.to_string());
     let sent = run(&["simulate", "endless", "--to", &address, "--count", &count, "--seed", &seed]).sent();
@@ -72,7 +72,7 @@ pub(super) fn until_ready(daemon: &Binary) {
     until("the daemon is ready", || Some(get(daemon, "/readyz")).filter(|of| *of == (200, "ready\n".to_owned())));
 }
 
-/// The events in the stream are so many, and each is there once.
+/// The stream has `events` events, and each is there once.
 pub(super) fn assert_once(server: &NatsServer, events: u64) {
     let (mut lines, losses) = server.lines(STREAM);
     assert_eq!((lines.len() as u64, losses.len()), (events, 0));

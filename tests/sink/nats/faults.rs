@@ -8,7 +8,7 @@ use crate::live::binary::until;
 use crate::nats_server::NatsServer;
 use crate::tls_support::World;
 
-/// Waits until the stream has so many events, and checks them.
+/// Waits until the stream has `events` events, and checks them.
 fn until_once(server: &NatsServer, events: u64) {
     until("every event is in the stream", || (server.lines(STREAM).0.len() as u64 >= events).then_some(()));
     assert_once(server, events);

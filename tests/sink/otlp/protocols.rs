@@ -18,7 +18,7 @@ use super::start;
 use crate::otlp_support::{Decoded, profiles, records, requests, sorted};
 use crate::workloads::{self, NOW};
 
-/// Of each generated workload so many batches.
+/// The most batches of each generated workload.
 const MAX_BATCHES: usize = 3;
 
 /// Recorded connections of one protocol, and generated ones of all.

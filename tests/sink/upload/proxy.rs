@@ -9,7 +9,7 @@ use std::thread;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     None,
-    /// Closes both connections after so many bytes of a PUT, its head included.
+    /// Closes both connections after this many bytes of a PUT, its head included.
     CutPut(usize),
     /// Passes nothing on to the server until this changes.
     Stall,

@@ -45,7 +45,7 @@ fn start_meta_flood(attackers: &mut Attackers) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traces_with_undefined_ids() {
-    // So many connections cost memory, rather than processor time.
+    // With 4 connections an address costs memory, rather than processor time.
     let options = &[("spans", "max_connections_per_address = 4")];
     withstand(Attack { options, start: start_meta_flood, steps: 44, honest_after: None }).await;
 }
@@ -54,7 +54,7 @@ const BAD_CONNECTIONS: u64 = 40;
 /// The default of `max_losses_per_second`, and one report for each reason.
 const REPORTS_PER_SECOND: u64 = 100 + 8;
 
-/// Small frames that are no messages, each of which is a loss.
+/// Small frames that are no messages; each is a loss.
 fn start_bad_messages(attackers: &mut Attackers) {
     for _ in 0..BAD_CONNECTIONS {
         let (to, steps) = (attackers.target("ruby"), attackers.steps());

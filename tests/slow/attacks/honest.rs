@@ -48,7 +48,7 @@ impl Honest {
         Honest { stop, times, thread }
     }
 
-    /// Waits until there have been so many conversations of each kind since the last call of [`Honest::take_times`].
+    /// Waits until there have been `count` conversations of each kind since the last call of [`Honest::take_times`].
     pub(super) async fn until_conversations(&self, count: usize) {
         crate::live::until("conversations of all kinds", || {
             assert!(!self.thread.is_finished(), "an honest agent has failed");

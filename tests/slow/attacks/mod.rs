@@ -39,7 +39,7 @@ struct Attack {
     /// Options of the daemon.
     options: Options,
     start: fn(&mut Attackers),
-    /// The attack has its effect when the attackers have counted so many steps, each as `start` defines it.
+    /// The attack has its effect when the attackers have counted this many steps, each as `start` defines it.
     steps: u64,
     /// Honest agents begin when the attack has had its effect for this long. None: before the attack.
     honest_after: Option<Duration>,

@@ -59,7 +59,7 @@ impl Agents {
         Agents { is_over, acknowledged, threads }
     }
 
-    /// Ends when everything that was begun is acknowledged.
+    /// Ends when every request that was started is acknowledged.
     pub(super) fn end(mut self) -> Acknowledged {
         self.is_over.store(true, SeqCst);
         std::mem::take(&mut self.threads).into_iter().for_each(|thread| thread.join().unwrap());

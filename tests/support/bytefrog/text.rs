@@ -5,7 +5,7 @@
 pub enum Text {
     /// Well formed: exactly this.
     Exact(String),
-    /// Well formed but for lone surrogates, each of which is one U+FFFD.
+    /// Well formed but for lone surrogates; each is one U+FFFD.
     Lossy(String),
     /// Neither modified nor plain UTF-8: repaired in any way that shows U+FFFD.
     Invalid,

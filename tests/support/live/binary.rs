@@ -95,7 +95,7 @@ impl Binary {
         })
     }
 
-    /// Waits for so many occurrences of this text on stderr.
+    /// Waits for `count` occurrences of this text on stderr.
     pub fn until_stderr_has(&self, count: usize, what: &str) {
         until(what, || (self.stderr.text().matches(what).count() >= count).then_some(()));
     }
@@ -157,7 +157,7 @@ impl Drop for Binary {
 }
 
 impl Ended {
-    /// The lines of stdout, each of which must be JSON.
+    /// The lines of stdout; each must be JSON.
     pub fn events(&self) -> Vec<Value> {
         self.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?}"))).collect()
     }

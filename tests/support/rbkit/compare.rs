@@ -116,7 +116,7 @@ fn differences(expected: &Expected, event: &Value) -> Vec<String> {
     found
 }
 
-/// The objects of a dump of which only the hash is known.
+/// The objects of a dump when only their hash is known.
 fn check_sums(problems: &mut Problems, message: &Message, events: &[&Value]) {
     let mut objects = events.iter().filter(|event| event["name"] == "rbkit.heap.object");
     for dump in message.decoded["events"].as_array().unwrap() {

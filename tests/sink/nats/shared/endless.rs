@@ -20,7 +20,7 @@ pub(super) fn number(version: Version) -> u64 {
     if version == Version::V2 { 2 } else { 3 }
 }
 
-/// The bundle as the machine sends it so many nanoseconds later: only the stamp at its front differs.
+/// The bundle as the machine sends it `nanos` nanoseconds later: only the stamp at its front differs.
 pub(super) fn later(bundle: &[u8], version: Version, nanos: i64) -> Vec<u8> {
     let mut bundle = bundle.to_vec();
     let start = if version == Version::V2 { 8 } else { 0 };

@@ -117,7 +117,7 @@ pub(super) fn events(server: &NatsServer) -> Vec<Value> {
     server.lines(STREAM).0.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The stream has so many events, each once. Losses report what was left out.
+/// The stream has `count` events, each once. Losses report what was left out.
 pub(super) fn assert_each_once(server: &NatsServer, count: u64) {
     let (mut lines, _) = server.lines(STREAM);
     assert_eq!(lines.len() as u64, count);
@@ -133,7 +133,7 @@ pub(super) fn metric(daemon: &Binary, name: &str, labels: &str) -> u64 {
     line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
-/// Waits until the stream has so many events.
+/// Waits until the stream has `count` events.
 pub(super) fn until_events(server: &NatsServer, count: u64) {
     until("the events are in the stream", || (server.lines(STREAM).0.len() as u64 >= count).then_some(()));
 }

@@ -61,7 +61,7 @@ fn events_that_another_daemon_has_delivered_are_left_out_and_counted_also_when_m
         assert_eq!(upload(&second, version, &later(&large, version, 2_000_000_000)), 200);
         super::until_events(&server, before + all);
         assert_eq!(super::events(&server).len() as u64, before + all);
-        // The first one is told of the rest by the second one.
+        // The second one reports the rest to the first one.
         assert_eq!(upload(&first, version, &later(&large, version, 3_000_000_000)), 200);
         assert_eq!(super::events(&server).len() as u64, before + all);
         assert_eq!((repeats(&first, "local"), repeats(&first, "shared")), (few, all - few));

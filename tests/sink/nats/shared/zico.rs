@@ -58,7 +58,7 @@ fn a_trace_that_is_sent_again_to_another_daemon_after_a_lost_answer_is_in_the_st
         }
         assert!(deliver(&second, &id, &again, true).iter().all(|status| *status == 202));
         assert_eq!(spans(&server), in_stream, "trace {number}");
-        // The session that it opens there is told.
+        // The session that it opens there is one more message.
         assert!(ids(&server).len() <= stored + 1);
         compared += u64::from(again.parts != bodies.parts);
         is_open = false;
