@@ -54,8 +54,8 @@ pub struct Options {
     pub dictionary: DictionaryLimits,
     /// Open calls of one run, when calls become spans. Further entries are written as events. 65,536. At least 1.
     pub max_open_calls: usize,
-    /// How long full sinks may block the traced program. After that, events are shed, each with a loss, until they have
-    /// capacity again. 1 s. Zero: not at all.
+    /// How long full sinks may block the traced program. After that, events are shed, each with a loss, until the
+    /// sinks have capacity again. 1 s. Zero: not at all.
     pub max_stall: Duration,
     /// How long a data connection waits for a run that is not open yet before it is refused. 500 ms.
     pub refusal_wait: Duration,
