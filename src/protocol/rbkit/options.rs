@@ -36,8 +36,8 @@ pub struct Options {
     pub flush_wait: Duration,
     /// The waits before connecting again.
     pub reconnect: Reconnect,
-    /// How long reading may wait for full sinks. After that, events are shed and reported as losses until the sinks have
-    /// capacity: a process whose subscriber stalls keeps up to a thousand messages in its memory, and then drops
+    /// How long reading may wait for full sinks. After that, events are shed and reported as losses until the sinks
+    /// have capacity: a process whose subscriber stalls keeps up to a thousand messages in its memory, and then drops
     /// messages. 1 s. Zero: reading does not wait.
     pub max_stall: Duration,
     /// What created and destroyed objects become. Events by default.
