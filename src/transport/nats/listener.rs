@@ -35,7 +35,7 @@ use crate::quarantine::Quarantine;
 
 /// How long a request for a message stays open at the server.
 const PULL: Duration = Duration::from_secs(5);
-/// So much longer the listener waits for the end of such a request.
+/// The listener waits this much longer for the end of such a request.
 const PULL_MARGIN: Duration = Duration::from_secs(2);
 /// The pause before memory for a message is asked for again.
 const MEMORY_RETRY: Duration = Duration::from_millis(50);
