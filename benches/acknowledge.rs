@@ -21,7 +21,7 @@ use daemon::Daemon;
 use daemon::table::{self, count, fixed, head, row};
 use daemon::wire::Http;
 use hdrhistogram::Histogram;
-use tributary::simulate::endless::{Machine, Version};
+use tributary::simulate::endless::{AgentVersion, Machine};
 
 const LEVELS: [&str; 2] = ["durable", "written"];
 const AGENTS: [u64; 4] = [1, 16, 64, 256];
@@ -136,7 +136,7 @@ struct Agent {
 
 impl Agent {
     fn new(number: u64, daemon: &Daemon) -> Agent {
-        let machine = Machine::new(number, 0, unix_nanos(), Version::V3);
+        let machine = Machine::new(number, 0, unix_nanos(), AgentVersion::V3);
         Agent { machine, host: daemon.address().to_string() }
     }
 

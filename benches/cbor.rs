@@ -12,7 +12,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use minicbor::data::Type;
 use serde::de::IgnoredAny;
 use tributary::codec::cbor::{MOST_DEPTH, Reader};
-use tributary::protocol::zico::wire::Dialect;
+use tributary::protocol::zico::wire::ZicoDialect;
 use workloads::EVENTS;
 use workloads::zico::{DEPTH, entries, records};
 
@@ -76,7 +76,7 @@ fn ciborium_items<T: serde::de::DeserializeOwned>(mut body: &[u8]) -> usize {
 fn all(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("cbor");
     group.sample_size(20).measurement_time(Duration::from_secs(3));
-    for (name, dialect) in [("gen1", Dialect::Gen1), ("gen2", Dialect::Gen2)] {
+    for (name, dialect) in [("gen1", ZicoDialect::Gen1), ("gen2", ZicoDialect::Gen2)] {
         let (body, traces) = (records(dialect), (EVENTS / DEPTH) as usize);
         assert_eq!(skipped(&body), traces);
         assert_eq!(minicbor_skipped(&body), traces);

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use tributary::protocol::bytefrog::{Calls, Options, Order};
+use tributary::protocol::bytefrog::{CallOutput, Options, Order};
 use workloads::{Workload, bytefrog, endless};
 
 fn all(criterion: &mut Criterion) {
@@ -36,7 +36,7 @@ fn all(criterion: &mut Criterion) {
 /// Workloads with other options or another form of upload.
 fn variants() -> [Workload; 3] {
     let in_order = Options { order: Order::Sequence, ..Default::default() };
-    let as_spans = Options { calls: Calls::Spans, ..Default::default() };
+    let as_spans = Options { calls: CallOutput::Spans, ..Default::default() };
     [
         bytefrog::calls("bytefrog v4, in order", 4, in_order),
         bytefrog::calls("bytefrog v4, as spans", 4, as_spans),

@@ -20,7 +20,7 @@ use daemon::loads::{DISCARD, FILE, Load};
 use daemon::table::{self, count, fixed, head, median, rate, row, spread};
 use daemon::wire::{BytefrogAgent, Http, Wire, datadog};
 use daemon::{Cost, Daemon, SentEvents, Simulation};
-use tributary::simulate::endless::{Machine, Version};
+use tributary::simulate::endless::{AgentVersion, Machine};
 
 /// A row of a table, with the function that runs it.
 struct Row {
@@ -134,7 +134,7 @@ fn bundles(events: u64) -> Vec<Row> {
             // Small bundles mean many requests, so fewer events are enough.
             let uploads = (events / size).clamp(1, 20_000);
             let prepare = |daemon: &Daemon| {
-                let mut machine = Machine::new(1, 0, unix_nanos(), Version::V3);
+                let mut machine = Machine::new(1, 0, unix_nanos(), AgentVersion::V3);
                 let host = daemon.address().to_string();
                 let requests = (0..uploads).map(|_| {
                     machine.set_clock(unix_nanos());

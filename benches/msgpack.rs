@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use tributary::codec::msgpack::{Reader, Value};
+use tributary::codec::msgpack::{MsgpackValue, Reader};
 use workloads::rbkit::{OBJECTS, dump};
 
 /// Objects, sum of ids, references, bytes of text, sum of lines and sizes.
@@ -22,23 +22,23 @@ type Sums = [u64; 5];
 fn pull(wire: &[u8]) -> Option<Sums> {
     let mut reader = Reader::new(wire, 0);
     let mut sums: Sums = [0; 5];
-    let Value::Array(objects) = reader.next("objects").ok()? else { return None };
+    let MsgpackValue::Array(objects) = reader.next("objects").ok()? else { return None };
     for _ in 0..objects {
-        let Value::Map(pairs) = reader.next("object").ok()? else { return None };
+        let MsgpackValue::Map(pairs) = reader.next("object").ok()? else { return None };
         sums[0] += 1;
         for _ in 0..pairs {
             match (reader.next("key").ok()?, reader.next("value").ok()?) {
-                (Value::Unsigned(3), Value::Unsigned(id)) => sums[1] = sums[1].wrapping_add(id),
-                (Value::Unsigned(4 | 6), Value::Text(text)) => sums[3] += text.len() as u64,
-                (Value::Unsigned(7 | 8), Value::Unsigned(number)) => sums[4] += number,
-                (Value::Unsigned(5), Value::Array(count)) => {
+                (MsgpackValue::Unsigned(3), MsgpackValue::Unsigned(id)) => sums[1] = sums[1].wrapping_add(id),
+                (MsgpackValue::Unsigned(4 | 6), MsgpackValue::Text(text)) => sums[3] += text.len() as u64,
+                (MsgpackValue::Unsigned(7 | 8), MsgpackValue::Unsigned(number)) => sums[4] += number,
+                (MsgpackValue::Unsigned(5), MsgpackValue::Array(count)) => {
                     for _ in 0..count {
-                        if let Value::Unsigned(_) = reader.next("reference").ok()? {
+                        if let MsgpackValue::Unsigned(_) = reader.next("reference").ok()? {
                             sums[2] += 1;
                         }
                     }
                 }
-                (_, Value::Nil) => {}
+                (_, MsgpackValue::Nil) => {}
                 _ => return None,
             }
         }

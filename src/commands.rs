@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use crate::quarantine::Quarantined;
-use tributary_bytefrog::{AgentStatus, Command, Hq, Mode, Refusal};
+use tributary_bytefrog::{AgentStatus, BytefrogCommand, BytefrogRefusal, Hq, Mode};
 use tributary_rbkit as rbkit;
 use tributary_transport::clock::Clock;
 
@@ -31,7 +31,7 @@ impl BytefrogAgents {
     /// # Errors
     /// The command would harm the traced program in the agent's present state, or no agent would receive it; the refusal says
     /// which.
-    pub fn command(&self, run: u8, command: Command) -> Result<(), Refusal> {
+    pub fn command(&self, run: u8, command: BytefrogCommand) -> Result<(), BytefrogRefusal> {
         self.hq.command(run, command, self.clock.now().elapsed)
     }
 }
@@ -39,17 +39,17 @@ impl BytefrogAgents {
 /// The processes of one `rbkit` listener.
 #[derive(Clone, Debug)]
 pub struct Processes {
-    agents: Vec<rbkit::Agent>,
+    agents: Vec<rbkit::RbkitAgent>,
 }
 
 impl Processes {
-    pub(crate) fn new(agents: Vec<rbkit::Agent>) -> Self {
+    pub(crate) fn new(agents: Vec<rbkit::RbkitAgent>) -> Self {
         Processes { agents }
     }
 
     /// The processes, in the order of the configuration.
     pub fn agents(&self) -> Vec<rbkit::AgentStatus> {
-        self.agents.iter().map(rbkit::Agent::status).collect()
+        self.agents.iter().map(rbkit::RbkitAgent::status).collect()
     }
 
     /// Sends a command to the process with this number in the configuration, from 0, and waits for the reply. The reply proves
@@ -57,8 +57,8 @@ impl Processes {
     ///
     /// # Errors
     /// There is no such process, it does not answer, or it does not know the command; the refusal says which.
-    pub async fn command(&self, number: usize, command: rbkit::Command) -> Result<(), rbkit::Refusal> {
-        let agent = self.agents.get(number).ok_or(rbkit::Refusal::NotConnected)?;
+    pub async fn command(&self, number: usize, command: rbkit::RbkitCommand) -> Result<(), rbkit::RbkitRefusal> {
+        let agent = self.agents.get(number).ok_or(rbkit::RbkitRefusal::NotConnected)?;
         let (answer, answered) = oneshot::channel();
         // The caller may have stopped waiting.
         agent.command(
@@ -67,7 +67,7 @@ impl Processes {
                 let _ = answer.send(result);
             }),
         );
-        answered.await.unwrap_or(Err(rbkit::Refusal::NotAnswered))
+        answered.await.unwrap_or(Err(rbkit::RbkitRefusal::NotAnswered))
     }
 }
 

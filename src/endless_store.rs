@@ -19,7 +19,7 @@ use tracing::warn;
 use tributary_endless::Fingerprint;
 use tributary_endless::elsewhere::{Delivered, Elsewhere, Later};
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_nats::{Bucket, BucketOptions, Fault};
+use tributary_nats::{Bucket, BucketOptions, NatsFault};
 use tributary_options::{Bounds, LONGEST, Section};
 
 /// Bytes of a fingerprint.
@@ -80,15 +80,15 @@ const WAITING_EVENT_BYTES: u64 = 64 * FINGERPRINT_BYTES as u64;
 
 /// The events that daemons have delivered, for one listener.
 pub struct SeenStore {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSeenStore>,
     writing: AbortHandle,
 }
 
-struct Shared {
+struct SharedSeenStore {
     listener: String,
     options: SeenOptions,
     bucket: Arc<Bucket>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingDeliveries>,
     appended: Notify,
     failing: LogThrottle,
     dropping: LogThrottle,
@@ -96,7 +96,7 @@ struct Shared {
 
 /// Entries that could not be written at once.
 #[derive(Default)]
-struct Waiting {
+struct WaitingDeliveries {
     entries: VecDeque<Delivered>,
     /// The number of their events.
     events: usize,
@@ -110,11 +110,11 @@ impl SeenStore {
         bucket: &BucketOptions,
         listener: &str,
         time: Duration,
-        note: impl Fn(Option<&Fault>) + Send + Sync + 'static,
+        note: impl Fn(Option<&NatsFault>) + Send + Sync + 'static,
         runtime: &Handle,
     ) -> SeenStore {
         let user = format!("uploads of listener {listener}");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedSeenStore {
             listener: listener.to_owned(),
             options: options.clone(),
             bucket: Arc::new(Bucket::start(&user, bucket, Some(time), note, runtime)),
@@ -159,7 +159,7 @@ impl Elsewhere for SeenStore {
                     match read {
                         Ok(Ok(value)) => known.extend(value.iter().flat_map(|value| fingerprints(value))),
                         Ok(Err(fault)) => return Err(fault),
-                        Err(_) => return Err(Fault::Later("a look-up was aborted".to_owned())),
+                        Err(_) => return Err(NatsFault::Later("a look-up was aborted".to_owned())),
                     }
                 }
                 Ok(())
@@ -196,13 +196,13 @@ impl Elsewhere for SeenStore {
     }
 }
 
-impl Shared {
-    async fn write(&self, section: &Delivered) -> Result<(), Fault> {
+impl SharedSeenStore {
+    async fn write(&self, section: &Delivered) -> Result<(), NatsFault> {
         self.bucket.set(&key(section.first), value(section)).await
     }
 
     /// Writes an entry that has waited. Another daemon may have noted more events of the same section meanwhile.
-    async fn write_late(&self, section: &Delivered) -> Result<(), Fault> {
+    async fn write_late(&self, section: &Delivered) -> Result<(), NatsFault> {
         let key = key(section.first);
         let entry = self.bucket.get(&key).await?;
         let noted: HashSet<Fingerprint> = entry.value.iter().flat_map(|value| fingerprints(value)).collect();
@@ -210,7 +210,7 @@ impl Shared {
             return Ok(());
         }
         let written = self.bucket.set_if(&key, value(section), entry.revision).await?;
-        written.map(drop).ok_or_else(|| Fault::Later("another daemon has noted the same section".to_owned()))
+        written.map(drop).ok_or_else(|| NatsFault::Later("another daemon has noted the same section".to_owned()))
     }
 
     /// Keeps an entry until the bucket is back.
@@ -243,11 +243,11 @@ impl Shared {
         Some(oldest)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingDeliveries> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn warn(&self, fault: &Fault, what: &'static str) {
+    fn warn(&self, fault: &NatsFault, what: &'static str) {
         if let Some(suppressed) = self.failing.permit() {
             warn!(listener = self.listener, error = fault.why(), suppressed, "{what}");
         }
@@ -255,7 +255,7 @@ impl Shared {
 }
 
 /// Writes entries that wait, as soon as the bucket can be used.
-async fn write_waiting(shared: Arc<Shared>) {
+async fn write_waiting(shared: Arc<SharedSeenStore>) {
     loop {
         let Some(section) = shared.take() else {
             shared.appended.notified().await;
@@ -270,8 +270,8 @@ async fn write_waiting(shared: Arc<Shared>) {
 }
 
 /// The result of `work`, or that it takes too long.
-async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
-    let late = |_| Err(Fault::Later(format!("no answer within {limit:?} (seen_timeout)")));
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, NatsFault>>) -> Result<T, NatsFault> {
+    let late = |_| Err(NatsFault::Later(format!("no answer within {limit:?} (seen_timeout)")));
     timeout(limit, work).await.unwrap_or_else(late)
 }
 

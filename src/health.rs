@@ -25,7 +25,7 @@ pub struct Health {
     stop: CancellationToken,
     /// A sink that has events and finishes none of them for this long is stalled.
     stall_time: Mutex<Duration>,
-    sinks: Mutex<Vec<Progress>>,
+    sinks: Mutex<Vec<SinkActivity>>,
     reloads: Mutex<Reloads>,
 }
 
@@ -43,7 +43,7 @@ pub struct Reloads {
 }
 
 #[derive(Clone, Debug)]
-struct Progress {
+struct SinkActivity {
     name: String,
     /// Events that the sink has written, shed or lost.
     done: u64,
@@ -105,7 +105,7 @@ impl Health {
             let has_events = sink.in_flight() > 0;
             let since = before.filter(|before| before.done == done).and_then(|before| before.stalled_since);
             let stalled_since = has_events.then(|| since.unwrap_or_else(Instant::now));
-            Progress { name: sink.name, done, stalled_since }
+            SinkActivity { name: sink.name, done, stalled_since }
         };
         *sinks = self.accounting.totals().sinks.into_iter().map(progress).collect();
     }
@@ -206,7 +206,7 @@ fn not_up(sink: &SinkTotals, remote: Option<&RemoteState>) -> Option<String> {
 }
 
 /// The reason for [`Health::hangs`]. A reload may have changed the sinks since `progress` was taken.
-fn stalled(sinks: &[SinkTotals], progress: &[Progress], limit: Duration) -> Option<String> {
+fn stalled(sinks: &[SinkTotals], progress: &[SinkActivity], limit: Duration) -> Option<String> {
     sinks.iter().find_map(|sink| {
         let progress = progress.iter().find(|progress| progress.name == sink.name)?;
         let time = progress.stalled_since?.elapsed();
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_stalled_sink_is_found_by_its_name_after_a_reload_has_changed_the_order() {
         let sinks = ["a", "b"].map(|name| SinkCounters::new(name.into()).totals());
-        let progress = |name: &str, stalled_since| Progress { name: name.to_owned(), done: 0, stalled_since };
+        let progress = |name: &str, stalled_since| SinkActivity { name: name.to_owned(), done: 0, stalled_since };
         let progress =
             [progress("b", Some(Instant::now())), progress("removed", Some(Instant::now())), progress("a", None)];
         let why = stalled(&sinks, &progress, Duration::ZERO).unwrap();

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_rbkit::{Command, PendingUndo, ProcessId, UndoStore};
+use tributary_rbkit::{PendingUndo, ProcessId, RbkitCommand, UndoStore};
 use tributary_system::blocking;
 use tributary_system::directories;
 
@@ -51,13 +51,13 @@ struct Contents {
 #[serde(deny_unknown_fields)]
 struct Document {
     version: u32,
-    processes: Vec<Entry>,
+    processes: Vec<ProcessEntry>,
 }
 
 /// A process in the file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct ProcessEntry {
     request: String,
     pid: Option<u64>,
     process: Option<String>,
@@ -118,7 +118,7 @@ impl ProfileStore {
 
     /// Replaces the file.
     fn write(&self, processes: &[PendingUndo]) -> io::Result<()> {
-        let document = Document { version: VERSION, processes: processes.iter().map(Entry::of).collect() };
+        let document = Document { version: VERSION, processes: processes.iter().map(ProcessEntry::of).collect() };
         let mut text = serde_json::to_vec(&document)?;
         text.push(b'\n');
         let temporary = self.path.with_extension("json.new");
@@ -171,18 +171,18 @@ impl UndoStore for ProfileStore {
     }
 }
 
-impl Entry {
-    fn of(pending: &PendingUndo) -> Entry {
+impl ProcessEntry {
+    fn of(pending: &PendingUndo) -> ProcessEntry {
         let PendingUndo { request, process, commands } = pending.clone();
         let ProcessId { pid, process, directory } = process;
         let undo = commands.iter().map(|command| command.as_str().to_owned()).collect();
-        Entry { request, pid, process, directory, undo }
+        ProcessEntry { request, pid, process, directory, undo }
     }
 
     /// None: one of its commands does not undo anything.
     fn pending(self) -> Option<PendingUndo> {
-        let Entry { request, pid, process, directory, undo } = self;
-        let command = |name: &String| Command::ALL.into_iter().find(|one| one.is_undo() && one.as_str() == name);
+        let ProcessEntry { request, pid, process, directory, undo } = self;
+        let command = |name: &String| RbkitCommand::ALL.into_iter().find(|one| one.is_undo() && one.as_str() == name);
         let commands = undo.iter().map(command).collect::<Option<Vec<_>>>()?;
         Some(PendingUndo { request, process: ProcessId { pid, process, directory }, commands })
     }
@@ -216,7 +216,7 @@ fn read(path: &Path) -> io::Result<Vec<PendingUndo>> {
     if document.version != VERSION {
         return Err(io::Error::other(format!("it has version {}, expected {VERSION}", document.version)));
     }
-    let processes: Option<Vec<_>> = document.processes.into_iter().map(Entry::pending).collect();
+    let processes: Option<Vec<_>> = document.processes.into_iter().map(ProcessEntry::pending).collect();
     let mut processes = processes.ok_or_else(|| io::Error::other("it has a command that undoes nothing"))?;
     let excess = processes.len().saturating_sub(MAX_PROCESSES);
     processes.drain(..excess);
@@ -229,12 +229,12 @@ mod tests {
 
     use super::*;
 
-    fn pending(request: &str, commands: &[Command]) -> PendingUndo {
+    fn pending(request: &str, commands: &[RbkitCommand]) -> PendingUndo {
         let process = ProcessId { pid: Some(1), process: Some("shop.rb".to_owned()), directory: None };
         PendingUndo { request: request.to_owned(), process, commands: commands.to_vec() }
     }
 
-    const BOTH: [Command; 2] = [Command::UseCpuTime, Command::StopCpuProfiling];
+    const BOTH: [RbkitCommand; 2] = [RbkitCommand::UseCpuTime, RbkitCommand::StopCpuProfiling];
 
     #[test]
     fn what_was_stored_is_there_when_the_file_is_opened_again() {
@@ -244,8 +244,8 @@ mod tests {
         let store = ProfileStore::open(&state_dir, ruby).unwrap();
         let neighbour = ProfileStore::open(&state_dir, other).unwrap();
         store.store(pending("a:5556", &BOTH));
-        store.store(pending("b:5556", &[Command::StopMemoryProfile]));
-        neighbour.store(pending("a:5556", &[Command::StopMemoryProfile]));
+        store.store(pending("b:5556", &[RbkitCommand::StopMemoryProfile]));
+        neighbour.store(pending("a:5556", &[RbkitCommand::StopMemoryProfile]));
         assert!(Arc::ptr_eq(&store, &ProfileStore::open(&state_dir, ruby).unwrap()));
         store.store(pending("b:5556", &[]));
         drop((store, neighbour));
@@ -290,7 +290,8 @@ mod tests {
     #[test]
     fn the_number_of_processes_is_bounded() {
         let directory = tempfile::tempdir().unwrap();
-        let many: Vec<_> = (0..MAX_PROCESSES + 5).map(|at| Entry::of(&pending(&format!("h{at}:1"), &BOTH))).collect();
+        let many: Vec<_> =
+            (0..MAX_PROCESSES + 5).map(|at| ProcessEntry::of(&pending(&format!("h{at}:1"), &BOTH))).collect();
         let document = Document { version: VERSION, processes: many };
         fs::write(path(directory.path(), "ruby"), serde_json::to_vec(&document).unwrap()).unwrap();
         let store = ProfileStore::open(directory.path(), "ruby").unwrap();

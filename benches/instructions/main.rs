@@ -17,7 +17,7 @@ use std::{env, fs};
 
 use baseline::Baseline;
 use tributary_event::Batch;
-use tributary_sink::encode::{Encoder, Fields, Format};
+use tributary_sink::encode::{Encoder, Format, LineFields};
 use tributary_sink_otlp as otlp;
 use workloads::Workload;
 
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 
 /// The counted work: for each workload decoding, then encoding. Prints the number of events of each workload.
 fn work() {
-    let lines = workloads::all().into_iter().map(|workload| (workload, Form::Lines(Fields::Full)));
+    let lines = workloads::all().into_iter().map(|workload| (workload, Form::Lines(LineFields::Full)));
     for (workload, form) in lines.chain(other_forms()) {
         callgrind::counted_work(&mut || workload.decode(&mut |batch| drop(black_box(batch))));
         form.count(&workload.batches());
@@ -54,7 +54,7 @@ fn work() {
 /// What events are encoded as.
 #[derive(Clone, Copy)]
 enum Form {
-    Lines(Fields),
+    Lines(LineFields),
     Otlp,
 }
 
@@ -63,9 +63,9 @@ fn other_forms() -> Vec<(Workload, Form)> {
     let calls = |name| workloads::bytefrog::calls(name, 4, Default::default());
     let spans = |name| workloads::datadog::spans().named(name);
     vec![
-        (spans("datadog, compact"), Form::Lines(Fields::Compact)),
+        (spans("datadog, compact"), Form::Lines(LineFields::Compact)),
         (spans("datadog, OTLP"), Form::Otlp),
-        (calls("bytefrog v4, compact"), Form::Lines(Fields::Compact)),
+        (calls("bytefrog v4, compact"), Form::Lines(LineFields::Compact)),
         (calls("bytefrog v4, OTLP"), Form::Otlp),
     ]
 }
@@ -81,7 +81,7 @@ impl Form {
                     for batch in batches {
                         out.clear();
                         for event in batch.events() {
-                            if fields == Fields::Compact {
+                            if fields == LineFields::Compact {
                                 black_box(encoder.source(event));
                             }
                             encoder.encode(event, &mut out);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use tributary_datadog::wire::{PROCESS_BYTES, WireLimits, decode};
 use tributary_datadog::{DatadogSession, ListLayout, Options};
-use tributary_simulate::datadog::{Dialect, Tracer};
+use tributary_simulate::datadog::{DatadogDialect, Tracer};
 
 use super::{EVENTS, NOW, Workload, budget, connection};
 
@@ -32,7 +32,7 @@ fn objects(wire: &[u8]) -> usize {
 
 fn wire() -> Vec<u8> {
     let mut wire = Vec::new();
-    let mut tracer = Tracer::new(1, 1, NOW.unix.0, Dialect::Exact);
+    let mut tracer = Tracer::new(1, 1, NOW.unix.0, DatadogDialect::Exact);
     let mut events = tracer.hello(&mut wire).events;
     while events < EVENTS {
         events += tracer.trace(EVENTS - events, &mut wire).events;

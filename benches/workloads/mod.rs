@@ -17,7 +17,7 @@ use tributary_event::{Batch, Origin, UnixNanos};
 use tributary_memory::MemoryBudget;
 use tributary_pipeline::accounting::ListenerCounters;
 use tributary_protocol::{End, Now, Protocol, Session};
-use tributary_zico::wire::Dialect;
+use tributary_zico::wire::ZicoDialect;
 
 /// Events of a generated workload.
 pub const EVENTS: u64 = 20_000;
@@ -82,8 +82,8 @@ pub fn all() -> Vec<Workload> {
         rbkit::events(),
         rbkit::heap_dump(),
         endless::upload_in_gzip(),
-        zico::trace(Dialect::Gen1),
-        zico::trace(Dialect::Gen2),
+        zico::trace(ZicoDialect::Gen1),
+        zico::trace(ZicoDialect::Gen2),
     ]
 }
 

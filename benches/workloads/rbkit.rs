@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::path::Path;
 
 use tributary_codec::msgpack::Reader;
-use tributary_rbkit::{Agent, AgentOptions, Channel, Options, Player, Subscription};
+use tributary_rbkit::{AgentOptions, Channel, Options, Player, RbkitAgent, Subscription};
 
 use super::{Workload, connection};
 
@@ -28,7 +28,7 @@ pub fn events() -> Workload {
     let bodies = bodies("-pub-events.msgpack");
     bodies.iter().for_each(|body| message(body, &mut wire));
     Workload::new("rbkit", wire.len(), move |counters, take| {
-        let agent = Agent::new(AgentOptions::default());
+        let agent = RbkitAgent::new(AgentOptions::default());
         let introduction =
             Player::new(agent.clone(), Options::default().into(), 16 << 20, &handshake, Some(Channel::Rep), false);
         connection(introduction, counters, &handshake, take);
@@ -43,7 +43,7 @@ pub fn heap_dump() -> Workload {
     let (objects, mut wire) = (dump(), greeting());
     message(&[&head[..], &objects].concat(), &mut wire);
     Workload::new("rbkit heap dump", wire.len(), move |counters, take| {
-        let agent = Agent::new(AgentOptions::default());
+        let agent = RbkitAgent::new(AgentOptions::default());
         connection(Subscription::new(agent, Options::default().into(), 16 << 20), counters, &wire, take);
     })
     .read_by(move || items(&objects))

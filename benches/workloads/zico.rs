@@ -5,8 +5,8 @@ use std::hint::black_box;
 use bytes::Bytes;
 use tributary_codec::cbor::Reader;
 use tributary_driver::decode;
-use tributary_protocol::{Head, Request};
-use tributary_zico::wire::{self, Dialect, Order};
+use tributary_protocol::{Request, RequestHead};
+use tributary_zico::wire::{self, Order, ZicoDialect};
 use tributary_zico::{Options, ZicoExchange};
 
 use super::{EVENTS, NOW, Workload, budget, origin};
@@ -15,15 +15,15 @@ use super::{EVENTS, NOW, Workload, budget, origin};
 /// ciborium's default limit is 127.
 pub const DEPTH: u64 = 20;
 
-pub fn trace(dialect: Dialect) -> Workload {
+pub fn trace(dialect: ZicoDialect) -> Workload {
     let (name, session) = match dialect {
-        Dialect::Gen2 => ("zico gen2", "x-zorka-session-id"),
+        ZicoDialect::Gen2 => ("zico gen2", "x-zorka-session-id"),
         _ => ("zico gen1", "x-zorka-session-uuid"),
     };
     let records = records(dialect);
     let bodies = [("agd", definitions(dialect)), ("trc", records.clone())].map(|(path, body)| {
         let headers = vec![(session.to_owned(), b"00c0ffee12345678".to_vec())];
-        let head = Head { method: "POST".to_owned(), target: format!("/agent/submit/{path}"), headers };
+        let head = RequestHead { method: "POST".to_owned(), target: format!("/agent/submit/{path}"), headers };
         (head, Bytes::from(body))
     });
     Workload::new(name, bodies[1].1.len(), move |counters, take| {
@@ -39,7 +39,7 @@ pub fn trace(dialect: Dialect) -> Workload {
 }
 
 /// Reads the items of traces as the decoder does.
-pub fn entries(body: &[u8], dialect: Dialect) -> usize {
+pub fn entries(body: &[u8], dialect: ZicoDialect) -> usize {
     let (mut reader, mut order, mut entries) = (Reader::new(body), Order::Little, 0);
     while !reader.is_at_end() {
         black_box(wire::entry(&mut reader, dialect, &mut order).unwrap());
@@ -48,8 +48,8 @@ pub fn entries(body: &[u8], dialect: Dialect) -> usize {
     entries
 }
 
-fn definitions(dialect: Dialect) -> Vec<u8> {
-    let is_gen2 = dialect == Dialect::Gen2;
+fn definitions(dialect: ZicoDialect) -> Vec<u8> {
+    let is_gen2 = dialect == ZicoDialect::Gen2;
     let mut definitions = Vec::new();
     let strings = [(1, "com.example.shop.checkout.Cart"), (2, "total"), (3, "(ILjava/lang/String;)V"), (7, "http")];
     for (id, text) in strings.into_iter().chain([(10, "http.url"), (11, "http.status")]) {
@@ -65,8 +65,8 @@ fn definitions(dialect: Dialect) -> Vec<u8> {
     definitions
 }
 
-pub fn records(dialect: Dialect) -> Vec<u8> {
-    let is_gen2 = dialect == Dialect::Gen2;
+pub fn records(dialect: ZicoDialect) -> Vec<u8> {
+    let is_gen2 = dialect == ZicoDialect::Gen2;
     let mut body = Vec::new();
     for number in 0..EVENTS / DEPTH {
         for call in 0..DEPTH {

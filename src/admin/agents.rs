@@ -23,7 +23,7 @@ use super::response::{self, AdminResponse, text};
 
 /// An agent that was seen recently or takes commands.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct AgentEntry {
     pub(super) id: String,
     pub(super) protocol: Protocol,
     pub(super) listener: String,
@@ -41,7 +41,7 @@ pub(super) enum Status {
     Other,
 }
 
-impl Known {
+impl AgentEntry {
     /// What is known for naming it: by its events, and by its connection.
     pub(super) fn facts(&self) -> AgentFacts<'_> {
         let mut facts = self.entry.as_ref().map(|entry| AgentFacts::of(&entry.resource)).unwrap_or_default();
@@ -89,7 +89,7 @@ pub(super) struct Names {
 impl Names {
     /// The names of all recently seen agents.
     pub(super) fn of(subject: &Subject) -> Names {
-        let named = |known: Known| {
+        let named = |known: AgentEntry| {
             let fingerprint = known.entry.as_ref()?.fingerprint;
             let name = known.name().into_text();
             Some(((known.listener, fingerprint), name))
@@ -120,11 +120,11 @@ impl Names {
 }
 
 /// Every recently seen agent and every agent that takes commands, by listener.
-pub(super) fn all(subject: &Subject) -> Vec<Known> {
+pub(super) fn all(subject: &Subject) -> Vec<AgentEntry> {
     let mut all = Vec::new();
     for counters in subject.accounting.listeners() {
         let (name, protocol, mut seen) = (counters.name(), counters.protocol(), counters.agents());
-        let known = |id: String, status, entry| Known { id, protocol, listener: name.to_owned(), status, entry };
+        let known = |id: String, status, entry| AgentEntry { id, protocol, listener: name.to_owned(), status, entry };
         for agent in subject.directory.bytefrog(name).iter().flat_map(BytefrogAgents::agents) {
             let entry = take(&mut seen, semconv::BYTEFROG_RUN_ID, u64::from(agent.run));
             all.push(known(format!("{name}:{}", agent.run), Status::Bytefrog(agent), entry));
@@ -143,7 +143,7 @@ pub(super) fn all(subject: &Subject) -> Vec<Known> {
             let id = free.unwrap_or_else(|| format!("{name}:{:08x}", agent.fingerprint));
             others.push(known(id, Status::Other, Some(agent)));
         }
-        others.sort_by_key(|other: &Known| other.entry.as_ref().map(|entry| entry.since));
+        others.sort_by_key(|other: &AgentEntry| other.entry.as_ref().map(|entry| entry.since));
         all.append(&mut others);
     }
     all
@@ -153,7 +153,7 @@ pub(super) fn all(subject: &Subject) -> Vec<Known> {
 pub(super) fn list(subject: &Subject) -> AdminResponse {
     let agents = all(subject).into_iter().map(|known| {
         let name = known.name().into_text();
-        let Known { id, protocol, listener, status, entry } = known;
+        let AgentEntry { id, protocol, listener, status, entry } = known;
         let fields = match &status {
             Status::Bytefrog(agent) => program(&listener, agent),
             Status::Rbkit(agent) => process(&listener, &id, agent),
@@ -283,22 +283,23 @@ pub(super) async fn send(subject: &Subject, id: &str, command: &str) -> Result<S
     let unknown = || error(StatusCode::NOT_FOUND, "no such agent; GET /agents lists their ids".to_owned());
     let (listener, number) = id.rsplit_once(':').ok_or_else(unknown)?;
     if let Some(agents) = subject.directory.bytefrog(listener) {
-        let known = bytefrog::Command::ALL.into_iter().find(|known| known.as_str() == command);
-        let known = known.ok_or_else(|| no_command(bytefrog::Command::ALL.map(bytefrog::Command::as_str)))?;
+        let known = bytefrog::BytefrogCommand::ALL.into_iter().find(|known| known.as_str() == command);
+        let known =
+            known.ok_or_else(|| no_command(bytefrog::BytefrogCommand::ALL.map(bytefrog::BytefrogCommand::as_str)))?;
         let run = number.parse().map_err(|_| unknown())?;
         return match agents.command(run, known) {
             Ok(()) => Ok(Sent::Sent),
-            Err(bytefrog::Refusal::NoSuchRun) => Err(unknown()),
+            Err(bytefrog::BytefrogRefusal::NoSuchRun) => Err(unknown()),
             Err(refusal) => Err(error(StatusCode::CONFLICT, refusal.to_string())),
         };
     }
     let processes = subject.directory.rbkit(listener).ok_or_else(unknown)?;
-    let known = rbkit::Command::ALL.into_iter().find(|known| known.as_str() == command);
-    let known = known.ok_or_else(|| no_command(rbkit::Command::ALL.map(rbkit::Command::as_str)))?;
+    let known = rbkit::RbkitCommand::ALL.into_iter().find(|known| known.as_str() == command);
+    let known = known.ok_or_else(|| no_command(rbkit::RbkitCommand::ALL.map(rbkit::RbkitCommand::as_str)))?;
     let number = number.parse().ok().filter(|number| *number < processes.agents().len());
     match processes.command(number.ok_or_else(unknown)?, known).await {
         Ok(()) => Ok(Sent::Received),
-        Err(rbkit::Refusal::NotAnswered) => {
+        Err(rbkit::RbkitRefusal::NotAnswered) => {
             let line = "the process did not reply in time (request_timeout)".to_owned();
             Err(error(StatusCode::GATEWAY_TIMEOUT, line))
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::Instant;
 
-use super::stage::{Progress, Stage};
+use super::stage::{ConnectionStage, SharedStage};
 
 /// A connection without a complete request is not closed for another one before it has had this much time.
 const MIN_HEAD_TIME: Duration = Duration::from_millis(25);
@@ -17,20 +17,20 @@ const MIN_HEAD_TIME: Duration = Duration::from_millis(25);
 const MIN_RESPONSE_TIME: Duration = Duration::from_secs(1);
 
 /// A connection that is being served.
-struct Open {
+struct ServedConnection {
     task: Id,
     abort: AbortHandle,
-    progress: Progress,
+    progress: SharedStage,
 }
 
-impl Open {
+impl ServedConnection {
     /// When it may be closed for another connection, after those of a lower rank. None: never.
     fn closable_from(&self) -> Option<(u8, Instant)> {
         match self.progress.stage() {
-            Stage::Idle(since) => Some((0, since)),
-            Stage::Head(since) => Some((1, since + MIN_HEAD_TIME)),
-            Stage::Response(since) => Some((2, since + MIN_RESPONSE_TIME)),
-            Stage::Tap(_) => None,
+            ConnectionStage::Idle(since) => Some((0, since)),
+            ConnectionStage::Head(since) => Some((1, since + MIN_HEAD_TIME)),
+            ConnectionStage::Response(since) => Some((2, since + MIN_RESPONSE_TIME)),
+            ConnectionStage::Tap(_) => None,
         }
     }
 }
@@ -38,7 +38,7 @@ impl Open {
 /// The open connections, each served by a task of its own. Dropped: all are closed.
 pub(super) struct Connections {
     tasks: JoinSet<()>,
-    open: Vec<Open>,
+    open: Vec<ServedConnection>,
     max: usize,
 }
 
@@ -54,24 +54,24 @@ impl Connections {
             return None;
         }
         let now = Instant::now();
-        let from = self.open.iter().filter_map(Open::closable_from).map(|(_, from)| from).min();
+        let from = self.open.iter().filter_map(ServedConnection::closable_from).map(|(_, from)| from).min();
         from.map_or_else(|| Some(now + MIN_RESPONSE_TIME), |from| Some(from).filter(|from| *from > now))
     }
 
     /// Serves a connection by the future that `serve` returns. Returns the stage of the connection that was closed for it.
-    pub(super) fn add<F>(&mut self, serve: impl FnOnce(Progress) -> F) -> Option<Stage>
+    pub(super) fn add<F>(&mut self, serve: impl FnOnce(SharedStage) -> F) -> Option<ConnectionStage>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let closed = if self.open.len() >= self.max { self.close_one() } else { None };
-        let progress = Progress::new();
+        let progress = SharedStage::new();
         let abort = self.tasks.spawn(serve(progress.clone()));
-        self.open.push(Open { task: abort.id(), abort, progress });
+        self.open.push(ServedConnection { task: abort.id(), abort, progress });
         closed
     }
 
     /// Closes the connection of the lowest rank that has been there for longest.
-    fn close_one(&mut self) -> Option<Stage> {
+    fn close_one(&mut self) -> Option<ConnectionStage> {
         let now = Instant::now();
         let closable = self.open.iter().enumerate().filter_map(|(index, open)| Some((open.closable_from()?, index)));
         let ((..), index) = closable.filter(|((_, from), _)| *from <= now).min()?;

@@ -40,12 +40,12 @@ struct Reading {
     certificates: Vec<(String, i64)>,
     memory: (u64, u64),
     taps: u64,
-    process: Option<Process>,
+    process: Option<ProcessUsage>,
 }
 
 /// Resource usage of this process.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ProcessUsage {
     pub(super) cpu_seconds: f64,
     pub(super) resident_bytes: u64,
     /// In seconds since 1970.
@@ -86,7 +86,7 @@ fn body(subject: &Subject) -> Result<String, fmt::Error> {
         certificates: subject.certificates.expiries(),
         memory: (subject.memory.used(), subject.memory.limit()),
         taps: subject.taps.count() as u64,
-        process: Process::read(),
+        process: ProcessUsage::read(),
     };
     let mut registry = Registry::default();
     registry.register_collector(Box::new(reading));
@@ -488,9 +488,9 @@ fn started(uptime: Duration) -> f64 {
     }
 }
 
-impl Process {
+impl ProcessUsage {
     /// None: the system has no such file, or it has another format.
-    pub(super) fn read() -> Option<Process> {
+    pub(super) fn read() -> Option<ProcessUsage> {
         /// Clock ticks per second, and bytes of a page, on all supported Linux systems.
         const TICKS: f64 = 100.0;
         const PAGE_BYTES: u64 = 4096;
@@ -501,7 +501,7 @@ impl Process {
         let pages: u64 = fields.get(21)?.parse().ok()?;
         let start_ticks = fields.get(19)?.parse::<u64>().ok()?;
         let uptime = wall_clock::since_boot().saturating_sub(Duration::from_millis(start_ticks * 1000 / TICKS as u64));
-        Some(Process {
+        Some(ProcessUsage {
             cpu_seconds: ticks / TICKS,
             resident_bytes: pages * PAGE_BYTES,
             started: started(uptime),

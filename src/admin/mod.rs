@@ -55,7 +55,7 @@ use exposition::Exposition;
 pub(crate) use guard::COMMAND_HEADER;
 use guard::Guard;
 use response::{AdminResponse, error, method_not_allowed, text};
-use stage::{Progress, Stage, WatchedStream};
+use stage::{ConnectionStage, SharedStage, WatchedStream};
 pub(crate) use tap::KEEP_ALIVE;
 
 /// The longest head of a request.
@@ -76,7 +76,7 @@ pub(crate) struct Endpoint {
     tls: Option<Tls>,
     guard: Guard,
     scope: Scope,
-    limits: Limits,
+    limits: AdminLimits,
 }
 
 /// What an address of the endpoint answers.
@@ -90,7 +90,7 @@ pub(crate) enum Scope {
 
 /// The limits of its connections.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct AdminLimits {
     connections: usize,
     head_time: Duration,
     response_time: Duration,
@@ -101,14 +101,14 @@ struct Limits {
     requests: u32,
 }
 
-impl Limits {
+impl AdminLimits {
     /// When a connection in this stage is closed, and the option that says so.
-    fn deadline(self, stage: Stage) -> Option<(Instant, &'static str)> {
+    fn deadline(self, stage: ConnectionStage) -> Option<(Instant, &'static str)> {
         match stage {
-            Stage::Head(since) => Some((since + self.head_time, "head_timeout")),
-            Stage::Response(since) => Some((since + self.response_time, "response_timeout")),
-            Stage::Idle(since) => Some((since + self.idle_time, "idle_timeout")),
-            Stage::Tap(since) => since.map(|since| (since + self.tap_time, "tap_timeout")),
+            ConnectionStage::Head(since) => Some((since + self.head_time, "head_timeout")),
+            ConnectionStage::Response(since) => Some((since + self.response_time, "response_timeout")),
+            ConnectionStage::Idle(since) => Some((since + self.idle_time, "idle_timeout")),
+            ConnectionStage::Tap(since) => since.map(|since| (since + self.tap_time, "tap_timeout")),
         }
     }
 }
@@ -129,11 +129,11 @@ pub(crate) struct Subject {
 
 /// What the daemon consists of, as the configuration says. A reload changes it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SharedLayout(Arc<Mutex<Arc<Layout>>>);
+pub(crate) struct SharedLayout(Arc<Mutex<Arc<DaemonLayout>>>);
 
 /// What the daemon consists of.
 #[derive(Debug, Default)]
-pub(crate) struct Layout {
+pub(crate) struct DaemonLayout {
     pub(crate) listeners: Vec<LayoutListener>,
     pub(crate) sinks: Vec<LayoutSink>,
     pub(crate) memory_limit: u64,
@@ -161,11 +161,11 @@ pub(crate) struct LayoutSink {
 
 impl SharedLayout {
     /// Replaces it.
-    pub(crate) fn set(&self, layout: Layout) {
+    pub(crate) fn set(&self, layout: DaemonLayout) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(layout);
     }
 
-    fn get(&self) -> Arc<Layout> {
+    fn get(&self) -> Arc<DaemonLayout> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -188,7 +188,7 @@ impl Endpoint {
             None => None,
         };
         let tls = options.tls.as_ref().map(Tls::open).transpose().map_err(io::Error::other)?;
-        let limits = Limits {
+        let limits = AdminLimits {
             connections: options.max_connections,
             head_time: options.head_timeout,
             response_time: options.response_timeout,
@@ -216,13 +216,13 @@ impl Endpoint {
     /// Serves until the handle is dropped.
     pub(crate) fn serve(self, subject: Arc<Subject>) -> Serving {
         let closing = CancellationToken::new();
-        let shared = Arc::new(api::Shared::new(&subject));
+        let shared = Arc::new(api::SharedApi::new(&subject));
         let sampling = tokio::spawn(api::sample_counters(shared.clone(), subject.accounting.clone()));
         let task = tokio::spawn(self.accept(subject, shared, closing.clone()));
         Serving { task: AbortOnDropHandle::new(task), closing, _sampling: AbortOnDropHandle::new(sampling) }
     }
 
-    async fn accept(self, subject: Arc<Subject>, shared: Arc<api::Shared>, closing: CancellationToken) {
+    async fn accept(self, subject: Arc<Subject>, shared: Arc<api::SharedApi>, closing: CancellationToken) {
         let Endpoint { socket, tls, guard, scope, limits } = self;
         let (accept_errors, closed_early) = (LogThrottle::new(), LogThrottle::new());
         let mut connections = Connections::new(limits.connections);
@@ -252,10 +252,10 @@ impl Endpoint {
             let tls = tls.as_ref().map(Tls::acceptor);
             let closed = connections.add(|progress| {
                 let (subject, api, guard) = (subject.clone(), shared.clone(), guard.clone());
-                let connection = Connection { subject, api, guard, scope, limits, progress };
+                let connection = AdminConnection { subject, api, guard, scope, limits, progress };
                 connection.serve(stream, tls, closing.clone())
             });
-            if closed.is_some_and(|stage| !matches!(stage, Stage::Idle(_)))
+            if closed.is_some_and(|stage| !matches!(stage, ConnectionStage::Idle(_)))
                 && let Some(suppressed) = closed_early.permit()
             {
                 let max_connections = limits.connections;
@@ -290,16 +290,16 @@ impl Serving {
 
 /// One connection.
 #[derive(Clone)]
-struct Connection {
+struct AdminConnection {
     subject: Arc<Subject>,
-    api: Arc<api::Shared>,
+    api: Arc<api::SharedApi>,
     guard: Guard,
     scope: Scope,
-    limits: Limits,
-    progress: Progress,
+    limits: AdminLimits,
+    progress: SharedStage,
 }
 
-impl Connection {
+impl AdminConnection {
     /// Serves the connection within its time limits, until `closing`. A live view may last, but must be read.
     async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>, closing: CancellationToken) {
         let (progress, limits) = (self.progress.clone(), self.limits);
@@ -364,7 +364,7 @@ impl Connection {
     async fn serve_request(&self, request: Request<Incoming>, local: SocketAddr) -> AdminResponse {
         let is_last = self.progress.begin_response() >= self.limits.requests;
         let mut response = self.progress.watch(self.respond(request, local).await);
-        if is_last || matches!(self.progress.stage(), Stage::Tap(_)) {
+        if is_last || matches!(self.progress.stage(), ConnectionStage::Tap(_)) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
@@ -374,7 +374,7 @@ impl Connection {
     ///
     /// # Errors
     /// Why it is refused.
-    fn check(&self, request: &Request<Incoming>, local: SocketAddr) -> Result<(), Box<guard::Refusal>> {
+    fn check(&self, request: &Request<Incoming>, local: SocketAddr) -> Result<(), Box<guard::GuardRefusal>> {
         let path = request.uri().path();
         let is_page = page::has(path);
         let is_public = is_page || matches!(path, "/livez" | "/readyz");

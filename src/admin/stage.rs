@@ -17,7 +17,7 @@ use super::response::AdminResponse;
 
 /// What a connection is doing.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Stage {
+pub(super) enum ConnectionStage {
     /// Its TLS handshake and the head of a request, since this moment.
     Head(Instant),
     /// A response, since this moment, until the system has taken all of it.
@@ -31,26 +31,30 @@ pub(super) enum Stage {
 
 /// The stage of a connection, shared by what sees it.
 #[derive(Clone, Debug)]
-pub(super) struct Progress(Arc<Mutex<State>>);
+pub(super) struct SharedStage(Arc<Mutex<ConnectionActivity>>);
 
 #[derive(Debug)]
-struct State {
-    stage: Stage,
+struct ConnectionActivity {
+    stage: ConnectionStage,
     /// The last response is made completely.
     is_made: bool,
     requests: u32,
 }
 
-impl Progress {
-    pub(super) fn new() -> Progress {
-        Progress(Arc::new(Mutex::new(State { stage: Stage::Head(Instant::now()), is_made: false, requests: 0 })))
+impl SharedStage {
+    pub(super) fn new() -> SharedStage {
+        SharedStage(Arc::new(Mutex::new(ConnectionActivity {
+            stage: ConnectionStage::Head(Instant::now()),
+            is_made: false,
+            requests: 0,
+        })))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ConnectionActivity> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn stage(&self) -> Stage {
+    pub(super) fn stage(&self) -> ConnectionStage {
         self.state().stage
     }
 
@@ -58,13 +62,13 @@ impl Progress {
     pub(super) fn begin_response(&self) -> u32 {
         let mut state = self.state();
         let requests = state.requests.saturating_add(1);
-        *state = State { stage: Stage::Response(Instant::now()), is_made: false, requests };
+        *state = ConnectionActivity { stage: ConnectionStage::Response(Instant::now()), is_made: false, requests };
         requests
     }
 
     /// The response is a live view.
     pub(super) fn begin_tap(&self) {
-        self.state().stage = Stage::Tap(None);
+        self.state().stage = ConnectionStage::Tap(None);
     }
 
     /// The response, whose end is noted.
@@ -78,8 +82,8 @@ impl Progress {
 
     fn received(&self) {
         let mut state = self.state();
-        if let Stage::Idle(_) = state.stage {
-            state.stage = Stage::Head(Instant::now());
+        if let ConnectionStage::Idle(_) = state.stage {
+            state.stage = ConnectionStage::Head(Instant::now());
         }
     }
 
@@ -87,8 +91,10 @@ impl Progress {
     fn flushed(&self) {
         let mut state = self.state();
         match *state {
-            State { stage: Stage::Response(_), is_made: true, .. } => state.stage = Stage::Idle(Instant::now()),
-            State { stage: Stage::Tap(Some(_)), .. } => state.stage = Stage::Tap(None),
+            ConnectionActivity { stage: ConnectionStage::Response(_), is_made: true, .. } => {
+                state.stage = ConnectionStage::Idle(Instant::now());
+            }
+            ConnectionActivity { stage: ConnectionStage::Tap(Some(_)), .. } => state.stage = ConnectionStage::Tap(None),
             _ => {}
         }
     }
@@ -96,7 +102,7 @@ impl Progress {
     /// The system takes no more now, or has taken a part.
     fn written<T>(&self, result: &Poll<io::Result<T>>) {
         let mut state = self.state();
-        if let Stage::Tap(since) = &mut state.stage {
+        if let ConnectionStage::Tap(since) = &mut state.stage {
             *since = if result.is_pending() { since.or_else(|| Some(Instant::now())) } else { None };
         }
     }
@@ -105,7 +111,7 @@ impl Progress {
 /// The body of a response.
 struct WatchedBody {
     body: UnsyncBoxBody<Bytes, Infallible>,
-    progress: Progress,
+    progress: SharedStage,
 }
 
 impl Body for WatchedBody {
@@ -137,11 +143,11 @@ impl Drop for WatchedBody {
 /// The stream of a connection.
 pub(super) struct WatchedStream<S> {
     stream: S,
-    progress: Progress,
+    progress: SharedStage,
 }
 
 impl<S> WatchedStream<S> {
-    pub(super) fn new(stream: S, progress: Progress) -> WatchedStream<S> {
+    pub(super) fn new(stream: S, progress: SharedStage) -> WatchedStream<S> {
         WatchedStream { stream, progress }
     }
 }

@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use tributary_codec::lru::Lru;
 use tributary_endless as endless;
 use tributary_event::{Batch, DataView, Kind, Origin};
-use tributary_explain::{Explain, Fault, Sheet, http};
+use tributary_explain::{DecoderFault, Explain, Sheet, http};
 use tributary_memory::MemoryLease;
-use tributary_pipeline::tap::{Dropped, Filter, MAX_TAPS, MAX_WAITING_BYTES, Piece, Reader, TapItem, TapRequest};
+use tributary_pipeline::tap::{Dropped, MAX_TAPS, MAX_WAITING_BYTES, Piece, Reader, TapFilter, TapItem, TapRequest};
 use tributary_protocol::Protocol;
 use tributary_sink::encode::{Encoder, Format};
 use tributary_sink::{Kinds, Selection};
@@ -71,7 +71,7 @@ pub(super) fn open(subject: &Subject, query: &str, keep_alive: Duration) -> Admi
 ///
 /// # Errors
 /// Why there is none now.
-pub(super) fn open_reader(subject: &Subject, filter: Filter, bytes: u64) -> Result<(Reader, MemoryLease), String> {
+pub(super) fn open_reader(subject: &Subject, filter: TapFilter, bytes: u64) -> Result<(Reader, MemoryLease), String> {
     let mut memory = subject.memory.bare_lease();
     if !memory.try_resize(bytes) {
         return Err("not enough memory for a tap now (limits.memory_bytes); try again later".to_owned());
@@ -83,7 +83,7 @@ pub(super) fn open_reader(subject: &Subject, filter: Filter, bytes: u64) -> Resu
 
 /// The query of a request.
 struct Query {
-    filter: Filter,
+    filter: TapFilter,
     format: Format,
 }
 
@@ -113,7 +113,7 @@ impl Query {
             }
         }
         let kinds = if kinds.is_empty() { Kinds::ALL } else { kinds.into_iter().collect() };
-        Ok(Query { filter: Filter::new(listener, kinds, wire), format })
+        Ok(Query { filter: TapFilter::new(listener, kinds, wire), format })
     }
 }
 
@@ -292,7 +292,7 @@ impl Wire {
             let request =
                 event.position().sequence.map(|number| format!("request or message {number}: ")).unwrap_or_default();
             let text = format!("{request}{reason}, {bytes} bytes lost: {detail}");
-            sheet.fault(&Fault { offset: event.position().offset, text });
+            sheet.fault(&DecoderFault { offset: event.position().offset, text });
             out.extend(sheet.take().bytes());
         }
     }

@@ -12,11 +12,11 @@ use tributary_codec::terminal::{push_word, write_json};
 use tributary_event::UnixNanos;
 use tributary_system::wall_clock;
 use tributary_zico::agents::Counters;
-use tributary_zico_store::{self as zico_store, Known, StoreError, StoreOptions};
+use tributary_zico_store::{self as zico_store, KnownAgents, StoreError, StoreOptions};
 
 use super::endpoint::EndpointArguments;
 use super::run;
-use super::{Failure, OutputFormat, counted, print, say, table};
+use super::{CommandFailure, OutputFormat, counted, print, say, table};
 
 /// List the agents of a running daemon, command them, or manage registered ones
 ///
@@ -39,11 +39,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: OutputFormat,
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<AgentsCommand>,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum AgentsCommand {
     /// Send a command to an agent
     ///
     /// bytefrog: start, stop, pause, unpause, suspend, unsuspend. rbkit: handshake, start_memory_profile, stop_memory_profile,
@@ -65,7 +65,7 @@ enum Command {
     #[command(after_help = "Example:\n  tributary agents registered --config tributary.toml --format json")]
     Registered {
         #[command(flatten)]
-        source: Source,
+        source: StoreArguments,
         /// Format of the list
         #[arg(long, value_name = "FORMAT", default_value = "text")]
         format: OutputFormat,
@@ -76,7 +76,7 @@ enum Command {
     #[command(after_help = "Example:\n  tributary agents forget build-host-17")]
     Forget {
         #[command(flatten)]
-        source: Source,
+        source: StoreArguments,
         /// UUIDs, names or numbers of agents; sessions of unregistered agents
         #[arg(required = true, value_name = "AGENT")]
         agents: Vec<String>,
@@ -84,7 +84,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Source {
+struct StoreArguments {
     /// Configuration file with the listeners [default: as for `run`]
     #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
     config: Option<PathBuf>,
@@ -94,36 +94,36 @@ struct Source {
 }
 
 /// The file of a listener.
-struct Store {
+struct StoreFile {
     listener: String,
     path: PathBuf,
     session_timeout: Duration,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     match &arguments.command {
         None => live::list(&arguments.endpoint, arguments.format),
-        Some(Command::Tell { endpoint, id, command }) => live::tell(endpoint, id, command),
-        Some(Command::Registered { source, format }) => list(&stores(source)?, *format),
-        Some(Command::Forget { source, agents }) => forget(&stores(source)?, agents),
+        Some(AgentsCommand::Tell { endpoint, id, command }) => live::tell(endpoint, id, command),
+        Some(AgentsCommand::Registered { source, format }) => list(&stores(source)?, *format),
+        Some(AgentsCommand::Forget { source, agents }) => forget(&stores(source)?, agents),
     }
 }
 
-impl From<StoreError> for Failure {
+impl From<StoreError> for CommandFailure {
     fn from(error: StoreError) -> Self {
-        Failure::Failed(error.to_string())
+        CommandFailure::Failed(error.to_string())
     }
 }
 
 /// The files, one per listener.
-fn stores(source: &Source) -> Result<Vec<Store>, Failure> {
+fn stores(source: &StoreArguments) -> Result<Vec<StoreFile>, CommandFailure> {
     match &source.state_dir {
         Some(dir) => in_directory(dir),
         None => configured(source.config.clone()),
     }
 }
 
-fn configured(config: Option<PathBuf>) -> Result<Vec<Store>, Failure> {
+fn configured(config: Option<PathBuf>) -> Result<Vec<StoreFile>, CommandFailure> {
     let (source, loaded) = run::load(config)?;
     let mut stores = Vec::new();
     for listener in &loaded.config.listeners {
@@ -139,7 +139,7 @@ fn configured(config: Option<PathBuf>) -> Result<Vec<Store>, Failure> {
             let path = zico_store::path(dir, &listener.name);
             // The first run of the daemon creates the file.
             if path.exists() {
-                stores.push(Store { listener: listener.name.clone(), path, session_timeout: *session_timeout });
+                stores.push(StoreFile { listener: listener.name.clone(), path, session_timeout: *session_timeout });
             } else {
                 say(format_args!("listener {}: no agents: {} does not exist yet", listener.name, path.display()));
             }
@@ -147,19 +147,19 @@ fn configured(config: Option<PathBuf>) -> Result<Vec<Store>, Failure> {
     }
     if stores.is_empty() {
         let why = "no listener has stored agents; a zico listener stores them if it has `state_dir`";
-        return Err(Failure::Failed(format!("{source}: {why}")));
+        return Err(CommandFailure::Failed(format!("{source}: {why}")));
     }
     Ok(stores)
 }
 
-fn in_directory(dir: &Path) -> Result<Vec<Store>, Failure> {
+fn in_directory(dir: &Path) -> Result<Vec<StoreFile>, CommandFailure> {
     let session_timeout = StoreOptions::default().session_timeout;
-    let unreadable = |error| Failure::Failed(format!("{}: {error}", dir.display()));
+    let unreadable = |error| CommandFailure::Failed(format!("{}: {error}", dir.display()));
     let mut stores = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
         if let (Some("db"), Some(listener)) = (text(path.extension()), text(path.file_stem())) {
-            stores.push(Store { listener: listener.to_owned(), session_timeout, path });
+            stores.push(StoreFile { listener: listener.to_owned(), session_timeout, path });
         }
     }
     stores.sort_by(|one, other| one.listener.cmp(&other.listener));
@@ -170,9 +170,9 @@ fn text(part: Option<&std::ffi::OsStr>) -> Option<&str> {
     part.and_then(std::ffi::OsStr::to_str)
 }
 
-fn list(stores: &[Store], format: OutputFormat) -> Result<(), Failure> {
+fn list(stores: &[StoreFile], format: OutputFormat) -> Result<(), CommandFailure> {
     let mut lines = Vec::new();
-    for Store { listener, path, session_timeout } in stores {
+    for StoreFile { listener, path, session_timeout } in stores {
         let known = zico_store::list(path, *session_timeout, wall_clock::now())?;
         match format {
             OutputFormat::Json => json_lines(listener, &known, &mut lines),
@@ -182,11 +182,11 @@ fn list(stores: &[Store], format: OutputFormat) -> Result<(), Failure> {
     print(&lines)
 }
 
-fn forget(stores: &[Store], agents: &[String]) -> Result<(), Failure> {
+fn forget(stores: &[StoreFile], agents: &[String]) -> Result<(), CommandFailure> {
     let mut unknown = Vec::new();
     for name in agents {
         let mut forgotten = 0;
-        for Store { listener, path, .. } in stores {
+        for StoreFile { listener, path, .. } in stores {
             let here = zico_store::forget(path, name)? as u64;
             if here > 0 {
                 say(format_args!("{listener}: {name}: {} forgotten", counted(here, "agent")));
@@ -200,11 +200,11 @@ fn forget(stores: &[Store], agents: &[String]) -> Result<(), Failure> {
     if unknown.is_empty() {
         return Ok(());
     }
-    Err(Failure::Failed(format!("no such agent: {}", unknown.join(", "))))
+    Err(CommandFailure::Failed(format!("no such agent: {}", unknown.join(", "))))
 }
 
 /// One object per line.
-fn json_lines(listener: &str, known: &Known, lines: &mut Vec<u8>) {
+fn json_lines(listener: &str, known: &KnownAgents, lines: &mut Vec<u8>) {
     let mut push = |value: Value| push_json(lines, &value);
     for agent in &known.agents {
         push(json!({
@@ -235,7 +235,7 @@ fn counters(counters: &Counters) -> Value {
 }
 
 /// A human-readable table.
-fn push_table(listener: &str, path: &Path, known: &Known, lines: &mut Vec<u8>) {
+fn push_table(listener: &str, path: &Path, known: &KnownAgents, lines: &mut Vec<u8>) {
     let (agents, sessions) = (known.agents.len() as u64, known.unregistered.len() as u64);
     let (agents, sessions) = (counted(agents, "agent"), counted(sessions, "unregistered session"));
     lines.extend_from_slice(format!("listener {listener}: {agents}, {sessions} ({})\n", path.display()).as_bytes());

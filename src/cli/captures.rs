@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tributary_driver::capture::{MAGIC, Reader, Record, What};
+use tributary_driver::capture::{CaptureRecord, MAGIC, Reader, What};
 use tributary_event::UnixNanos;
 use tributary_protocol::End;
 
 use super::input::Input;
-use super::{Failure, say};
+use super::{CommandFailure, say};
 
 /// The size of reads.
 const BUFFER_BYTES: usize = 16 * 1024;
 
 /// The content of a file.
-pub(super) enum Source {
+pub(super) enum FileContent {
     /// The received bytes of a connection.
     Wire(Box<dyn Read>),
     /// A capture of a connection.
@@ -30,9 +30,9 @@ pub(super) enum Source {
 /// How files of JSON lines begin: with an event, or with the definition of a source.
 const EVENTS: [&[u8]; 2] = [b"{\"time\":", b"{\"source\":"];
 
-impl Source {
+impl FileContent {
     /// Reads the first bytes, and no more than it needs to recognize a capture or events.
-    pub(super) fn of(mut input: Input) -> io::Result<Source> {
+    pub(super) fn of(mut input: Input) -> io::Result<FileContent> {
         let is_file = input.opened.is_none() && input.path.is_file();
         let path = is_file.then(|| input.path.clone());
         let mut input = input.open()?;
@@ -53,12 +53,12 @@ impl Source {
                 Some(path) => Box::new(Pieces { path, position: MAGIC.len() as u64 }),
                 None => input,
             };
-            return Reader::new(Box::new(BufReader::with_capacity(BUFFER_BYTES, input)) as _).map(Source::Capture);
+            return Reader::new(Box::new(BufReader::with_capacity(BUFFER_BYTES, input)) as _).map(FileContent::Capture);
         }
         if EVENTS.contains(&&start[..]) {
-            return Ok(Source::Events);
+            return Ok(FileContent::Events);
         }
-        Ok(Source::Wire(Box::new(Cursor::new(start).chain(input))))
+        Ok(FileContent::Wire(Box::new(Cursor::new(start).chain(input))))
     }
 }
 
@@ -85,13 +85,13 @@ pub(super) struct Captures {
 struct Playing {
     name: Arc<str>,
     reader: Reader<Box<dyn Read>>,
-    next: Option<(Duration, Step)>,
+    next: Option<(Duration, ConnectionStep)>,
     /// The time of the last record that was read.
     last: Duration,
 }
 
 /// A step of a connection.
-pub(super) enum Step {
+pub(super) enum ConnectionStep {
     /// It receives these bytes.
     Bytes(Vec<u8>),
     /// It ends. This is its last step.
@@ -100,7 +100,7 @@ pub(super) enum Step {
 
 impl Captures {
     /// Adds a capture. Its number is the number of captures before it.
-    pub(super) fn add(&mut self, name: Arc<str>, reader: Reader<Box<dyn Read>>) -> Result<(), Failure> {
+    pub(super) fn add(&mut self, name: Arc<str>, reader: Reader<Box<dyn Read>>) -> Result<(), CommandFailure> {
         let mut playing = Playing { name, reader, next: None, last: Duration::ZERO };
         playing.advance()?;
         self.files.push(playing);
@@ -113,13 +113,13 @@ impl Captures {
     }
 
     /// The next step of all captures: the number of the capture, the time, and the step.
-    pub(super) fn next(&mut self) -> Result<Option<(usize, UnixNanos, Step)>, Failure> {
+    pub(super) fn next(&mut self) -> Result<Option<(usize, UnixNanos, ConnectionStep)>, CommandFailure> {
         let moment = |file: &Playing| file.next.as_ref().map(|(at, _)| file.moment(*at));
         let due = self.files.iter().enumerate().filter_map(|(number, file)| Some((moment(file)?, number))).min();
         let Some((at, number)) = due else { return Ok(None) };
         let file = &mut self.files[number];
         let step = file.next.take().map(|(_, step)| step);
-        if let Some(Step::Bytes(_)) = step {
+        if let Some(ConnectionStep::Bytes(_)) = step {
             file.advance()?;
         }
         Ok(step.map(|step| (number, UnixNanos(at), step)))
@@ -132,29 +132,29 @@ impl Playing {
     }
 
     /// Reads the next record. An incomplete record, and records after missing bytes, are skipped with a message.
-    fn advance(&mut self) -> Result<(), Failure> {
-        let record = self.reader.record().map_err(|error| Failure::Failed(format!("{}: {error}", self.name)))?;
+    fn advance(&mut self) -> Result<(), CommandFailure> {
+        let record = self.reader.record().map_err(|error| CommandFailure::Failed(format!("{}: {error}", self.name)))?;
         let name = &self.name;
-        let Some(Record { at, what }) = record else {
+        let Some(CaptureRecord { at, what }) = record else {
             let why = match self.reader.torn() {
                 0 => "the capture has no end: the daemon was killed, or it is still recording".to_owned(),
                 torn => format!("the last record is incomplete; its {torn} bytes are skipped"),
             };
             say(format_args!("{name}: {why}"));
-            self.next = Some((self.last, Step::End(End::Stopped)));
+            self.next = Some((self.last, ConnectionStep::End(End::Stopped)));
             return Ok(());
         };
         let at = at.max(self.last);
         let step = match what {
-            What::Bytes(bytes) => Step::Bytes(bytes),
-            What::End(end) => Step::End(end),
+            What::Bytes(bytes) => ConnectionStep::Bytes(bytes),
+            What::End(end) => ConnectionStep::End(end),
             What::Missing(bytes) => {
                 say(format_args!("{name}: {bytes} bytes were not recorded; the rest is skipped"));
-                Step::End(End::Stopped)
+                ConnectionStep::End(End::Stopped)
             }
             What::Full => {
                 say(format_args!("{name}: the rest of the connection was not recorded (capture.max_bytes)"));
-                Step::End(End::Stopped)
+                ConnectionStep::End(End::Stopped)
             }
         };
         self.last = at;

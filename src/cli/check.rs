@@ -7,7 +7,7 @@ use crate::sink::parquet::UploadOptions;
 use tributary_options::units::ByteSize;
 use tributary_sink_http::WhenFull;
 
-use super::{Failure, counted, deep, print, retention, run, say};
+use super::{CommandFailure, counted, deep, print, retention, run, say};
 
 /// Check a configuration file and report all its errors
 ///
@@ -44,7 +44,7 @@ pub(super) struct Arguments {
     event_bytes: u64,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     let (source, loaded) = run::load(arguments.config.as_ref().or(arguments.file.as_ref()).cloned())?;
     let config = &loaded.config;
     let (listeners, sinks) = (config.listeners.len() as u64, config.sinks.len() as u64);
@@ -73,7 +73,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if report.errors.is_empty() {
         Ok(())
     } else {
-        Err(Failure::Failed("this configuration cannot work here now".to_owned()))
+        Err(CommandFailure::Failed("this configuration cannot work here now".to_owned()))
     }
 }
 

@@ -26,16 +26,16 @@ use tributary_explain::http;
 use tributary_memory::MemoryBudget;
 use tributary_pipeline::accounting::ListenerCounters;
 use tributary_protocol::{End, Exchange, Now, Protocol, Request, Session};
-use tributary_rbkit::{Agent, AgentOptions, Channel, Player};
+use tributary_rbkit::{AgentOptions, Channel, Player, RbkitAgent};
 use tributary_transport::clock::Clock;
 use tributary_transport::options::ListenerOptions;
 use tributary_transport::quarantine::RECEIVED_HEADER;
 use tributary_zico::ZicoExchange;
 
-use super::captures::{Captures, Source};
+use super::captures::{Captures, FileContent};
 use super::input::Input;
-use super::{Failure, NamedProtocol, OutputFormat, counted, profile, say};
-use output::{Lines, Output};
+use super::{CommandFailure, NamedProtocol, OutputFormat, counted, profile, say};
+use output::{DecodeOutput, StdoutEncoder};
 use requests::{submitted, upload};
 
 /// The size of reads.
@@ -176,7 +176,7 @@ impl Arguments {
     ///
     /// # Errors
     /// The protocol does not have this version, or its bytes say their version themselves.
-    fn version(&self, protocol: Protocol) -> Result<Option<u8>, Failure> {
+    fn version(&self, protocol: Protocol) -> Result<Option<u8>, CommandFailure> {
         let Some(version) = self.protocol_version else { return Ok(None) };
         let versions = match protocol {
             Protocol::Bytefrog => 1..=4,
@@ -184,14 +184,16 @@ impl Arguments {
             Protocol::Datadog | Protocol::Rbkit | Protocol::Zico | Protocol::Nats => {
                 let why =
                     format!("--protocol-version {version}: bytes of {protocol} say their version; omit the option");
-                return Err(Failure::Misused(why));
+                return Err(CommandFailure::Misused(why));
             }
         };
         if versions.contains(&version) {
             return Ok(Some(version));
         }
         let (first, last) = versions.into_inner();
-        Err(Failure::Misused(format!("--protocol-version {version}: {protocol} has the versions {first} to {last}")))
+        Err(CommandFailure::Misused(format!(
+            "--protocol-version {version}: {protocol} has the versions {first} to {last}"
+        )))
     }
 }
 
@@ -204,10 +206,10 @@ impl From<ChannelName> for Channel {
     }
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     let Content::Received(NamedProtocol(protocol)) = arguments.content else { return stored::run(arguments) };
     if arguments.filter.is_any() {
-        return Err(Failure::Misused(
+        return Err(CommandFailure::Misused(
             "--since, --until and --where are for `decode events` and `decode parquet`".into(),
         ));
     }
@@ -215,16 +217,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return explained::run(arguments, protocol);
     }
     if arguments.profile.is_wanted(Some(protocol))? {
-        let decode = |files, take: &mut dyn FnMut(&Batch)| decode(arguments, protocol, files, Output::Taken(take));
+        let decode =
+            |files, take: &mut dyn FnMut(&Batch)| decode(arguments, protocol, files, DecodeOutput::Taken(take));
         return arguments.profile.run(&arguments.files, &profile::Decode { decode: &decode, takes_event_files: true });
     }
     let stdin = [PathBuf::from("-")];
     let files = if arguments.files.is_empty() { &stdin[..] } else { &arguments.files };
     let files = files.iter().map(|file| Input::new(file)).collect();
-    decode(arguments, protocol, files, Output::Written(Box::new(Lines::new(arguments.format.into()))))
+    decode(arguments, protocol, files, DecodeOutput::Written(Box::new(StdoutEncoder::new(arguments.format.into()))))
 }
 
-fn decode(arguments: &Arguments, protocol: Protocol, files: Vec<Input>, output: Output<'_>) -> Result<(), Failure> {
+fn decode(
+    arguments: &Arguments,
+    protocol: Protocol,
+    files: Vec<Input>,
+    output: DecodeOutput<'_>,
+) -> Result<(), CommandFailure> {
     let version = arguments.version(protocol)?;
     let listener = listener(protocol.as_str(), &arguments.listener_options(protocol))?;
     let memory = MemoryBudget::new(Config::builtin().memory_limit());
@@ -241,7 +249,7 @@ fn decode(arguments: &Arguments, protocol: Protocol, files: Vec<Input>, output: 
             decoder.one_by_one(|| DatadogSession::new(own.clone(), max_message_bytes, emit_definitions, &memory))
         }
         ProtocolOptions::Rbkit(own) => {
-            let (agent, own) = (Agent::new(AgentOptions::default()), Arc::new(own));
+            let (agent, own) = (RbkitAgent::new(AgentOptions::default()), Arc::new(own));
             let channel = arguments.channel.map(Into::into);
             decoder.recordings(|bytes, is_last| {
                 Player::new(agent.clone(), own.clone(), max_message_bytes, bytes, channel, is_last)
@@ -257,7 +265,7 @@ fn decode(arguments: &Arguments, protocol: Protocol, files: Vec<Input>, output: 
             decoder.requests(&EndlessExchange::new(own, &memory), |bundle| upload(version, bundle))
         }
         ProtocolOptions::Nats(_) => {
-            Err(Failure::Misused("nats: no agent speaks it; decode its lines as `events`".to_owned()))
+            Err(CommandFailure::Misused("nats: no agent speaks it; decode its lines as `events`".to_owned()))
         }
     }
 }
@@ -273,11 +281,11 @@ struct Decoder<'a> {
     clock: Clock,
     /// The recorded time of the last step, if captures are decoded.
     played: Option<Now>,
-    output: Output<'a>,
+    output: DecodeOutput<'a>,
 }
 
 /// A file that has been opened.
-struct Named {
+struct OpenedFile {
     name: Arc<str>,
     origin: Arc<Origin>,
     counters: Arc<ListenerCounters>,
@@ -291,14 +299,14 @@ struct Decoded<S> {
 }
 
 impl<S: Session> Decoded<S> {
-    fn new(Named { name, origin, counters }: Named, session: S) -> Self {
+    fn new(OpenedFile { name, origin, counters }: OpenedFile, session: S) -> Self {
         Decoded { name, offline: Offline::new(session, origin, counters.clone()), counters }
     }
 }
 
 impl Decoder<'_> {
     /// Decodes independent connections.
-    fn one_by_one<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), Failure> {
+    fn one_by_one<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), CommandFailure> {
         for (number, file) in (1..).zip(take(&mut self.files)) {
             self.whole(number, file, make())?;
             if self.output.is_closed() {
@@ -309,14 +317,14 @@ impl Decoder<'_> {
     }
 
     /// Decodes connections of the same time: all are read before one ends. Captures end at their recorded times.
-    fn together<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), Failure> {
+    fn together<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), CommandFailure> {
         let (mut read, mut playing, mut captures) = (Vec::new(), Vec::new(), Captures::default());
         for (number, file) in (1..).zip(take(&mut self.files)) {
             let (named, source) = self.open(number, file)?;
             match source {
-                Source::Events => {}
-                Source::Wire(input) => read.push(self.read(named, input, make())?),
-                Source::Capture(reader) => {
+                FileContent::Events => {}
+                FileContent::Wire(input) => read.push(self.read(named, input, make())?),
+                FileContent::Capture(reader) => {
                     captures.add(named.name.clone(), reader)?;
                     playing.push(Decoded::new(named, make()));
                 }
@@ -327,15 +335,15 @@ impl Decoder<'_> {
     }
 
     /// Decodes one connection.
-    fn whole<S: Session>(&mut self, number: u64, file: Input, session: S) -> Result<(), Failure> {
+    fn whole<S: Session>(&mut self, number: u64, file: Input, session: S) -> Result<(), CommandFailure> {
         let (named, source) = self.open(number, file)?;
         match source {
-            Source::Events => Ok(()),
-            Source::Wire(input) => {
+            FileContent::Events => Ok(()),
+            FileContent::Wire(input) => {
                 let decoded = self.read(named, input, session)?;
                 self.finish(decoded, End::Closed)
             }
-            Source::Capture(reader) => {
+            FileContent::Capture(reader) => {
                 let mut captures = Captures::default();
                 captures.add(named.name.clone(), reader)?;
                 self.played = None;
@@ -345,22 +353,22 @@ impl Decoder<'_> {
     }
 
     /// Decodes requests, those of each file in order. `wrap` makes a request of a body without one.
-    fn requests<E: Exchange>(&mut self, exchange: &E, wrap: impl Fn(Vec<u8>) -> Request) -> Result<(), Failure> {
+    fn requests<E: Exchange>(&mut self, exchange: &E, wrap: impl Fn(Vec<u8>) -> Request) -> Result<(), CommandFailure> {
         let (mut captures, mut playing) = (Captures::default(), Vec::new());
         for (number, file) in (1..).zip(take(&mut self.files)) {
             let (named, source) = self.open(number, file)?;
             let mut input = match source {
-                Source::Events => continue,
-                Source::Wire(input) => input,
-                Source::Capture(reader) => {
+                FileContent::Events => continue,
+                FileContent::Wire(input) => input,
+                FileContent::Capture(reader) => {
                     captures.add(named.name.clone(), reader)?;
                     playing.push(named);
                     continue;
                 }
             };
-            let Named { name, origin, counters } = named;
+            let OpenedFile { name, origin, counters } = named;
             let mut bytes = Vec::new();
-            input.read_to_end(&mut bytes).map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
+            input.read_to_end(&mut bytes).map_err(|error| CommandFailure::Failed(format!("{name}: {error}")))?;
             for request in decode::requests(&bytes).unwrap_or_else(|| vec![wrap(bytes)]) {
                 let mut now = self.clock.now();
                 // A file of the quarantine has the time of receipt, which some event times depend on.
@@ -398,7 +406,7 @@ impl Decoder<'_> {
     }
 
     /// Writes the events that an exchange holds after its last request.
-    fn rest<E: Exchange>(&mut self, exchange: &E) -> Result<(), Failure> {
+    fn rest<E: Exchange>(&mut self, exchange: &E) -> Result<(), CommandFailure> {
         if self.output.is_closed() {
             return Ok(());
         }
@@ -411,18 +419,18 @@ impl Decoder<'_> {
     }
 
     /// Opens a file as received bytes or as a capture.
-    fn open(&mut self, number: u64, file: Input) -> Result<(Named, Source), Failure> {
+    fn open(&mut self, number: u64, file: Input) -> Result<(OpenedFile, FileContent), CommandFailure> {
         let name: Arc<str> = file.path.display().to_string().into();
-        let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
-        let source = Source::of(file).map_err(failed)?;
+        let failed = |error: io::Error| CommandFailure::Failed(format!("{name}: {error}"));
+        let source = FileContent::of(file).map_err(failed)?;
         let origin = match &source {
-            Source::Events => return Err(has_events(&name, self.protocol)),
-            Source::Wire(_) => Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number),
-            Source::Capture(reader) => {
-                let capture::Head { protocol, listener, peer, connection, .. } = reader.head();
+            FileContent::Events => return Err(has_events(&name, self.protocol)),
+            FileContent::Wire(_) => Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number),
+            FileContent::Capture(reader) => {
+                let capture::CaptureHead { protocol, listener, peer, connection, .. } = reader.head();
                 if *protocol != self.protocol {
                     let text = format!("{name} is a capture of {protocol}: use `tributary decode {protocol}`");
-                    return Err(Failure::Misused(text));
+                    return Err(CommandFailure::Misused(text));
                 }
                 self.listener = listener.as_str().into();
                 let connection = if self.output.counts_files() { number } else { *connection };
@@ -431,14 +439,19 @@ impl Decoder<'_> {
         };
         let counters = ListenerCounters::new(origin.listener.clone(), self.protocol);
         let origin = Arc::new(origin.with_identity(self.identity.clone()));
-        Ok((Named { name, origin, counters }, source))
+        Ok((OpenedFile { name, origin, counters }, source))
     }
 
     fn now(&self) -> Now {
         self.played.unwrap_or_else(|| self.clock.now())
     }
 
-    fn read<S: Session>(&mut self, named: Named, mut input: Box<dyn Read>, session: S) -> Result<Decoded<S>, Failure> {
+    fn read<S: Session>(
+        &mut self,
+        named: OpenedFile,
+        mut input: Box<dyn Read>,
+        session: S,
+    ) -> Result<Decoded<S>, CommandFailure> {
         let mut decoded = Decoded::new(named, session);
         let mut piece = vec![0; PIECE_BYTES];
         while !self.output.is_closed() {
@@ -446,7 +459,7 @@ impl Decoder<'_> {
                 Ok(0) => break,
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Failure::Failed(format!("{}: {error}", decoded.name))),
+                Err(error) => return Err(CommandFailure::Failed(format!("{}: {error}", decoded.name))),
             };
             decoded.offline.feed(&piece[..bytes], self.clock.now(), &mut |batch| self.output.write(&batch));
             // Events of a live source are written immediately.
@@ -455,7 +468,7 @@ impl Decoder<'_> {
         Ok(decoded)
     }
 
-    fn finish<S: Session>(&mut self, decoded: Decoded<S>, end: End) -> Result<(), Failure> {
+    fn finish<S: Session>(&mut self, decoded: Decoded<S>, end: End) -> Result<(), CommandFailure> {
         let Decoded { name, offline, counters } = decoded;
         if self.output.is_closed() {
             return Ok(());
@@ -469,26 +482,26 @@ impl Decoder<'_> {
 }
 
 /// The error of a file that has events instead of received bytes.
-fn has_events(name: &str, protocol: Protocol) -> Failure {
+fn has_events(name: &str, protocol: Protocol) -> CommandFailure {
     let why =
         format!("it has events as JSON lines, not received bytes of {protocol}; `tributary decode events` reads them");
-    Failure::Failed(format!("{name}: {why}"))
+    CommandFailure::Failed(format!("{name}: {why}"))
 }
 
 /// Reads the options like a listener of the configuration.
-pub(super) fn listener(protocol: &str, options: &[String]) -> Result<ListenerConfig, Failure> {
+pub(super) fn listener(protocol: &str, options: &[String]) -> Result<ListenerConfig, CommandFailure> {
     let mut text = format!("[listeners.decode]\nprotocol = \"{protocol}\"\n");
     for option in options {
         let Some((key, value)) = option.split_once('=') else {
-            return Err(Failure::Misused(format!("--option {option}: not KEY=VALUE")));
+            return Err(CommandFailure::Misused(format!("--option {option}: not KEY=VALUE")));
         };
         text.push_str(&format!("{key} = {}\n", toml_value(value)));
     }
     let loaded = Config::parse("--option", &text);
     let mut listeners =
-        loaded.map_err(|errors| Failure::Misused(format!("invalid --option\n{errors}")))?.config.listeners;
+        loaded.map_err(|errors| CommandFailure::Misused(format!("invalid --option\n{errors}")))?.config.listeners;
     if listeners.len() != 1 {
-        return Err(Failure::Misused("--option can set keys of one listener only".to_owned()));
+        return Err(CommandFailure::Misused("--option can set keys of one listener only".to_owned()));
     }
     Ok(listeners.remove(0))
 }

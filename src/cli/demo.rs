@@ -19,7 +19,7 @@ use tributary_nats::Servers;
 use tributary_pipeline::accounting::Totals;
 use tributary_protocol::Protocol;
 use tributary_rbkit as rbkit;
-use tributary_simulate::rbkit::Process;
+use tributary_simulate::rbkit::SimulatedProcess;
 use tributary_simulate::{self as simulate, Amount, Plan, Sent};
 use tributary_sink::encode::Format;
 use tributary_sink::stdout;
@@ -29,7 +29,7 @@ use tributary_zico as zico;
 use tributary_zico_store::StoreOptions;
 
 use super::simulate::agent;
-use super::{Failure, NamedProtocol, OutputFormat, block_on, duration, run, say};
+use super::{CommandFailure, NamedProtocol, OutputFormat, block_on, duration, run, say};
 
 /// A demo of at least this duration is one that people watch.
 const WATCHED: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ pub(super) struct Arguments {
     format: Option<OutputFormat>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     let named: Vec<Protocol> = arguments.protocol.iter().map(|name| name.0).collect();
     let is_wanted = |protocol: &Protocol| named.is_empty() || named.contains(protocol);
     let protocols: Vec<Protocol> = Protocol::OF_AGENTS.into_iter().filter(is_wanted).collect();
@@ -119,7 +119,7 @@ fn ruby_agent(ruby: simulate::rbkit::Options) -> rbkit::AgentOptions {
     rbkit::AgentOptions {
         publish: Some(ruby.publish.to_string()),
         request: Some(ruby.request.to_string()),
-        enable: vec![rbkit::Profile::Memory, rbkit::Profile::Cpu],
+        enable: vec![rbkit::ProfileKind::Memory, rbkit::ProfileKind::Cpu],
         ..Default::default()
     }
 }
@@ -132,17 +132,17 @@ fn http() -> HttpOptions {
 }
 
 /// Runs daemon and agents. Returns the counters, the numbers of each agent, and the seconds.
-async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Totals, Vec<Sent>, f64), Failure> {
+async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Totals, Vec<Sent>, f64), CommandFailure> {
     let mut ruby = None;
     if protocols.contains(&Protocol::Rbkit) {
         let any = ([127, 0, 0, 1], 0).into();
         let options = simulate::rbkit::Options { publish: any, request: any, ..Default::default() };
-        ruby = Some(Process::bind(options).await?);
+        ruby = Some(SimulatedProcess::bind(options).await?);
     }
     let usual = if io::stdout().is_terminal() { Format::Text } else { Format::Json };
     let format = arguments.format.map_or(usual, Format::from);
-    let config = config(protocols, ruby.as_ref().map(Process::options), format);
-    let server = Server::start(&config).await.map_err(|error| Failure::Failed(error.to_string()))?;
+    let config = config(protocols, ruby.as_ref().map(SimulatedProcess::options), format);
+    let server = Server::start(&config).await.map_err(|error| CommandFailure::Failed(error.to_string()))?;
     if let Some(address) = server.admin_address() {
         say(format_args!("page: {}", run::page_address(address, &config)));
     }
@@ -179,7 +179,7 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
     loop {
         tokio::select! {
             agent = agents.join_next() => match agent {
-                Some(result) => sent.extend(result.map_err(|error| Failure::Failed(error.to_string()))??),
+                Some(result) => sent.extend(result.map_err(|error| CommandFailure::Failed(error.to_string()))??),
                 None => break,
             },
             // Ctrl-C, or a reader that closes stdout, ends the demo early.
@@ -197,17 +197,17 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
     };
     stopped.cancel();
     if let Some(process) = ruby_process {
-        sent.push(process.await.map_err(|error| Failure::Failed(error.to_string()))??.sent);
+        sent.push(process.await.map_err(|error| CommandFailure::Failed(error.to_string()))??.sent);
     }
     Ok((totals, sent, seconds))
 }
 
 /// In a demo that people watch the Java agent loses a buffer now and then, as real agents do when a connection breaks, so that
 /// the page shows losses.
-fn demo_agent(protocol: Protocol, time: Duration) -> Result<simulate::Agent, Failure> {
+fn demo_agent(protocol: Protocol, time: Duration) -> Result<simulate::AgentKind, CommandFailure> {
     match agent(protocol)? {
-        simulate::Agent::Bytefrog(options) if time >= WATCHED => {
-            Ok(simulate::Agent::Bytefrog(simulate::bytefrog::Options { gaps: BUFFERS_PER_LOSS, ..options }))
+        simulate::AgentKind::Bytefrog(options) if time >= WATCHED => {
+            Ok(simulate::AgentKind::Bytefrog(simulate::bytefrog::Options { gaps: BUFFERS_PER_LOSS, ..options }))
         }
         agent => Ok(agent),
     }

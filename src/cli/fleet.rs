@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Failure, block_on, duration, print};
+use super::{CommandFailure, block_on, duration, print};
 use audit::Audit;
 use tributary_nats::Servers;
 
@@ -19,11 +19,11 @@ const RETRY: Duration = Duration::from_millis(500);
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: FleetCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum FleetCommand {
     Audit(AuditArguments),
 }
 
@@ -63,8 +63,8 @@ struct AuditArguments {
     wait: Duration,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let Command::Audit(arguments) = &arguments.command;
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+    let FleetCommand::Audit(arguments) = &arguments.command;
     let servers = arguments.servers()?;
     let audit = block_on(async {
         let deadline = Instant::now() + arguments.wait;
@@ -81,14 +81,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     })??;
     let why = audit.why();
     print(format!("{:#}\n", audit.json()).as_bytes())?;
-    if why.is_empty() { Ok(()) } else { Err(Failure::Failed(format!("the sums do not add up: {}", why.join("; ")))) }
+    if why.is_empty() {
+        Ok(())
+    } else {
+        Err(CommandFailure::Failed(format!("the sums do not add up: {}", why.join("; "))))
+    }
 }
 
 impl AuditArguments {
     /// The servers of NATS, if any is named.
-    fn servers(&self) -> Result<Option<Servers>, Failure> {
+    fn servers(&self) -> Result<Option<Servers>, CommandFailure> {
         let address = |text: &String| {
-            text.parse().map_err(|error| Failure::Misused(format!("--nats {text}: {error}; write nats://HOST:4222")))
+            text.parse()
+                .map_err(|error| CommandFailure::Misused(format!("--nats {text}: {error}; write nats://HOST:4222")))
         };
         let servers = self.nats.iter().map(address).collect::<Result<Vec<_>, _>>()?;
         let (credentials_file, token_file) = (self.credentials_file.clone(), self.token_file.clone());

@@ -66,11 +66,11 @@ struct Arguments {
     #[command(flatten)]
     log: log::Arguments,
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     Run(run::Arguments),
     Demo(demo::Arguments),
     Check(check::Arguments),
@@ -94,10 +94,10 @@ enum Command {
     Man(man::Arguments),
 }
 
-impl Command {
+impl CliCommand {
     /// The level of the log, unless the user sets one. What a profile shows on stderr says itself what happens.
     fn usual_log_level(&self) -> &'static str {
-        if matches!(self, Command::Profile(_) | Command::Heap(_)) { "warn" } else { "info" }
+        if matches!(self, CliCommand::Profile(_) | CliCommand::Heap(_)) { "warn" } else { "info" }
     }
 }
 
@@ -121,47 +121,47 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     let log_format = arguments.log.format();
     let result = match arguments.command {
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Demo(arguments) => demo::run(&arguments),
-        Command::Check(arguments) => check::run(&arguments),
-        Command::Decode(arguments) => decode::run(&arguments),
-        Command::Simulate(arguments) => simulate::run(&arguments),
-        Command::Replay(arguments) => replay::run(&arguments),
-        Command::Tap(arguments) => tap::run(&arguments),
-        Command::Profile(arguments) => oneshot::profile::run(&arguments),
-        Command::Heap(arguments) => oneshot::heap::run(&arguments),
-        Command::Health(arguments) => health::run(&arguments),
-        Command::Agents(arguments) => agents::run(&arguments),
-        Command::Spool(arguments) => spool::run(&arguments),
-        Command::Quarantine(arguments) => quarantine::run(&arguments),
-        Command::Fleet(arguments) => fleet::run(&arguments),
-        Command::Completions { shell } => {
+        CliCommand::Run(arguments) => run::run(&arguments),
+        CliCommand::Demo(arguments) => demo::run(&arguments),
+        CliCommand::Check(arguments) => check::run(&arguments),
+        CliCommand::Decode(arguments) => decode::run(&arguments),
+        CliCommand::Simulate(arguments) => simulate::run(&arguments),
+        CliCommand::Replay(arguments) => replay::run(&arguments),
+        CliCommand::Tap(arguments) => tap::run(&arguments),
+        CliCommand::Profile(arguments) => oneshot::profile::run(&arguments),
+        CliCommand::Heap(arguments) => oneshot::heap::run(&arguments),
+        CliCommand::Health(arguments) => health::run(&arguments),
+        CliCommand::Agents(arguments) => agents::run(&arguments),
+        CliCommand::Spool(arguments) => spool::run(&arguments),
+        CliCommand::Quarantine(arguments) => quarantine::run(&arguments),
+        CliCommand::Fleet(arguments) => fleet::run(&arguments),
+        CliCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "tributary", &mut script);
             print(&script)
         }
-        Command::Man(arguments) => man::run(&arguments),
+        CliCommand::Man(arguments) => man::run(&arguments),
     };
     result.err().map_or(ExitCode::SUCCESS, |failure| log_format.exit(failure))
 }
 
 /// Why a command does not end with exit code 0.
 #[derive(Debug)]
-enum Failure {
+enum CommandFailure {
     /// Exit code 1.
     Failed(String),
     /// Exit code 2: arguments or configuration.
     Misused(String),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Failure::Failed(why) | Failure::Misused(why)) = self;
+        let (CommandFailure::Failed(why) | CommandFailure::Misused(why)) = self;
         f.write_str(why)
     }
 }
 
-impl Failure {
+impl CommandFailure {
     /// Prints the message and returns the exit code.
     fn exit(self) -> ExitCode {
         say(format_args!("tributary: {self}"));
@@ -170,15 +170,15 @@ impl Failure {
 
     fn code(&self) -> u8 {
         match self {
-            Failure::Failed(_) => 1,
-            Failure::Misused(_) => 2,
+            CommandFailure::Failed(_) => 1,
+            CommandFailure::Misused(_) => 2,
         }
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for CommandFailure {
     fn from(error: io::Error) -> Self {
-        Failure::Failed(error.to_string())
+        CommandFailure::Failed(error.to_string())
     }
 }
 
@@ -189,15 +189,15 @@ fn say(message: impl fmt::Display) {
 }
 
 /// Writes data to stdout. It is no failure if the reader has closed it.
-fn print(bytes: &[u8]) -> Result<(), Failure> {
+fn print(bytes: &[u8]) -> Result<(), CommandFailure> {
     use io::Write;
     let mut stdout = io::stdout().lock();
     printed(stdout.write_all(bytes).and_then(|()| stdout.flush()))
 }
 
 /// The result of writing to stdout. It is no failure if the reader has closed it; other errors name it.
-fn printed(result: io::Result<()>) -> Result<(), Failure> {
-    quiet(result).map_err(|error| Failure::Failed(format!("cannot write to standard output: {error}")))
+fn printed(result: io::Result<()>) -> Result<(), CommandFailure> {
+    quiet(result).map_err(|error| CommandFailure::Failed(format!("cannot write to standard output: {error}")))
 }
 
 /// Ignores a broken pipe: the reader, for example `head`, needs no more data.

@@ -20,7 +20,7 @@ use tributary_transport::clock::Clock;
 
 use super::endpoint::Endpoint;
 use super::run;
-use super::{Failure, OutputFormat, block_on, counted, decode, print, printed, say, table};
+use super::{CommandFailure, OutputFormat, block_on, counted, decode, print, printed, say, table};
 
 /// List, show or try again the requests that listeners could not decode
 ///
@@ -36,16 +36,16 @@ Examples:
   tributary quarantine retry --admin 127.0.0.1:9464 01795176900000000000-000001")]
 pub(super) struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: QuarantineCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum QuarantineCommand {
     /// List the requests, oldest first, with their reasons
     #[command(after_help = "Example:\n  tributary quarantine list --format json | jq -r .reason | sort | uniq -c")]
     List {
         #[command(flatten)]
-        source: Source,
+        source: QuarantineArguments,
         /// Format of the list
         #[arg(long, value_name = "FORMAT", default_value = "text")]
         format: OutputFormat,
@@ -54,7 +54,7 @@ enum Command {
     #[command(after_help = "Example:\n  tributary quarantine show 01795176900000000000-000001")]
     Show {
         #[command(flatten)]
-        source: Source,
+        source: QuarantineArguments,
     },
     /// Decode requests again, offline or in a running daemon
     ///
@@ -67,7 +67,7 @@ Examples:
   tributary quarantine retry --admin 127.0.0.1:9464")]
     Retry {
         #[command(flatten)]
-        source: Source,
+        source: QuarantineArguments,
         /// A new file for the events; requests whose events are in it are removed
         #[arg(long, value_name = "FILE", conflicts_with = "admin")]
         output: Option<PathBuf>,
@@ -84,7 +84,7 @@ Examples:
 }
 
 #[derive(Debug, clap::Args)]
-struct Source {
+struct QuarantineArguments {
     /// Configuration file with the listeners [default: as for `run`]
     #[arg(long, value_name = "FILE", conflicts_with = "dir")]
     config: Option<PathBuf>,
@@ -97,28 +97,28 @@ struct Source {
 }
 
 /// A request, and the listener that has received it.
-struct Found {
+struct FoundRequest {
     listener: String,
     /// With its options, if they are known.
     options: Option<ListenerConfig>,
     stored: Stored,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     match &arguments.command {
-        Command::List { source, format } => list(&source.found()?, *format),
-        Command::Show { source } => show(&source.found()?),
-        Command::Retry { source, admin: Some(address), token_file, ca, .. } => {
+        QuarantineCommand::List { source, format } => list(&source.found()?, *format),
+        QuarantineCommand::Show { source } => show(&source.found()?),
+        QuarantineCommand::Retry { source, admin: Some(address), token_file, ca, .. } => {
             let endpoint = Endpoint::at(address, token_file.clone(), ca.clone())?;
             block_on(retry_in_daemon(&endpoint, &source.ids))?
         }
-        Command::Retry { source, output, .. } => retry(&source.found()?, output.as_deref()),
+        QuarantineCommand::Retry { source, output, .. } => retry(&source.found()?, output.as_deref()),
     }
 }
 
-impl Source {
+impl QuarantineArguments {
     /// The requests, in the order of their listeners and times.
-    fn found(&self) -> Result<Vec<Found>, Failure> {
+    fn found(&self) -> Result<Vec<FoundRequest>, CommandFailure> {
         let directories = match &self.dir {
             Some(dir) => in_directory(dir)?,
             None => configured(self.config.clone())?,
@@ -126,7 +126,7 @@ impl Source {
         let mut found = Vec::new();
         for (listener, options, directory) in directories {
             let all = quarantine::list(&directory).map_err(|error| in_place(&directory, &error))?;
-            found.extend(all.into_iter().map(|stored| Found {
+            found.extend(all.into_iter().map(|stored| FoundRequest {
                 listener: listener.clone(),
                 options: options.clone(),
                 stored,
@@ -139,16 +139,16 @@ impl Source {
     }
 }
 
-fn check_ids(ids: &[String], known: &[String]) -> Result<(), Failure> {
+fn check_ids(ids: &[String], known: &[String]) -> Result<(), CommandFailure> {
     match ids.iter().find(|id| !known.contains(id)) {
-        Some(unknown) => Err(Failure::Failed(format!("no such request in the quarantine: {unknown}"))),
+        Some(unknown) => Err(CommandFailure::Failed(format!("no such request in the quarantine: {unknown}"))),
         None => Ok(()),
     }
 }
 
 type Directory = (String, Option<ListenerConfig>, PathBuf);
 
-fn configured(config: Option<PathBuf>) -> Result<Vec<Directory>, Failure> {
+fn configured(config: Option<PathBuf>) -> Result<Vec<Directory>, CommandFailure> {
     let (source, loaded) = run::load(config)?;
     let directory = |listener: ListenerConfig| {
         let dir = quarantine::options(&listener)?.0.dir.clone();
@@ -157,12 +157,12 @@ fn configured(config: Option<PathBuf>) -> Result<Vec<Directory>, Failure> {
     };
     let directories: Vec<_> = loaded.config.listeners.into_iter().filter_map(directory).collect();
     if directories.is_empty() {
-        return Err(Failure::Failed(format!("{source}: no listener has a quarantine")));
+        return Err(CommandFailure::Failed(format!("{source}: no listener has a quarantine")));
     }
     Ok(directories)
 }
 
-fn in_directory(dir: &Path) -> Result<Vec<Directory>, Failure> {
+fn in_directory(dir: &Path) -> Result<Vec<Directory>, CommandFailure> {
     let mut directories = vec![(name(dir), None, dir.to_owned())];
     for entry in std::fs::read_dir(dir).map_err(|error| in_place(dir, &error))? {
         let path = entry.map_err(|error| in_place(dir, &error))?.path();
@@ -178,13 +178,13 @@ fn name(directory: &Path) -> String {
     directory.file_name().map_or_else(|| ".".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-fn in_place(path: &Path, error: &io::Error) -> Failure {
-    Failure::Failed(format!("{}: {error}", path.display()))
+fn in_place(path: &Path, error: &io::Error) -> CommandFailure {
+    CommandFailure::Failed(format!("{}: {error}", path.display()))
 }
 
-fn list(found: &[Found], format: OutputFormat) -> Result<(), Failure> {
+fn list(found: &[FoundRequest], format: OutputFormat) -> Result<(), CommandFailure> {
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
-    for Found { listener, stored, .. } in found {
+    for FoundRequest { listener, stored, .. } in found {
         let (received, peer) = (stored.header("x-tributary-received"), stored.header("x-tributary-peer"));
         let value = json!({
             "listener": listener, "id": stored.id, "received": received, "peer": peer, "bytes": stored.bytes,
@@ -206,8 +206,8 @@ fn list(found: &[Found], format: OutputFormat) -> Result<(), Failure> {
     print(&lines)
 }
 
-fn show(found: &[Found]) -> Result<(), Failure> {
-    for Found { stored, .. } in found {
+fn show(found: &[FoundRequest]) -> Result<(), CommandFailure> {
+    for FoundRequest { stored, .. } in found {
         let body = stored.bytes.saturating_sub(stored.head.len() as u64 + 4);
         let head: String = stored.head.lines().map(|line| format!("{}\n", terminal::shown(line))).collect();
         print(format!("== {} ({body} bytes of body in {})\n{head}\n", stored.id, stored.path.display()).as_bytes())?;
@@ -216,7 +216,7 @@ fn show(found: &[Found]) -> Result<(), Failure> {
 }
 
 /// The events of requests that are decoded offline.
-struct Output<'a> {
+struct DecodedOutput<'a> {
     stream: Box<dyn io::Write>,
     /// The file, and its name.
     file: Option<(File, &'a Path)>,
@@ -225,8 +225,8 @@ struct Output<'a> {
     events: u64,
 }
 
-impl<'a> Output<'a> {
-    fn open(path: Option<&'a Path>) -> Result<Output<'a>, Failure> {
+impl<'a> DecodedOutput<'a> {
+    fn open(path: Option<&'a Path>) -> Result<DecodedOutput<'a>, CommandFailure> {
         let (stream, file): (Box<dyn io::Write>, _) = match path {
             None => (Box::new(io::stdout()), None),
             Some(path) => {
@@ -236,7 +236,7 @@ impl<'a> Output<'a> {
                 (Box::new(second), Some((file, path)))
             }
         };
-        Ok(Output { stream, file, encoder: Encoder::new(Format::Json), lines: Vec::new(), events: 0 })
+        Ok(DecodedOutput { stream, file, encoder: Encoder::new(Format::Json), lines: Vec::new(), events: 0 })
     }
 
     fn take(&mut self, batch: &Batch) {
@@ -245,7 +245,7 @@ impl<'a> Output<'a> {
     }
 
     /// Writes the events that were taken; returns their number. Those of a file are on the disk then.
-    fn finish(&mut self) -> Result<u64, Failure> {
+    fn finish(&mut self) -> Result<u64, CommandFailure> {
         let written = self.stream.write_all(&self.lines).and_then(|()| self.stream.flush());
         self.lines.clear();
         match &self.file {
@@ -257,12 +257,12 @@ impl<'a> Output<'a> {
 }
 
 /// Decodes requests offline.
-fn retry(found: &[Found], path: Option<&Path>) -> Result<(), Failure> {
+fn retry(found: &[FoundRequest], path: Option<&Path>) -> Result<(), CommandFailure> {
     let memory = MemoryBudget::new(Config::builtin().memory_limit());
     let clock = Clock::start();
-    let mut output = Output::open(path)?;
+    let mut output = DecodedOutput::open(path)?;
     let mut refused = 0;
-    for Found { listener, options, stored } in found {
+    for FoundRequest { listener, options, stored } in found {
         let (id, path) = (&stored.id, &stored.path);
         let request = stored.read().map_err(|error| in_place(path, &error))?;
         let options = match options {
@@ -279,7 +279,7 @@ fn retry(found: &[Found], path: Option<&Path>) -> Result<(), Failure> {
         }
         let counters = ListenerCounters::new(listener.as_str().into(), protocol);
         let decoded = decoder.decode(request, &counters, clock.now(), &mut |batch| output.take(&batch));
-        decoded.map_err(|why| Failure::Failed(format!("{id}: {why}")))?;
+        decoded.map_err(|why| CommandFailure::Failed(format!("{id}: {why}")))?;
         let events = counted(output.finish()?, "event");
         match output.file {
             None => say(format_args!("{id}: decoded, {events}; it stays in the quarantine")),
@@ -292,12 +292,16 @@ fn retry(found: &[Found], path: Option<&Path>) -> Result<(), Failure> {
     conclude(refused)
 }
 
-fn conclude(refused: u64) -> Result<(), Failure> {
-    if refused == 0 { Ok(()) } else { Err(Failure::Failed(format!("not delivered: {}", counted(refused, "request")))) }
+fn conclude(refused: u64) -> Result<(), CommandFailure> {
+    if refused == 0 {
+        Ok(())
+    } else {
+        Err(CommandFailure::Failed(format!("not delivered: {}", counted(refused, "request"))))
+    }
 }
 
 /// Lets a daemon try requests again.
-async fn retry_in_daemon(endpoint: &Endpoint, ids: &[String]) -> Result<(), Failure> {
+async fn retry_in_daemon(endpoint: &Endpoint, ids: &[String]) -> Result<(), CommandFailure> {
     let (status, body) = endpoint.ask(Method::GET, "/quarantine").await?;
     if status != StatusCode::OK {
         return Err(endpoint.refused(status, &body));

@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use tributary_protocol::Protocol;
 
-use super::captures::{Captures, Source, Step};
+use super::captures::{Captures, ConnectionStep, FileContent};
 use super::input::Input;
-use super::{Failure, address, block_on, counted, say};
+use super::{CommandFailure, address, block_on, counted, say};
 
 /// After everything is sent, the collector has this much time to read it and to close the connections.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -73,22 +73,22 @@ impl FromStr for Speed {
     }
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     let mut captures = Captures::default();
     let mut names = Vec::new();
     let mut spoken: Option<Protocol> = None;
     for path in &arguments.files {
         let name: Arc<str> = path.display().to_string().into();
-        let source = Source::of(Input::new(path));
-        let reader = match source.map_err(|error| Failure::Failed(format!("{name}: {error}")))? {
-            Source::Capture(reader) => reader,
-            Source::Wire(_) | Source::Events => {
-                return Err(Failure::Misused(format!("{name} is not a capture, so it cannot be replayed")));
+        let source = FileContent::of(Input::new(path));
+        let reader = match source.map_err(|error| CommandFailure::Failed(format!("{name}: {error}")))? {
+            FileContent::Capture(reader) => reader,
+            FileContent::Wire(_) | FileContent::Events => {
+                return Err(CommandFailure::Misused(format!("{name} is not a capture, so it cannot be replayed")));
             }
         };
         let protocol = reader.head().protocol;
         if let Some(other) = spoken.replace(protocol).filter(|other| *other != protocol) {
-            return Err(Failure::Misused(format!(
+            return Err(CommandFailure::Misused(format!(
                 "{name} is a capture of {protocol}, another file is a capture of {other}"
             )));
         }
@@ -103,7 +103,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     ));
     match faults {
         0 => Ok(()),
-        faults => Err(Failure::Failed(format!("{} could not be replayed completely", counted(faults, "connection")))),
+        faults => {
+            Err(CommandFailure::Failed(format!("{} could not be replayed completely", counted(faults, "connection"))))
+        }
     }
 }
 
@@ -124,7 +126,7 @@ struct Sent {
 type Replies = JoinHandle<io::Result<u64>>;
 
 /// A connection of the replay.
-enum Connection {
+enum ReplayConnection {
     /// Its first step is not due yet.
     Waiting,
     Open(OwnedWriteHalf, Replies),
@@ -138,11 +140,11 @@ async fn play(
     to: SocketAddr,
     speed: Speed,
     waits: bool,
-) -> Result<Sent, Failure> {
+) -> Result<Sent, CommandFailure> {
     let (started, first) = (Instant::now(), captures.start());
     let mut sent = Sent::default();
     let mut replies = Vec::new();
-    let mut connections: Vec<_> = names.iter().map(|_| Connection::Waiting).collect();
+    let mut connections: Vec<_> = names.iter().map(|_| ReplayConnection::Waiting).collect();
     // Whether the connection that was opened last has a reply.
     let mut is_answered: Option<Arc<AtomicBool>> = None;
     while let Some((number, at, step)) = captures.next()? {
@@ -155,7 +157,7 @@ async fn play(
         }
         let connection = &mut connections[number];
         let done = async {
-            if let Connection::Waiting = connection {
+            if let ReplayConnection::Waiting = connection {
                 let until = Instant::now() + ANSWER_WAIT;
                 while waits && is_answered.as_ref().is_some_and(|it| !it.load(Relaxed)) && Instant::now() < until {
                     sleep(CHECK_INTERVAL).await;
@@ -170,22 +172,23 @@ async fn play(
                     tokio::io::copy(&mut receiver, &mut tokio::io::sink()).await
                 });
                 sent.connections += 1;
-                *connection = Connection::Open(writing, reading);
+                *connection = ReplayConnection::Open(writing, reading);
             }
-            let Connection::Open(writing, reading) = connection else { return Ok(()) };
+            let ReplayConnection::Open(writing, reading) = connection else { return Ok(()) };
             match step {
-                Step::Bytes(bytes) => {
+                ConnectionStep::Bytes(bytes) => {
                     writing.write_all(&bytes).await?;
                     sent.records += 1;
                     sent.bytes += bytes.len() as u64;
                 }
-                Step::End(_) => {
+                ConnectionStep::End(_) => {
                     writing.shutdown().await?;
                     let until = Instant::now() + END_WAIT;
                     while speed == Speed::Max && !reading.is_finished() && Instant::now() < until {
                         sleep(CHECK_INTERVAL).await;
                     }
-                    if let Connection::Open(_, reading) = std::mem::replace(connection, Connection::Closed) {
+                    if let ReplayConnection::Open(_, reading) = std::mem::replace(connection, ReplayConnection::Closed)
+                    {
                         replies.push(reading);
                     }
                 }
@@ -194,7 +197,7 @@ async fn play(
         };
         if let Err(error) = done.await {
             say(format_args!("{}: {to}: {error}", names[number]));
-            *connection = Connection::Closed;
+            *connection = ReplayConnection::Closed;
             sent.faults += 1;
         }
     }

@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tributary_protocol::Protocol;
-use tributary_simulate::{self as simulate, Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
+use tributary_simulate::{self as simulate, AgentKind, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
 
-use super::{Failure, NamedProtocol, address, block_on, duration, say};
+use super::{CommandFailure, NamedProtocol, address, block_on, duration, say};
 
 /// Simulate agents that send realistic, seeded traffic
 ///
@@ -44,7 +44,7 @@ pub(super) struct Arguments {
     seed: u64,
     /// datadog: layout of lists, as `list_layout` of the listener [default: exact]
     #[arg(long, value_name = "LAYOUT")]
-    list_layout: Option<Layout>,
+    list_layout: Option<ListSize>,
     /// Version of the protocol: bytefrog 1 to 4 [default: 4], endless 2 or 3 [default: 3]
     #[arg(long, alias = "version", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     protocol_version: Option<u8>,
@@ -77,23 +77,23 @@ pub(super) struct Arguments {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Layout {
+enum ListSize {
     /// The length of their entries
     Exact,
     /// Always 32 entries
     Padded32,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     arguments.check_protocol()?;
     let agent = match arguments.protocol.0 {
         Protocol::Rbkit => return ruby(arguments),
         protocol @ Protocol::Nats => agent(protocol)?,
-        Protocol::Datadog => Agent::Datadog(match arguments.list_layout {
-            None | Some(Layout::Exact) => datadog::Dialect::Exact,
-            Some(Layout::Padded32) => datadog::Dialect::Padded32,
+        Protocol::Datadog => AgentKind::Datadog(match arguments.list_layout {
+            None | Some(ListSize::Exact) => datadog::DatadogDialect::Exact,
+            Some(ListSize::Padded32) => datadog::DatadogDialect::Padded32,
         }),
-        Protocol::Bytefrog => Agent::Bytefrog(bytefrog::Options {
+        Protocol::Bytefrog => AgentKind::Bytefrog(bytefrog::Options {
             version: arguments.protocol_version.unwrap_or(bytefrog::Options::default().version),
             threads: arguments.threads.unwrap_or(4),
             project: arguments.project_id.unwrap_or(0),
@@ -101,25 +101,28 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             gaps: arguments.gaps.unwrap_or(0),
             ..Default::default()
         }),
-        Protocol::Endless => Agent::Endless(match arguments.protocol_version {
-            None | Some(3) => endless::Version::V3,
-            Some(2) => endless::Version::V2,
+        Protocol::Endless => AgentKind::Endless(match arguments.protocol_version {
+            None | Some(3) => endless::AgentVersion::V3,
+            Some(2) => endless::AgentVersion::V2,
             Some(_) => {
-                return Err(Failure::Misused(
+                return Err(CommandFailure::Misused(
                     "--protocol-version: endless agents have the versions 2 and 3".to_owned(),
                 ));
             }
         }),
-        Protocol::Zico => Agent::Zico(match arguments.dialect.as_deref() {
-            None | Some("gen2") => zico::Dialect::Gen2,
-            Some("gen1") => zico::Dialect::Gen1,
-            Some("doc") => zico::Dialect::Doc,
+        Protocol::Zico => AgentKind::Zico(match arguments.dialect.as_deref() {
+            None | Some("gen2") => zico::ZicoDialect::Gen2,
+            Some("gen1") => zico::ZicoDialect::Gen1,
+            Some("doc") => zico::ZicoDialect::Doc,
             Some(_) => {
-                return Err(Failure::Misused("--dialect: zico agents have the dialects doc, gen1 and gen2".to_owned()));
+                return Err(CommandFailure::Misused(
+                    "--dialect: zico agents have the dialects doc, gen1 and gen2".to_owned(),
+                ));
             }
         }),
     };
-    let missing = || Failure::Misused("--to ADDRESS is missing: the address that the agents connect to".to_owned());
+    let missing =
+        || CommandFailure::Misused("--to ADDRESS is missing: the address that the agents connect to".to_owned());
     let plan = Plan {
         to: arguments.to.ok_or_else(missing)?,
         amount: arguments.amount(),
@@ -133,21 +136,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Simulates a Ruby process, which waits for its collector.
-fn ruby(arguments: &Arguments) -> Result<(), Failure> {
+fn ruby(arguments: &Arguments) -> Result<(), CommandFailure> {
     if arguments.to.is_some() || arguments.connections != 1 {
         let text = "rbkit: a collector connects to one agent, at --publish and --request; omit --to and --connections";
-        return Err(Failure::Misused(text.to_owned()));
+        return Err(CommandFailure::Misused(text.to_owned()));
     }
     let Arguments { rate, seed, .. } = *arguments;
     let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let (publish, request) = (arguments.publish.unwrap_or(local(5555)), arguments.request.unwrap_or(local(5556)));
     let heap_objects = arguments.heap_objects.unwrap_or(2000);
-    let dialect = arguments.dialect.as_deref().map(str::parse::<rbkit::Dialect>).transpose();
-    let dialect = dialect.map_err(|why| Failure::Misused(format!("--dialect: {why}")))?.unwrap_or_default();
+    let dialect = arguments.dialect.as_deref().map(str::parse::<rbkit::RbkitDialect>).transpose();
+    let dialect = dialect.map_err(|why| CommandFailure::Misused(format!("--dialect: {why}")))?.unwrap_or_default();
     let options = rbkit::Options { publish, request, dialect, heap_objects, ..Default::default() };
     let plan = rbkit::Plan { amount: arguments.amount(), rate, seed };
     let report = block_on(async {
-        let process = rbkit::Process::bind(options).await?;
+        let process = rbkit::SimulatedProcess::bind(options).await?;
         let rbkit::Options { publish, request, .. } = process.options();
         say(format_args!("rbkit publishes on {publish} and takes requests on {request}"));
         process.run(plan, pending()).await
@@ -155,14 +158,14 @@ fn ruby(arguments: &Arguments) -> Result<(), Failure> {
     say(report.to_json());
     match report.received.faults() {
         0 => Ok(()),
-        faults => Err(Failure::Failed(format!("the collector broke the protocol {faults} times"))),
+        faults => Err(CommandFailure::Failed(format!("the collector broke the protocol {faults} times"))),
     }
 }
 
 impl Arguments {
     /// # Errors
     /// An option is given that this protocol does not have.
-    fn check_protocol(&self) -> Result<(), Failure> {
+    fn check_protocol(&self) -> Result<(), CommandFailure> {
         use Protocol::{Bytefrog, Datadog, Endless, Rbkit, Zico};
         let options: [(&str, bool, &[Protocol]); 10] = [
             ("--list-layout", self.list_layout.is_some(), &[Datadog]),
@@ -183,7 +186,7 @@ impl Arguments {
                 let names: Vec<_> = of.iter().map(|protocol| protocol.as_str()).collect();
                 let text =
                     format!("{option} is an option of {}; {protocol} agents do not have it", names.join(" and "));
-                Err(Failure::Misused(text))
+                Err(CommandFailure::Misused(text))
             }
         }
     }
@@ -194,13 +197,13 @@ impl Arguments {
 }
 
 /// The simulated agent of a protocol with its defaults.
-pub(super) fn agent(protocol: Protocol) -> Result<Agent, Failure> {
+pub(super) fn agent(protocol: Protocol) -> Result<AgentKind, CommandFailure> {
     match protocol {
-        Protocol::Datadog => Ok(Agent::Datadog(datadog::Dialect::default())),
-        Protocol::Bytefrog => Ok(Agent::Bytefrog(bytefrog::Options::default())),
-        Protocol::Endless => Ok(Agent::Endless(endless::Version::default())),
-        Protocol::Zico => Ok(Agent::Zico(zico::Dialect::default())),
-        Protocol::Rbkit => Err(Failure::Misused("rbkit: the daemon connects to the agent".to_owned())),
-        Protocol::Nats => Err(Failure::Misused("nats: no agent speaks it".to_owned())),
+        Protocol::Datadog => Ok(AgentKind::Datadog(datadog::DatadogDialect::default())),
+        Protocol::Bytefrog => Ok(AgentKind::Bytefrog(bytefrog::Options::default())),
+        Protocol::Endless => Ok(AgentKind::Endless(endless::AgentVersion::default())),
+        Protocol::Zico => Ok(AgentKind::Zico(zico::ZicoDialect::default())),
+        Protocol::Rbkit => Err(CommandFailure::Misused("rbkit: the daemon connects to the agent".to_owned())),
+        Protocol::Nats => Err(CommandFailure::Misused("nats: no agent speaks it".to_owned())),
     }
 }

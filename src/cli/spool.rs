@@ -10,11 +10,11 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use tributary_options::units::format_duration;
-use tributary_spool::{self as spool, Finding, Item, Snapshot, UsedBy, Waiting};
+use tributary_spool::{self as spool, Finding, Snapshot, SpoolBacklog, SpoolItem, UsedBy};
 
-use super::{Failure, OutputFormat, counted, duration, print, say, table};
-use content::Lines;
-use place::{Place, Source, in_place};
+use super::{CommandFailure, OutputFormat, counted, duration, print, say, table};
+use content::StdoutLines;
+use place::{SinkSpool, SpoolArguments, in_place};
 
 /// Show, check, export or remove what waits in the spools of sinks, and send again what was refused
 ///
@@ -31,16 +31,16 @@ Examples:
   tributary spool drop backend --yes")]
 pub(super) struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: SpoolCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum SpoolCommand {
     /// List spools: what waits, since when, what was refused, and which process uses them
     #[command(after_help = "Example:\n  tributary spool list --config tributary.toml --format json | jq .events")]
     List {
         #[command(flatten)]
-        source: Source,
+        source: SpoolArguments,
         /// Format of the list
         #[arg(long, value_name = "FORMAT", default_value = "text")]
         format: OutputFormat,
@@ -51,7 +51,7 @@ enum Command {
     #[command(after_help = "Example:\n  tributary spool verify --config tributary.toml || echo damaged")]
     Verify {
         #[command(flatten)]
-        source: Source,
+        source: SpoolArguments,
     },
     /// Show the requests that wait
     #[command(after_help = "\
@@ -61,7 +61,7 @@ Examples:
   tributary spool show --refused backend       the requests that the destination has refused, with its reasons")]
     Show {
         #[command(flatten)]
-        source: Source,
+        source: SpoolArguments,
         /// Show the events instead: one JSON object per line
         #[arg(long, conflicts_with_all = ["format", "refused"])]
         events: bool,
@@ -84,7 +84,7 @@ Examples:
   tributary spool export --to backlog backend  a file for each request")]
     Export {
         #[command(flatten)]
-        source: Source,
+        source: SpoolArguments,
         /// Write a file for each request to this directory; no file is replaced
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
@@ -100,7 +100,7 @@ Examples:
   tributary spool retry backend --older-than 1h")]
     Retry {
         #[command(flatten)]
-        source: Source,
+        source: SpoolArguments,
         /// Only this request: its id, or the number at its end
         #[arg(long = "request", value_name = "N")]
         requests: Vec<String>,
@@ -115,35 +115,35 @@ Examples:
     #[command(after_help = "Example:\n  tributary spool drop backend --yes")]
     Drop {
         #[command(flatten)]
-        source: Source,
+        source: SpoolArguments,
         /// Do not ask
         #[arg(long)]
         yes: bool,
     },
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     match &arguments.command {
-        Command::List { source, format } => list(&source.places()?, *format),
-        Command::Verify { source } => verify(&source.places()?),
-        Command::Show { source, events: true, limit, .. } => content::events(&source.places()?, *limit),
-        Command::Show { source, refused: true, limit, format, .. } => refused(&source.places()?, *limit, *format),
-        Command::Show { source, limit, format, .. } => show(&source.places()?, *limit, *format),
-        Command::Export { source, to } => content::export(&source.places()?, to.as_deref()),
-        Command::Retry { source, requests, older_than } => retry(source, requests, *older_than),
-        Command::Drop { source, yes } => drop_waiting(&source.places()?, *yes),
+        SpoolCommand::List { source, format } => list(&source.places()?, *format),
+        SpoolCommand::Verify { source } => verify(&source.places()?),
+        SpoolCommand::Show { source, events: true, limit, .. } => content::events(&source.places()?, *limit),
+        SpoolCommand::Show { source, refused: true, limit, format, .. } => refused(&source.places()?, *limit, *format),
+        SpoolCommand::Show { source, limit, format, .. } => show(&source.places()?, *limit, *format),
+        SpoolCommand::Export { source, to } => content::export(&source.places()?, to.as_deref()),
+        SpoolCommand::Retry { source, requests, older_than } => retry(source, requests, *older_than),
+        SpoolCommand::Drop { source, yes } => drop_waiting(&source.places()?, *yes),
     }
 }
 
-fn read(place: &Place) -> Result<Snapshot, Failure> {
+fn read(place: &SinkSpool) -> Result<Snapshot, CommandFailure> {
     Snapshot::read(&place.directory).map_err(|error| in_place(&place.directory, &error))
 }
 
-fn list(places: &[Place], format: OutputFormat) -> Result<(), Failure> {
+fn list(places: &[SinkSpool], format: OutputFormat) -> Result<(), CommandFailure> {
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
     for place in places {
         let mut snapshot = read(place)?;
-        let Waiting { records, events, bytes } = snapshot.waiting();
+        let SpoolBacklog { records, events, bytes } = snapshot.waiting();
         let oldest = snapshot.oldest().map_err(|error| in_place(&place.directory, &error))?.map(|record| record.time);
         let [refused, damaged, aside] = ["refused", "damaged", "aside"].map(|name| {
             spool::kept(&place.directory, name)
@@ -201,20 +201,20 @@ fn process(used_by: UsedBy) -> Value {
     }
 }
 
-fn verify(places: &[Place]) -> Result<(), Failure> {
+fn verify(places: &[SinkSpool]) -> Result<(), CommandFailure> {
     let mut damaged = 0;
     for place in places {
         let mut snapshot = read(place)?;
-        let (mut whole, mut lost) = (Waiting::default(), Waiting::default());
+        let (mut whole, mut lost) = (SpoolBacklog::default(), SpoolBacklog::default());
         let mut lines = Vec::new();
         while let Some(item) = snapshot.next_item().map_err(|error| in_place(&place.directory, &error))? {
             match item {
-                Item::Record(record) => {
+                SpoolItem::Record(record) => {
                     whole.records += 1;
                     whole.events += u64::from(record.events);
                     whole.bytes += record.payload.len() as u64;
                 }
-                Item::Damaged(damage) => {
+                SpoolItem::Damaged(damage) => {
                     let (requests, events) = (counted(damage.records(), "request"), counted(damage.events(), "event"));
                     lost.records += damage.records();
                     lost.events += damage.events();
@@ -242,11 +242,11 @@ fn verify(places: &[Place]) -> Result<(), Failure> {
         let text: String = lines.iter().map(|line| format!("sink {}: {line}\n", place.sink)).collect();
         print(text.as_bytes())?;
     }
-    if damaged == 0 { Ok(()) } else { Err(Failure::Failed(format!("{} damaged", counted(damaged, "spool")))) }
+    if damaged == 0 { Ok(()) } else { Err(CommandFailure::Failed(format!("{} damaged", counted(damaged, "spool")))) }
 }
 
-fn show(places: &[Place], limit: u64, format: OutputFormat) -> Result<(), Failure> {
-    let mut lines = Lines::new();
+fn show(places: &[SinkSpool], limit: u64, format: OutputFormat) -> Result<(), CommandFailure> {
+    let mut lines = StdoutLines::new();
     for place in places {
         let mut snapshot = read(place)?;
         if let OutputFormat::Text = format {
@@ -257,12 +257,12 @@ fn show(places: &[Place], limit: u64, format: OutputFormat) -> Result<(), Failur
             let item = snapshot.next_item().map_err(|error| in_place(&place.directory, &error))?;
             let (Some(item), false) = (item, lines.is_closed()) else { break };
             let line = match (item, format) {
-                (Item::Record(record), OutputFormat::Json) => json!({
+                (SpoolItem::Record(record), OutputFormat::Json) => json!({
                     "sink": place.sink, "number": record.position.number, "id": record.id, "time": time(record.time),
                     "events": record.events, "bytes": record.payload.len(),
                 })
                 .to_string(),
-                (Item::Record(record), OutputFormat::Text) => format!(
+                (SpoolItem::Record(record), OutputFormat::Text) => format!(
                     "{:>12}  {:20}  {:>8}  {:>10}  {}",
                     record.position.number,
                     time(record.time),
@@ -270,7 +270,7 @@ fn show(places: &[Place], limit: u64, format: OutputFormat) -> Result<(), Failur
                     record.payload.len(),
                     place.sink
                 ),
-                (Item::Damaged(damage), _) => {
+                (SpoolItem::Damaged(damage), _) => {
                     say(content::lost(place, &damage));
                     continue;
                 }
@@ -281,8 +281,8 @@ fn show(places: &[Place], limit: u64, format: OutputFormat) -> Result<(), Failur
     lines.flush()
 }
 
-fn refused(places: &[Place], limit: u64, format: OutputFormat) -> Result<(), Failure> {
-    let mut lines = Lines::new();
+fn refused(places: &[SinkSpool], limit: u64, format: OutputFormat) -> Result<(), CommandFailure> {
+    let mut lines = StdoutLines::new();
     for place in places {
         let paths = spool::refused(&place.directory).map_err(|error| in_place(&place.directory, &error))?;
         for path in paths.into_iter().take(usize::try_from(limit).unwrap_or(usize::MAX)) {
@@ -306,9 +306,9 @@ fn refused(places: &[Place], limit: u64, format: OutputFormat) -> Result<(), Fai
     lines.flush()
 }
 
-fn retry(source: &Source, requests: &[String], older_than: Option<Duration>) -> Result<(), Failure> {
+fn retry(source: &SpoolArguments, requests: &[String], older_than: Option<Duration>) -> Result<(), CommandFailure> {
     if !source.names_a_sink() {
-        return Err(Failure::Misused("name the sink whose refused requests are to be sent again".to_owned()));
+        return Err(CommandFailure::Misused("name the sink whose refused requests are to be sent again".to_owned()));
     }
     for place in source.places()? {
         let is_wanted = |request: &spool::Refused, refused_at: SystemTime| {
@@ -338,7 +338,7 @@ fn is_named(id: &str, name: &str) -> bool {
     [id, number, number.split('.').next().unwrap_or(number)].contains(&name)
 }
 
-fn drop_waiting(places: &[Place], is_confirmed: bool) -> Result<(), Failure> {
+fn drop_waiting(places: &[SinkSpool], is_confirmed: bool) -> Result<(), CommandFailure> {
     for place in places {
         let mut snapshot = read(place)?;
         let waiting = snapshot.waiting();
@@ -349,14 +349,14 @@ fn drop_waiting(places: &[Place], is_confirmed: bool) -> Result<(), Failure> {
         let used_by = spool::used_by(&place.directory);
         if let UsedBy::Process(_) = used_by {
             let why = spool::DropError::InUse(used_by);
-            return Err(Failure::Failed(format!("{}: {why}; nothing was removed", place.directory.display())));
+            return Err(CommandFailure::Failed(format!("{}: {why}; nothing was removed", place.directory.display())));
         }
         let oldest = snapshot.oldest().map_err(|error| in_place(&place.directory, &error))?;
         let oldest = oldest.map_or_else(String::new, |record| format!(", the oldest of {}", time(record.time)));
         let what = format!("{} with {}", counted(waiting.records, "request"), counted(waiting.events, "event"));
         if !is_confirmed {
             if !io::stdin().is_terminal() {
-                return Err(Failure::Misused(format!(
+                return Err(CommandFailure::Misused(format!(
                     "{}: {what} would be removed and lost; add --yes to remove them without a question",
                     place.directory.display()
                 )));
@@ -370,7 +370,7 @@ fn drop_waiting(places: &[Place], is_confirmed: bool) -> Result<(), Failure> {
             }
         }
         let dropped = spool::drop_waiting(&place.directory)
-            .map_err(|error| Failure::Failed(format!("{}: {error}", place.directory.display())))?;
+            .map_err(|error| CommandFailure::Failed(format!("{}: {error}", place.directory.display())))?;
         let what = format!("{} with {}", counted(dropped.records, "request"), counted(dropped.events, "event"));
         say(format_args!("sink {}: {what} removed{oldest}; the next start counts the events as shed", place.sink));
     }

@@ -27,7 +27,7 @@ pub struct Reader<'a> {
 
 /// One item. Of a container only the head: the next calls return its content.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Item<'a> {
+pub enum CborItem<'a> {
     /// A non-negative integer.
     Unsigned(u64),
     /// The integer −1 − n.
@@ -64,12 +64,12 @@ pub struct CborError {
     /// Offset of the item at fault.
     pub offset: usize,
     /// What is wrong with it.
-    pub fault: Fault,
+    pub fault: CborFault,
 }
 
 /// What is wrong with an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum CborFault {
     /// The bytes end inside it, or declare more than is there.
     End,
     /// An initial byte that CBOR reserves.
@@ -86,11 +86,11 @@ impl fmt::Display for CborError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at {}: ", self.offset)?;
         match self.fault {
-            Fault::End => f.write_str("the bytes end inside an item"),
-            Fault::Reserved(byte) => write!(f, "{byte:#04x} begins no item"),
-            Fault::Expected(what) => write!(f, "expected {what}"),
-            Fault::Break => f.write_str("a break where none can be"),
-            Fault::TooDeep(limit) => write!(f, "more than {limit} containers and tags in one another"),
+            CborFault::End => f.write_str("the bytes end inside an item"),
+            CborFault::Reserved(byte) => write!(f, "{byte:#04x} begins no item"),
+            CborFault::Expected(what) => write!(f, "expected {what}"),
+            CborFault::Break => f.write_str("a break where none can be"),
+            CborFault::TooDeep(limit) => write!(f, "more than {limit} containers and tags in one another"),
         }
     }
 }
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// The item is incomplete or not valid CBOR. The reader does not move.
     #[inline]
-    pub fn item(&mut self) -> Result<Item<'a>, CborError> {
+    pub fn item(&mut self) -> Result<CborItem<'a>, CborError> {
         let start = self.at;
         let item = self.read();
         if item.is_err() {
@@ -215,12 +215,14 @@ impl<'a> Reader<'a> {
         let start = *self;
         // Most values are not containers and need no stack.
         match self.item()? {
-            Item::Break | Item::Tag(_) | Item::Pieces(_) | Item::Array(_) | Item::Map(_) => *self = start,
+            CborItem::Break | CborItem::Tag(_) | CborItem::Pieces(_) | CborItem::Array(_) | CborItem::Map(_) => {
+                *self = start;
+            }
             _ => return Ok(()),
         }
         let max_depth = max_depth.min(MOST_DEPTH);
         let mut skipped = self.pass_over::<FEW_LEVELS>(max_depth.min(FEW_LEVELS));
-        if skipped.is_err_and(|error| error.fault == Fault::TooDeep(FEW_LEVELS)) && max_depth > FEW_LEVELS {
+        if skipped.is_err_and(|error| error.fault == CborFault::TooDeep(FEW_LEVELS)) && max_depth > FEW_LEVELS {
             *self = start;
             skipped = self.pass_over::<MOST_DEPTH>(max_depth);
         }
@@ -232,39 +234,39 @@ impl<'a> Reader<'a> {
 
     /// The same with a stack of `LEVELS` open containers, which is at least `max_depth`.
     fn pass_over<const LEVELS: usize>(&mut self, max_depth: usize) -> Result<(), CborError> {
-        let mut open = [Open::Items(0); LEVELS];
+        let mut open = [SkippedContainer::Items(0); LEVELS];
         let mut depth = 0;
         loop {
             let offset = self.at;
             let item = self.read()?;
             let inner = match (open[..depth].last(), item) {
-                (Some(Open::Pieces(is_text)), piece) => match (piece, is_text) {
-                    (Item::Text(_), true) | (Item::Bytes(_), false) => continue,
-                    (Item::Break, _) => None,
-                    _ => return Err(CborError { offset, fault: Fault::Expected("a piece of the string") }),
+                (Some(SkippedContainer::Pieces(is_text)), piece) => match (piece, is_text) {
+                    (CborItem::Text(_), true) | (CborItem::Bytes(_), false) => continue,
+                    (CborItem::Break, _) => None,
+                    _ => return Err(CborError { offset, fault: CborFault::Expected("a piece of the string") }),
                 },
-                (Some(Open::ToBreak | Open::Key), Item::Break) => None,
-                (_, Item::Break) => return Err(CborError { offset, fault: Fault::Break }),
-                (_, Item::Tag(_)) => Some(Open::Items(1)),
-                (_, Item::Array(Some(items))) => Some(Open::Items(items)),
-                (_, Item::Map(Some(pairs))) => Some(Open::Items(pairs.saturating_mul(2))),
-                (_, Item::Array(None)) => Some(Open::ToBreak),
-                (_, Item::Map(None)) => Some(Open::Key),
-                (_, Item::Pieces(is_text)) => Some(Open::Pieces(is_text)),
-                _ => Some(Open::Items(0)),
+                (Some(SkippedContainer::ToBreak | SkippedContainer::Key), CborItem::Break) => None,
+                (_, CborItem::Break) => return Err(CborError { offset, fault: CborFault::Break }),
+                (_, CborItem::Tag(_)) => Some(SkippedContainer::Items(1)),
+                (_, CborItem::Array(Some(items))) => Some(SkippedContainer::Items(items)),
+                (_, CborItem::Map(Some(pairs))) => Some(SkippedContainer::Items(pairs.saturating_mul(2))),
+                (_, CborItem::Array(None)) => Some(SkippedContainer::ToBreak),
+                (_, CborItem::Map(None)) => Some(SkippedContainer::Key),
+                (_, CborItem::Pieces(is_text)) => Some(SkippedContainer::Pieces(is_text)),
+                _ => Some(SkippedContainer::Items(0)),
             };
             match inner {
                 // A break ends the innermost open container.
                 None => depth -= 1,
-                Some(Open::Items(0)) => {}
+                Some(SkippedContainer::Items(0)) => {}
                 Some(inner) => {
-                    if let Open::Items(items) = inner
+                    if let SkippedContainer::Items(items) = inner
                         && items > (self.bytes.len() - self.at) as u64
                     {
-                        return Err(CborError { offset, fault: Fault::End });
+                        return Err(CborError { offset, fault: CborFault::End });
                     }
                     if depth == max_depth {
-                        return Err(CborError { offset, fault: Fault::TooDeep(max_depth) });
+                        return Err(CborError { offset, fault: CborFault::TooDeep(max_depth) });
                     }
                     open[depth] = inner;
                     depth += 1;
@@ -275,7 +277,7 @@ impl<'a> Reader<'a> {
             loop {
                 match open[..depth].last_mut() {
                     None => return Ok(()),
-                    Some(Open::Items(left)) => {
+                    Some(SkippedContainer::Items(left)) => {
                         *left -= 1;
                         if *left > 0 {
                             break;
@@ -284,8 +286,8 @@ impl<'a> Reader<'a> {
                     }
                     Some(open) => {
                         *open = match *open {
-                            Open::Key => Open::Value,
-                            Open::Value => Open::Key,
+                            SkippedContainer::Key => SkippedContainer::Value,
+                            SkippedContainer::Value => SkippedContainer::Key,
                             other => other,
                         };
                         break;
@@ -317,9 +319,11 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    fn read(&mut self) -> Result<Item<'a>, CborError> {
+    fn read(&mut self) -> Result<CborItem<'a>, CborError> {
         let start = self.at;
-        let Some(&initial) = self.bytes.get(start) else { return Err(CborError { offset: start, fault: Fault::End }) };
+        let Some(&initial) = self.bytes.get(start) else {
+            return Err(CborError { offset: start, fault: CborFault::End });
+        };
         self.at += 1;
         let info = initial & 0x1F;
         let argument = match info {
@@ -329,39 +333,39 @@ impl<'a> Reader<'a> {
             26 => u64::from(u32::from_be_bytes(self.big_endian(start)?)),
             27 => u64::from_be_bytes(self.big_endian(start)?),
             31 => return self.indefinite(initial),
-            _ => return Err(CborError { offset: start, fault: Fault::Reserved(initial) }),
+            _ => return Err(CborError { offset: start, fault: CborFault::Reserved(initial) }),
         };
         Ok(match initial >> 5 {
-            0 => Item::Unsigned(argument),
-            1 => Item::Negative(argument),
-            2 => Item::Bytes(self.string(argument, start)?),
-            3 => Item::Text(self.string(argument, start)?),
-            4 => Item::Array(Some(argument)),
-            5 => Item::Map(Some(argument)),
-            6 => Item::Tag(argument),
+            0 => CborItem::Unsigned(argument),
+            1 => CborItem::Negative(argument),
+            2 => CborItem::Bytes(self.string(argument, start)?),
+            3 => CborItem::Text(self.string(argument, start)?),
+            4 => CborItem::Array(Some(argument)),
+            5 => CborItem::Map(Some(argument)),
+            6 => CborItem::Tag(argument),
             _ => match info {
-                20 => Item::Bool(false),
-                21 => Item::Bool(true),
-                22 => Item::Null,
-                23 => Item::Undefined,
-                24 if argument < 32 => return Err(CborError { offset: start, fault: Fault::Reserved(initial) }),
-                0..=24 => Item::Simple(argument as u8),
-                25 => Item::Float(half(argument as u16)),
-                26 => Item::Float(f64::from(f32::from_bits(argument as u32))),
-                _ => Item::Float(f64::from_bits(argument)),
+                20 => CborItem::Bool(false),
+                21 => CborItem::Bool(true),
+                22 => CborItem::Null,
+                23 => CborItem::Undefined,
+                24 if argument < 32 => return Err(CborError { offset: start, fault: CborFault::Reserved(initial) }),
+                0..=24 => CborItem::Simple(argument as u8),
+                25 => CborItem::Float(half(argument as u16)),
+                26 => CborItem::Float(f64::from(f32::from_bits(argument as u32))),
+                _ => CborItem::Float(f64::from_bits(argument)),
             },
         })
     }
 
     #[cold]
-    fn indefinite(&self, initial: u8) -> Result<Item<'a>, CborError> {
+    fn indefinite(&self, initial: u8) -> Result<CborItem<'a>, CborError> {
         Ok(match initial >> 5 {
-            2 => Item::Pieces(false),
-            3 => Item::Pieces(true),
-            4 => Item::Array(None),
-            5 => Item::Map(None),
-            7 => Item::Break,
-            _ => return Err(CborError { offset: self.at - 1, fault: Fault::Reserved(initial) }),
+            2 => CborItem::Pieces(false),
+            3 => CborItem::Pieces(true),
+            4 => CborItem::Array(None),
+            5 => CborItem::Map(None),
+            7 => CborItem::Break,
+            _ => return Err(CborError { offset: self.at - 1, fault: CborFault::Reserved(initial) }),
         })
     }
 
@@ -372,7 +376,7 @@ impl<'a> Reader<'a> {
                 self.at += N;
                 Ok(*bytes)
             }
-            None => Err(CborError { offset: start, fault: Fault::End }),
+            None => Err(CborError { offset: start, fault: CborFault::End }),
         }
     }
 
@@ -384,21 +388,21 @@ impl<'a> Reader<'a> {
                 self.at += string.len();
                 Ok(string)
             }
-            None => Err(CborError { offset: start, fault: Fault::End }),
+            None => Err(CborError { offset: start, fault: CborFault::End }),
         }
     }
 
     /// The error for the next item, which is not the expected `what`. The reader does not move.
     #[cold]
     fn other_than(&self, what: &'static str) -> CborError {
-        let expected = CborError { offset: self.at, fault: Fault::Expected(what) };
+        let expected = CborError { offset: self.at, fault: CborFault::Expected(what) };
         { *self }.item().err().unwrap_or(expected)
     }
 }
 
 /// A container that is open while items are skipped.
 #[derive(Clone, Copy)]
-enum Open {
+enum SkippedContainer {
     /// This many items are left.
     Items(u64),
     /// Items up to a break.
@@ -437,18 +441,18 @@ mod tests {
     /// The item at the front as a value of ciborium. Recursive, which is fine for the input of tests.
     fn value(reader: &mut Reader<'_>) -> Result<Value, CborError> {
         Ok(match reader.item()? {
-            Item::Unsigned(number) => Value::Integer(number.into()),
-            Item::Negative(number) => Value::Integer((-1 - i128::from(number)).try_into().unwrap()),
-            Item::Bytes(bytes) => Value::Bytes(bytes.to_vec()),
-            Item::Text(text) => Value::Text(String::from_utf8(text.to_vec()).unwrap()),
-            Item::Array(Some(items)) => Value::Array((0..items).map(|_| value(reader)).collect::<Result<_, _>>()?),
-            Item::Map(Some(pairs)) => {
+            CborItem::Unsigned(number) => Value::Integer(number.into()),
+            CborItem::Negative(number) => Value::Integer((-1 - i128::from(number)).try_into().unwrap()),
+            CborItem::Bytes(bytes) => Value::Bytes(bytes.to_vec()),
+            CborItem::Text(text) => Value::Text(String::from_utf8(text.to_vec()).unwrap()),
+            CborItem::Array(Some(items)) => Value::Array((0..items).map(|_| value(reader)).collect::<Result<_, _>>()?),
+            CborItem::Map(Some(pairs)) => {
                 Value::Map((0..pairs).map(|_| Ok((value(reader)?, value(reader)?))).collect::<Result<_, _>>()?)
             }
-            Item::Tag(tag) => Value::Tag(tag, Box::new(value(reader)?)),
-            Item::Bool(truth) => Value::Bool(truth),
-            Item::Null => Value::Null,
-            Item::Float(number) => Value::Float(number),
+            CborItem::Tag(tag) => Value::Tag(tag, Box::new(value(reader)?)),
+            CborItem::Bool(truth) => Value::Bool(truth),
+            CborItem::Null => Value::Null,
+            CborItem::Float(number) => Value::Float(number),
             other => panic!("ciborium does not write {other:?}"),
         })
     }
@@ -488,7 +492,7 @@ mod tests {
             prop_assert!(reader.is_at_end());
             for end in 0..bytes.len() {
                 let mut reader = Reader::new(&bytes[..end]);
-                prop_assert!(matches!(reader.skip(64), Err(CborError { fault: Fault::End, .. })), "{}", end);
+                prop_assert!(matches!(reader.skip(64), Err(CborError { fault: CborFault::End, .. })), "{}", end);
                 prop_assert_eq!(reader.offset(), 0, "it stays where it was");
             }
         }
@@ -522,21 +526,21 @@ mod tests {
             ("f9fc00", f64::NEG_INFINITY),
         ];
         for (bytes, number) in numbers {
-            assert_eq!(Reader::new(&hex(bytes)).item(), Ok(Item::Float(number)), "{bytes}");
+            assert_eq!(Reader::new(&hex(bytes)).item(), Ok(CborItem::Float(number)), "{bytes}");
         }
-        assert!(matches!(Reader::new(&hex("f97e00")).item(), Ok(Item::Float(number)) if number.is_nan()));
+        assert!(matches!(Reader::new(&hex("f97e00")).item(), Ok(CborItem::Float(number)) if number.is_nan()));
         let items = [
-            ("1bffffffffffffffff", Item::Unsigned(u64::MAX)),
-            ("3bffffffffffffffff", Item::Negative(u64::MAX)),
-            ("1b000000000000000a", Item::Unsigned(10)),
-            ("f0", Item::Simple(16)),
-            ("f8ff", Item::Simple(255)),
-            ("f7", Item::Undefined),
-            ("d818", Item::Tag(24)),
-            ("5f", Item::Pieces(false)),
-            ("9f", Item::Array(None)),
-            ("bf", Item::Map(None)),
-            ("ff", Item::Break),
+            ("1bffffffffffffffff", CborItem::Unsigned(u64::MAX)),
+            ("3bffffffffffffffff", CborItem::Negative(u64::MAX)),
+            ("1b000000000000000a", CborItem::Unsigned(10)),
+            ("f0", CborItem::Simple(16)),
+            ("f8ff", CborItem::Simple(255)),
+            ("f7", CborItem::Undefined),
+            ("d818", CborItem::Tag(24)),
+            ("5f", CborItem::Pieces(false)),
+            ("9f", CborItem::Array(None)),
+            ("bf", CborItem::Map(None)),
+            ("ff", CborItem::Break),
         ];
         for (bytes, item) in items {
             assert_eq!(Reader::new(&hex(bytes)).item(), Ok(item), "{bytes}");
@@ -554,20 +558,20 @@ mod tests {
     #[test]
     fn errors_name_their_offset() {
         for (bytes, offset, fault) in [
-            ("", 0, Fault::End),
-            ("1c", 0, Fault::Reserved(0x1C)),
-            ("3f", 0, Fault::Reserved(0x3F)),
-            ("f818", 0, Fault::Reserved(0xF8)),
-            ("ff", 0, Fault::Break),
-            ("8200ff", 2, Fault::Break),
-            ("bf01ff", 2, Fault::Break),
-            ("c6ff", 1, Fault::Break),
-            ("5f6161ff", 1, Fault::Expected("a piece of the string")),
-            ("5f5f4101ffff", 1, Fault::Expected("a piece of the string")),
-            ("bb7fffffffffffffff", 0, Fault::End),
-            ("8201", 0, Fault::End),
-            ("820119", 2, Fault::End),
-            ("7b4000000000000000", 0, Fault::End),
+            ("", 0, CborFault::End),
+            ("1c", 0, CborFault::Reserved(0x1C)),
+            ("3f", 0, CborFault::Reserved(0x3F)),
+            ("f818", 0, CborFault::Reserved(0xF8)),
+            ("ff", 0, CborFault::Break),
+            ("8200ff", 2, CborFault::Break),
+            ("bf01ff", 2, CborFault::Break),
+            ("c6ff", 1, CborFault::Break),
+            ("5f6161ff", 1, CborFault::Expected("a piece of the string")),
+            ("5f5f4101ffff", 1, CborFault::Expected("a piece of the string")),
+            ("bb7fffffffffffffff", 0, CborFault::End),
+            ("8201", 0, CborFault::End),
+            ("820119", 2, CborFault::End),
+            ("7b4000000000000000", 0, CborFault::End),
         ] {
             assert_eq!(Reader::new(&hex(bytes)).skip(64), Err(CborError { offset, fault }), "{bytes}");
         }
@@ -577,7 +581,7 @@ mod tests {
     fn depth_is_bounded_for_tags_and_containers_of_every_kind() {
         for open in [[0x81].as_slice(), &[0xC6], &[0x9F], &[0xA1, 0], &[0xBF, 0]] {
             let bytes = [open.repeat(20_000), vec![0]].concat();
-            let expected = CborError { offset: 64 * open.len(), fault: Fault::TooDeep(64) };
+            let expected = CborError { offset: 64 * open.len(), fault: CborFault::TooDeep(64) };
             assert_eq!(Reader::new(&bytes).skip(64), Err(expected));
             let bytes = [open.repeat(64), vec![0], vec![0xFF; 64]].concat();
             assert_eq!(Reader::new(&bytes).skip(64), Ok(()));

@@ -11,7 +11,7 @@ pub fn is_request(first: &[u8]) -> bool {
 
 /// The head of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Head {
+pub struct RequestHead {
     /// The method, e.g. `PUT`.
     pub method: String,
     /// The target as sent: a path, optionally with a query.
@@ -20,7 +20,7 @@ pub struct Head {
     pub headers: Vec<(String, Vec<u8>)>,
 }
 
-impl Head {
+impl RequestHead {
     /// The target without its query.
     pub fn path(&self) -> &str {
         self.target.split('?').next().unwrap_or_default()

@@ -49,7 +49,7 @@ impl std::error::Error for InflateError {}
 pub struct Gunzip {
     deflated: Deflated,
     crc: Crc,
-    phase: Phase,
+    phase: InflatePhase,
 }
 
 /// Inflates one stream of zlib or of raw deflate.
@@ -70,7 +70,7 @@ struct Deflated {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum InflatePhase {
     /// At the start of a member. The first one is mandatory.
     Header {
         is_first: bool,
@@ -92,7 +92,7 @@ impl Gunzip {
     /// A stream with at most `limit` bytes of output.
     pub fn new(limit: usize) -> Self {
         let deflated = Deflated::new(false, limit);
-        Gunzip { deflated, crc: Crc::new(), phase: Phase::Header { is_first: true } }
+        Gunzip { deflated, crc: Crc::new(), phase: InflatePhase::Header { is_first: true } }
     }
 
     /// Memory of the output.
@@ -111,17 +111,17 @@ impl Gunzip {
     /// The stream is invalid or over the limit; no further step is possible.
     pub fn step(&mut self, input: &[u8]) -> Result<bool, InflateError> {
         match self.phase {
-            Phase::Header { is_first } => self.header(input, is_first)?,
-            Phase::Data => self.data(input)?,
-            Phase::Done => {}
+            InflatePhase::Header { is_first } => self.header(input, is_first)?,
+            InflatePhase::Data => self.data(input)?,
+            InflatePhase::Done => {}
         }
-        Ok(self.phase == Phase::Done)
+        Ok(self.phase == InflatePhase::Done)
     }
 
     fn header(&mut self, input: &[u8], is_first: bool) -> Result<(), InflateError> {
         let rest = &input[self.deflated.at..];
         if !is_first && rest.iter().all(|byte| *byte == 0) {
-            self.phase = Phase::Done;
+            self.phase = InflatePhase::Done;
             return Ok(());
         }
         if !rest.iter().zip(&MAGIC).all(|(found, expected)| found == expected) {
@@ -157,7 +157,7 @@ impl Gunzip {
         self.deflated.at += size;
         self.deflated.inflater.reset(false);
         self.crc.reset();
-        self.phase = Phase::Data;
+        self.phase = InflatePhase::Data;
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl Gunzip {
             return Err(self.deflated.corrupt("a checksum or length that does not match the data"));
         }
         self.deflated.at += TRAILER_BYTES;
-        self.phase = Phase::Header { is_first: false };
+        self.phase = InflatePhase::Header { is_first: false };
         Ok(())
     }
 }

@@ -15,14 +15,14 @@ use hashbrown::HashMap;
 /// Entries in order of use. It does not evict: the owner calls [`Lru::pop_oldest`] when it is over its limits.
 #[derive(Debug)]
 pub struct Lru<K, V> {
-    entries: HashMap<K, Entry<V>, RandomState>,
+    entries: HashMap<K, LruEntry<V>, RandomState>,
     /// One use of every key: the last one or an earlier one.
     order: BinaryHeap<Reverse<(u64, K)>>,
     uses: u64,
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct LruEntry<V> {
     pub value: V,
     last_use: u64,
 }
@@ -61,7 +61,7 @@ impl<K: Copy + Ord + Hash, V> Lru<K, V> {
     /// Sets the value of `key`, which becomes the most recently used one. Returns the replaced value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.uses += 1;
-        let entry = Entry { value, last_use: self.uses };
+        let entry = LruEntry { value, last_use: self.uses };
         let replaced = self.entries.insert(key, entry);
         if replaced.is_none() {
             self.order.push(Reverse((self.uses, key)));

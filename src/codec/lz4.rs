@@ -13,7 +13,7 @@ use super::inflate::{InflateError, STEP_BYTES};
 
 /// How LZ4 data are wrapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Layout {
+pub enum Lz4Layout {
     /// The frame format: magic number 0x184D2204.
     Frame,
     /// A stream of lz4-java's `LZ4BlockOutputStream`.
@@ -29,8 +29,8 @@ pub enum Layout {
 /// Unpacks one stream of LZ4.
 #[derive(Debug)]
 pub struct Unlz4 {
-    layout: Layout,
-    phase: Phase,
+    layout: Lz4Layout,
+    phase: Lz4Phase,
     /// Input bytes that have been processed.
     at: usize,
     output: Vec<u8>,
@@ -38,11 +38,11 @@ pub struct Unlz4 {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum Lz4Phase {
     /// At the start.
     Start,
     /// Between blocks of a frame.
-    Frame(Box<Frame>),
+    Frame(Box<Lz4Frame>),
     /// Between blocks of a stream of lz4-java.
     Java,
     /// Inside a block.
@@ -56,7 +56,7 @@ enum Phase {
 /// What follows a block.
 #[derive(Debug)]
 enum Then {
-    Frame(Box<Frame>),
+    Frame(Box<Lz4Frame>),
     Java {
         expected: u32,
         /// Offset of the block in the output.
@@ -69,7 +69,7 @@ enum Then {
 
 /// The head of a frame.
 #[derive(Debug)]
-struct Frame {
+struct Lz4Frame {
     is_independent: bool,
     has_block_checksums: bool,
     max_block_bytes: usize,
@@ -95,17 +95,17 @@ impl Unlz4 {
     /// has exactly that length.
     pub fn new(input: &[u8], limit: usize) -> Self {
         let layout = if input.starts_with(&FRAME_MAGIC) {
-            Layout::Frame
+            Lz4Layout::Frame
         } else if input.starts_with(&JAVA_MAGIC) {
-            Layout::Java
+            Lz4Layout::Java
         } else {
-            Layout::SizeLe
+            Lz4Layout::SizeLe
         };
-        Unlz4 { layout, phase: Phase::Start, at: 0, output: Vec::new(), limit }
+        Unlz4 { layout, phase: Lz4Phase::Start, at: 0, output: Vec::new(), limit }
     }
 
     /// How the data are wrapped; final at the end.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> Lz4Layout {
         self.layout
     }
 
@@ -129,19 +129,19 @@ impl Unlz4 {
     /// # Errors
     /// The data are invalid or over the limit; no further step is possible.
     pub fn step(&mut self, input: &[u8]) -> Result<bool, InflateError> {
-        let result = match std::mem::replace(&mut self.phase, Phase::Done) {
-            Phase::Start => self.start(input),
-            Phase::Frame(frame) => self.frame_block(frame, input),
-            Phase::Java => self.java_block(input),
-            Phase::Block { block, then } => self.block(block, then, input),
-            Phase::Done => Ok(()),
+        let result = match std::mem::replace(&mut self.phase, Lz4Phase::Done) {
+            Lz4Phase::Start => self.start(input),
+            Lz4Phase::Frame(frame) => self.frame_block(frame, input),
+            Lz4Phase::Java => self.java_block(input),
+            Lz4Phase::Block { block, then } => self.block(block, then, input),
+            Lz4Phase::Done => Ok(()),
         };
         match (result, self.layout.or_else()) {
-            (Ok(()), _) => Ok(matches!(self.phase, Phase::Done)),
+            (Ok(()), _) => Ok(matches!(self.phase, Lz4Phase::Done)),
             // So the first bytes are not a size.
             (Err(_), Some(layout)) => {
                 self.output.clear();
-                (self.layout, self.phase, self.at) = (layout, Phase::Start, 0);
+                (self.layout, self.phase, self.at) = (layout, Lz4Phase::Start, 0);
                 Ok(false)
             }
             (Err(error), None) => Err(error),
@@ -156,21 +156,21 @@ impl Unlz4 {
         };
         let head = input.first_chunk::<4>().copied();
         let size = match self.layout {
-            Layout::Frame => return self.frame_head(input),
-            Layout::Java => {
-                self.phase = Phase::Java;
+            Lz4Layout::Frame => return self.frame_head(input),
+            Lz4Layout::Java => {
+                self.phase = Lz4Phase::Java;
                 return Ok(());
             }
-            Layout::SizeLe => Some(head.and_then(|head| sized(head, u32::from_le_bytes))),
-            Layout::SizeBe => Some(head.and_then(|head| sized(head, u32::from_be_bytes))),
-            Layout::Block => None,
+            Lz4Layout::SizeLe => Some(head.and_then(|head| sized(head, u32::from_le_bytes))),
+            Lz4Layout::SizeBe => Some(head.and_then(|head| sized(head, u32::from_be_bytes))),
+            Lz4Layout::Block => None,
         };
         if let Some(None) = size {
             return Err(self.corrupt("no size"));
         }
         self.at = if size.is_some() { 4 } else { 0 };
         let block = Block::new(self.at..input.len(), 0, size.flatten().unwrap_or(self.limit));
-        self.phase = Phase::Block { block, then: Then::End(size.flatten()) };
+        self.phase = Lz4Phase::Block { block, then: Then::End(size.flatten()) };
         Ok(())
     }
 
@@ -193,7 +193,7 @@ impl Unlz4 {
             return Err(self.corrupt("a checksum that does not match the frame's head"));
         }
         self.at = at;
-        self.phase = Phase::Frame(Box::new(Frame {
+        self.phase = Lz4Phase::Frame(Box::new(Lz4Frame {
             is_independent: flags & 0x20 != 0,
             has_block_checksums: flags & 0x10 != 0,
             max_block_bytes: 1 << (8 + 2 * (sizes >> 4)),
@@ -205,7 +205,7 @@ impl Unlz4 {
     }
 
     /// Begins the next block of a frame, or ends it.
-    fn frame_block(&mut self, mut frame: Box<Frame>, input: &[u8]) -> Result<(), InflateError> {
+    fn frame_block(&mut self, mut frame: Box<Lz4Frame>, input: &[u8]) -> Result<(), InflateError> {
         if let Some(checksum) = &mut frame.checksum {
             // At most the output of one block.
             checksum.update(&self.output[frame.hashed..]);
@@ -232,15 +232,15 @@ impl Unlz4 {
         if is_plain {
             self.plain(data)?;
             self.at = end + if frame.has_block_checksums { 4 } else { 0 };
-            self.phase = Phase::Frame(frame);
+            self.phase = Lz4Phase::Frame(frame);
         } else {
             let most = (self.output.len() + frame.max_block_bytes).min(self.limit);
-            self.phase = Phase::Block { block: Block::new(at..end, start, most), then: Then::Frame(frame) };
+            self.phase = Lz4Phase::Block { block: Block::new(at..end, start, most), then: Then::Frame(frame) };
         }
         Ok(())
     }
 
-    fn frame_end(&mut self, frame: Frame, mut at: usize, input: &[u8]) -> Result<(), InflateError> {
+    fn frame_end(&mut self, frame: Lz4Frame, mut at: usize, input: &[u8]) -> Result<(), InflateError> {
         if frame.content_bytes.is_some_and(|bytes| bytes != self.output.len() as u64) {
             return Err(self.corrupt("a content size that does not match the content"));
         }
@@ -250,7 +250,7 @@ impl Unlz4 {
             return Err(self.corrupt("a checksum that does not match the content"));
         }
         self.at = at;
-        self.phase = Phase::Done;
+        self.phase = Lz4Phase::Done;
         Ok(())
     }
 
@@ -288,7 +288,7 @@ impl Unlz4 {
             return self.block_end(then);
         }
         let most = (start + original).min(self.limit);
-        self.phase = Phase::Block { block: Block::new(at..end, start, most), then };
+        self.phase = Lz4Phase::Block { block: Block::new(at..end, start, most), then };
         Ok(())
     }
 
@@ -296,7 +296,7 @@ impl Unlz4 {
         let before = self.output.len();
         match block.step(input, &mut self.output, before.saturating_add(STEP_BYTES)) {
             Ok(false) => {
-                self.phase = Phase::Block { block, then };
+                self.phase = Lz4Phase::Block { block, then };
                 Ok(())
             }
             Ok(true) => {
@@ -313,16 +313,16 @@ impl Unlz4 {
 
     fn block_end(&mut self, then: Then) -> Result<(), InflateError> {
         self.phase = match then {
-            Then::Frame(frame) => Phase::Frame(frame),
+            Then::Frame(frame) => Lz4Phase::Frame(frame),
             Then::Java { expected, start, size } => {
                 let block = &self.output[start..];
                 if block.len() != size || Xxh32::of(block, JAVA_SEED) & JAVA_CHECKSUM_MASK != expected {
                     return Err(self.corrupt("a checksum or size that does not match its block"));
                 }
-                Phase::Java
+                Lz4Phase::Java
             }
             Then::End(Some(size)) if size != self.output.len() => return Err(self.corrupt("no size")),
-            Then::End(_) => Phase::Done,
+            Then::End(_) => Lz4Phase::Done,
         };
         Ok(())
     }
@@ -341,13 +341,13 @@ impl Unlz4 {
     }
 }
 
-impl Layout {
+impl Lz4Layout {
     /// The next wrapping to try when this one does not fit.
-    fn or_else(self) -> Option<Layout> {
+    fn or_else(self) -> Option<Lz4Layout> {
         match self {
-            Layout::SizeLe => Some(Layout::SizeBe),
-            Layout::SizeBe => Some(Layout::Block),
-            Layout::Frame | Layout::Java | Layout::Block => None,
+            Lz4Layout::SizeLe => Some(Lz4Layout::SizeBe),
+            Lz4Layout::SizeBe => Some(Lz4Layout::Block),
+            Lz4Layout::Frame | Lz4Layout::Java | Lz4Layout::Block => None,
         }
     }
 }

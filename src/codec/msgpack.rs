@@ -19,7 +19,7 @@ pub struct Reader<'a> {
 
 /// One value. Of an array or map only the head: the next calls return the elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value<'a> {
+pub enum MsgpackValue<'a> {
     /// `nil`.
     Nil,
     /// A boolean.
@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// [`DecodeErrorKind::Short`]: it is not complete yet. [`DecodeErrorKind::Invalid`]: the byte 0xc1, or a count or length
     /// that does not fit into the message.
-    pub fn next(&mut self, field: &'static str) -> Result<Value<'a>, DecodeError> {
+    pub fn next(&mut self, field: &'static str) -> Result<MsgpackValue<'a>, DecodeError> {
         let start = self.bytes;
         let value = self.value(field);
         if value.is_err() {
@@ -110,44 +110,44 @@ impl<'a> Reader<'a> {
         value
     }
 
-    fn value(&mut self, field: &'static str) -> Result<Value<'a>, DecodeError> {
+    fn value(&mut self, field: &'static str) -> Result<MsgpackValue<'a>, DecodeError> {
         let start = self.offset();
         let first = self.bytes.u8(field)?;
         Ok(match first {
-            0x00..=0x7f => Value::Unsigned(first.into()),
+            0x00..=0x7f => MsgpackValue::Unsigned(first.into()),
             0x80..=0x8f => self.map(field, start, (first & 0x0f).into())?,
             0x90..=0x9f => self.array(field, start, (first & 0x0f).into())?,
-            0xa0..=0xbf => Value::Text(self.take(field, start, (first & 0x1f).into())?),
-            0xc0 => Value::Nil,
+            0xa0..=0xbf => MsgpackValue::Text(self.take(field, start, (first & 0x1f).into())?),
+            0xc0 => MsgpackValue::Nil,
             0xc1 => return Err(invalid(field, start, first.into(), "a value; no value begins with this byte")),
-            0xc2 => Value::Bool(false),
-            0xc3 => Value::Bool(true),
+            0xc2 => MsgpackValue::Bool(false),
+            0xc3 => MsgpackValue::Bool(true),
             0xc4..=0xc6 => {
                 let length = self.length(field, first - 0xc4)?;
-                Value::Binary(self.take(field, start, length)?)
+                MsgpackValue::Binary(self.take(field, start, length)?)
             }
             0xc7..=0xc9 => {
                 let length = self.length(field, first - 0xc7)?;
                 let kind = self.bytes.u8(field)?;
-                Value::Extension(kind, self.take(field, start, length)?)
+                MsgpackValue::Extension(kind, self.take(field, start, length)?)
             }
-            0xca => Value::Float(f32::from_bits(self.bytes.u32(field)?).into()),
-            0xcb => Value::Float(f64::from_bits(self.bytes.u64(field)?)),
-            0xcc => Value::Unsigned(self.bytes.u8(field)?.into()),
-            0xcd => Value::Unsigned(self.bytes.u16(field)?.into()),
-            0xce => Value::Unsigned(self.bytes.u32(field)?.into()),
-            0xcf => Value::Unsigned(self.bytes.u64(field)?),
+            0xca => MsgpackValue::Float(f32::from_bits(self.bytes.u32(field)?).into()),
+            0xcb => MsgpackValue::Float(f64::from_bits(self.bytes.u64(field)?)),
+            0xcc => MsgpackValue::Unsigned(self.bytes.u8(field)?.into()),
+            0xcd => MsgpackValue::Unsigned(self.bytes.u16(field)?.into()),
+            0xce => MsgpackValue::Unsigned(self.bytes.u32(field)?.into()),
+            0xcf => MsgpackValue::Unsigned(self.bytes.u64(field)?),
             0xd0 => signed(i8::from_be_bytes(self.bytes.array(field)?).into()),
             0xd1 => signed(i16::from_be_bytes(self.bytes.array(field)?).into()),
             0xd2 => signed(i32::from_be_bytes(self.bytes.array(field)?).into()),
             0xd3 => signed(i64::from_be_bytes(self.bytes.array(field)?)),
             0xd4..=0xd8 => {
                 let kind = self.bytes.u8(field)?;
-                Value::Extension(kind, self.take(field, start, 1 << (first - 0xd4))?)
+                MsgpackValue::Extension(kind, self.take(field, start, 1 << (first - 0xd4))?)
             }
             0xd9..=0xdb => {
                 let length = self.length(field, first - 0xd9)?;
-                Value::Text(self.take(field, start, length)?)
+                MsgpackValue::Text(self.take(field, start, length)?)
             }
             0xdc => {
                 let count = self.bytes.u16(field)?;
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
                 let count = self.bytes.u32(field)?;
                 self.map(field, start, count)?
             }
-            0xe0..=0xff => Value::Negative(i64::from(first) - 0x100),
+            0xe0..=0xff => MsgpackValue::Negative(i64::from(first) - 0x100),
         })
     }
 
@@ -181,8 +181,8 @@ impl<'a> Reader<'a> {
         loop {
             let at = self.offset();
             let inside = match self.next(field) {
-                Ok(Value::Array(count)) => u64::from(count),
-                Ok(Value::Map(pairs)) => u64::from(pairs) * 2,
+                Ok(MsgpackValue::Array(count)) => u64::from(count),
+                Ok(MsgpackValue::Map(pairs)) => u64::from(pairs) * 2,
                 Ok(_) => 0,
                 Err(error) => {
                     self.bytes = start;
@@ -224,14 +224,14 @@ impl<'a> Reader<'a> {
         self.bytes.bytes(field, length as usize)
     }
 
-    fn array(&self, field: &'static str, start: usize, count: u32) -> Result<Value<'a>, DecodeError> {
+    fn array(&self, field: &'static str, start: usize, count: u32) -> Result<MsgpackValue<'a>, DecodeError> {
         self.check(field, start, count.into(), "a count that the message has room for")?;
-        Ok(Value::Array(count))
+        Ok(MsgpackValue::Array(count))
     }
 
-    fn map(&self, field: &'static str, start: usize, pairs: u32) -> Result<Value<'a>, DecodeError> {
+    fn map(&self, field: &'static str, start: usize, pairs: u32) -> Result<MsgpackValue<'a>, DecodeError> {
         self.check(field, start, u64::from(pairs) * 2, "a count that the message has room for")?;
-        Ok(Value::Map(pairs))
+        Ok(MsgpackValue::Map(pairs))
     }
 
     /// Checks that at least this many bytes follow.
@@ -241,8 +241,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn signed(number: i64) -> Value<'static> {
-    u64::try_from(number).map_or(Value::Negative(number), Value::Unsigned)
+fn signed(number: i64) -> MsgpackValue<'static> {
+    u64::try_from(number).map_or(MsgpackValue::Negative(number), MsgpackValue::Unsigned)
 }
 
 fn invalid(field: &'static str, offset: usize, found: u64, expected: &'static str) -> DecodeError {
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn all<'a>(bytes: &'a [u8]) -> Result<Vec<Value<'a>>, DecodeError> {
+    fn all<'a>(bytes: &'a [u8]) -> Result<Vec<MsgpackValue<'a>>, DecodeError> {
         let mut reader = Reader::new(bytes, 0);
         let mut values = Vec::new();
         while !reader.is_at_end() {
@@ -274,13 +274,23 @@ mod tests {
             &[0xc0, 0xc2, 0xc3, 0x90, 0x80, 0xdc, 0, 0, 0xde, 0, 0],
         ]
         .concat();
-        let seven = [Value::Unsigned(7); 5];
-        let minus = [Value::Negative(-1); 4];
-        let rest = [Value::Unsigned(7), Value::Unsigned(u64::MAX), Value::Float(1.5), Value::Float(1.5)];
-        let texts = [Value::Text(b"x"); 4];
-        let others =
-            [Value::Binary(b"x"), Value::Extension(9, b"x"), Value::Nil, Value::Bool(false), Value::Bool(true)];
-        let empty = [Value::Array(0), Value::Map(0), Value::Array(0), Value::Map(0)];
+        let seven = [MsgpackValue::Unsigned(7); 5];
+        let minus = [MsgpackValue::Negative(-1); 4];
+        let rest = [
+            MsgpackValue::Unsigned(7),
+            MsgpackValue::Unsigned(u64::MAX),
+            MsgpackValue::Float(1.5),
+            MsgpackValue::Float(1.5),
+        ];
+        let texts = [MsgpackValue::Text(b"x"); 4];
+        let others = [
+            MsgpackValue::Binary(b"x"),
+            MsgpackValue::Extension(9, b"x"),
+            MsgpackValue::Nil,
+            MsgpackValue::Bool(false),
+            MsgpackValue::Bool(true),
+        ];
+        let empty = [MsgpackValue::Array(0), MsgpackValue::Map(0), MsgpackValue::Array(0), MsgpackValue::Map(0)];
         let expected: Vec<_> = [&seven[..], &minus, &rest, &texts, &others, &empty].concat();
         assert_eq!(all(&bytes).unwrap(), expected);
     }

@@ -87,7 +87,7 @@ pub fn push_message(out: &mut Vec<u8>, field: u8, expected: usize, write: impl F
 
 /// The value of a field that was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Value<'a> {
+pub enum ProtobufValue<'a> {
     /// A varint.
     Varint(u64),
     /// Text, bytes, or a message.
@@ -102,21 +102,21 @@ pub struct Field<'a> {
     /// Its number.
     pub number: u64,
     /// Its value.
-    pub value: Value<'a>,
+    pub value: ProtobufValue<'a>,
     /// The whole field, with its tag.
     pub whole: &'a [u8],
 }
 
-/// Reads the fields of a message in order. Ends before the first invalid one; [`Fields::is_valid`] is `false` then.
+/// Reads the fields of a message in order. Ends before the first invalid one; [`ProtobufFields::is_valid`] is `false` then.
 #[derive(Clone, Debug)]
-pub struct Fields<'a> {
+pub struct ProtobufFields<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ProtobufFields<'a> {
     /// The fields of a message.
-    pub fn of(message: &'a [u8]) -> Fields<'a> {
-        Fields { rest: message }
+    pub fn of(message: &'a [u8]) -> ProtobufFields<'a> {
+        ProtobufFields { rest: message }
     }
 
     /// After the last field: whether the message ended there.
@@ -130,15 +130,15 @@ impl<'a> Fields<'a> {
         let (value, rest) = match tag & 7 {
             0 => {
                 let (value, rest) = read_varint(rest)?;
-                (Value::Varint(value), rest)
+                (ProtobufValue::Varint(value), rest)
             }
-            1 => rest.split_at_checked(8).map(|(bytes, rest)| (Value::Fixed(bytes), rest))?,
+            1 => rest.split_at_checked(8).map(|(bytes, rest)| (ProtobufValue::Fixed(bytes), rest))?,
             2 => {
                 let (length, rest) = read_varint(rest)?;
                 let (bytes, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
-                (Value::Bytes(bytes), rest)
+                (ProtobufValue::Bytes(bytes), rest)
             }
-            5 => rest.split_at_checked(4).map(|(bytes, rest)| (Value::Fixed(bytes), rest))?,
+            5 => rest.split_at_checked(4).map(|(bytes, rest)| (ProtobufValue::Fixed(bytes), rest))?,
             _ => return None,
         };
         let whole = &whole[..whole.len() - rest.len()];
@@ -146,7 +146,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
+impl<'a> Iterator for ProtobufFields<'a> {
     type Item = Field<'a>;
 
     fn next(&mut self) -> Option<Field<'a>> {
@@ -158,8 +158,8 @@ impl<'a> Iterator for Fields<'a> {
 
 /// The message or bytes of the first field with this number; empty: there is none.
 pub fn bytes_of(message: &[u8], number: u64) -> &[u8] {
-    let found = Fields::of(message).find_map(|field| match field.value {
-        Value::Bytes(bytes) if field.number == number => Some(bytes),
+    let found = ProtobufFields::of(message).find_map(|field| match field.value {
+        ProtobufValue::Bytes(bytes) if field.number == number => Some(bytes),
         _ => None,
     });
     found.unwrap_or_default()
@@ -167,8 +167,8 @@ pub fn bytes_of(message: &[u8], number: u64) -> &[u8] {
 
 /// The varint of the first field with this number; 0: there is none.
 pub fn varint_of(message: &[u8], number: u64) -> u64 {
-    let found = Fields::of(message).find_map(|field| match field.value {
-        Value::Varint(value) if field.number == number => Some(value),
+    let found = ProtobufFields::of(message).find_map(|field| match field.value {
+        ProtobufValue::Varint(value) if field.number == number => Some(value),
         _ => None,
     });
     found.unwrap_or_default()
@@ -225,7 +225,7 @@ mod tests {
             &[0xff; 11],
             &[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
         ] {
-            let mut fields = Fields::of(bytes);
+            let mut fields = ProtobufFields::of(bytes);
             assert_eq!(fields.by_ref().count(), 0);
             assert!(!fields.is_valid());
         }
@@ -233,7 +233,7 @@ mod tests {
         push_varint_field(&mut message, 1, 300);
         push_fixed64_field(&mut message, 2, 7);
         push_bytes_field(&mut message, 3, b"x");
-        let mut fields = Fields::of(&message);
+        let mut fields = ProtobufFields::of(&message);
         assert_eq!(fields.by_ref().count(), 3);
         assert!(fields.is_valid());
         assert_eq!((varint_of(&message, 1), bytes_of(&message, 3)), (300, &b"x"[..]));

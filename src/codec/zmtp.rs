@@ -54,7 +54,7 @@ impl Socket {
 
 /// Limits for what a peer sends.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ZmtpLimits {
     /// Bytes of one frame, and of all frames of one message.
     pub max_message_bytes: u64,
     /// The configuration key of that limit, for error texts.
@@ -69,16 +69,16 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct Peer {
     ours: Socket,
-    limits: Limits,
+    limits: ZmtpLimits,
     is_greeting_sent: bool,
-    phase: Phase,
+    phase: ZmtpPhase,
     /// Frames of the current message, 0 between messages; and their bytes.
     frames: u32,
     message_bytes: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum ZmtpPhase {
     Greeting,
     /// After the peer's greeting and before its READY.
     Handshake,
@@ -87,7 +87,7 @@ enum Phase {
 
 /// The first element of the input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum ZmtpElement {
     /// The element is incomplete: more input is needed.
     More,
     /// A greeting or a command, which has been processed.
@@ -110,7 +110,7 @@ pub enum Step {
 
 /// Why the connection must be closed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fault {
+pub struct ZmtpFault {
     /// `Malformed`, `Unsupported` or `TooLarge`.
     pub reason: Reason,
     /// One sentence: what was found and what was expected.
@@ -119,17 +119,17 @@ pub struct Fault {
     pub offset: usize,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ZmtpFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.detail)
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for ZmtpFault {}
 
 /// The head of a frame.
 #[derive(Clone, Copy)]
-struct Head {
+struct FrameHead {
     flags: u8,
     bytes: usize,
     length: u64,
@@ -137,8 +137,8 @@ struct Head {
 
 impl Peer {
     /// The state before the first byte in either direction.
-    pub fn new(ours: Socket, limits: Limits) -> Self {
-        Peer { ours, limits, is_greeting_sent: false, phase: Phase::Greeting, frames: 0, message_bytes: 0 }
+    pub fn new(ours: Socket, limits: ZmtpLimits) -> Self {
+        Peer { ours, limits, is_greeting_sent: false, phase: ZmtpPhase::Greeting, frames: 0, message_bytes: 0 }
     }
 
     /// Appends our greeting to `reply`, the first time it is called. Call it right after connecting: libzmq sends most of
@@ -164,7 +164,7 @@ impl Peer {
     /// Whether the peer's READY has arrived. Only our greeting and our READY may be sent before it: libzmq closes the
     /// connection if anything else is.
     pub fn is_ready(&self) -> bool {
-        self.phase == Phase::Traffic
+        self.phase == ZmtpPhase::Traffic
     }
 
     /// Whether no message is incomplete.
@@ -173,27 +173,27 @@ impl Peer {
     }
 
     /// Reads the first element of `input`. Our answer to it is appended to `reply`: READY, with our greeting in front if
-    /// that has not been sent, or PONG; at most 91 bytes. After [`Step::More`] repeat the call with more input.
+    /// that has not been sent, or PONG; at most 91 bytes. After [`ZmtpElement::More`] repeat the call with more input.
     ///
     /// # Errors
     /// The peer violates the protocol, has an unsupported socket type, exceeds a limit, or has sent ERROR. The connection
     /// must be closed.
-    pub fn next(&mut self, input: &[u8], reply: &mut BytesMut) -> Result<Step, Fault> {
-        if self.phase == Phase::Greeting {
+    pub fn next(&mut self, input: &[u8], reply: &mut BytesMut) -> Result<ZmtpElement, ZmtpFault> {
+        if self.phase == ZmtpPhase::Greeting {
             return self.read_greeting(input, reply);
         }
-        let Some(&flags) = input.first() else { return Ok(Step::More) };
+        let Some(&flags) = input.first() else { return Ok(ZmtpElement::More) };
         if flags & COMMAND != 0 && flags & MORE != 0 {
             return Err(malformed(0, "zmtp.flags: a command with the flag MORE"));
         }
         if flags & COMMAND == 0 {
             self.expect_frame()?;
         }
-        let Some(head) = Head::read(flags, input) else { return Ok(Step::More) };
+        let Some(head) = FrameHead::read(flags, input) else { return Ok(ZmtpElement::More) };
         if flags & COMMAND == 0 { self.frame(head) } else { self.command(head, input, reply) }
     }
 
-    fn read_greeting(&mut self, input: &[u8], reply: &mut BytesMut) -> Result<Step, Fault> {
+    fn read_greeting(&mut self, input: &[u8], reply: &mut BytesMut) -> Result<ZmtpElement, ZmtpFault> {
         match input.first() {
             None | Some(0xFF) => {}
             Some(found) => {
@@ -220,20 +220,20 @@ impl Peer {
             return Err(unsupported(MECHANISM.start, format!("zmtp.mechanism: {name:?}, only NULL is supported")));
         }
         if input.len() < GREETING_BYTES {
-            return Ok(Step::More);
+            return Ok(ZmtpElement::More);
         }
-        self.phase = Phase::Handshake;
+        self.phase = ZmtpPhase::Handshake;
         self.send_greeting(reply);
         put_command(reply, b"READY", |data| {
             data.put_slice(b"\x0BSocket-Type\0\0\0\x03");
             data.put_slice(self.ours.as_str().as_bytes());
         });
-        Ok(Step::Taken { bytes: GREETING_BYTES })
+        Ok(ZmtpElement::Taken { bytes: GREETING_BYTES })
     }
 
     /// Checks that a frame of a message is allowed in this phase.
-    fn expect_frame(&self) -> Result<(), Fault> {
-        if self.phase == Phase::Handshake {
+    fn expect_frame(&self) -> Result<(), ZmtpFault> {
+        if self.phase == ZmtpPhase::Handshake {
             return Err(malformed(0, "zmtp.flags: a message before READY"));
         }
         if self.frames >= self.limits.max_frames {
@@ -242,8 +242,8 @@ impl Peer {
         Ok(())
     }
 
-    fn frame(&mut self, head: Head) -> Result<Step, Fault> {
-        let Head { flags, bytes, length } = head;
+    fn frame(&mut self, head: FrameHead) -> Result<ZmtpElement, ZmtpFault> {
+        let FrameHead { flags, bytes, length } = head;
         let message_bytes = self.message_bytes.saturating_add(length);
         if message_bytes > self.limits.max_message_bytes {
             let (limit, key) = (self.limits.max_message_bytes, self.limits.message_key);
@@ -253,30 +253,30 @@ impl Peer {
         }
         let (first, more) = (self.frames == 0, flags & MORE != 0);
         (self.frames, self.message_bytes) = if more { (self.frames + 1, message_bytes) } else { (0, 0) };
-        Ok(Step::Frame { head: bytes, length, more, first })
+        Ok(ZmtpElement::Frame { head: bytes, length, more, first })
     }
 
-    fn command(&mut self, head: Head, input: &[u8], reply: &mut BytesMut) -> Result<Step, Fault> {
-        let Head { bytes, length, .. } = head;
+    fn command(&mut self, head: FrameHead, input: &[u8], reply: &mut BytesMut) -> Result<ZmtpElement, ZmtpFault> {
+        let FrameHead { bytes, length, .. } = head;
         let limit = self.limits.max_command_bytes;
         if length > limit {
             return Err(too_large(1, format!("zmtp.size: a command of {length} bytes, over the limit of {limit}")));
         }
         // A size within the limit fits into memory, unless the limit itself does not.
         let size = usize::try_from(length).unwrap_or(usize::MAX).saturating_add(bytes);
-        let Some(body) = input.get(bytes..size) else { return Ok(Step::More) };
-        let mut fields = Fields { rest: body, offset: bytes };
+        let Some(body) = input.get(bytes..size) else { return Ok(ZmtpElement::More) };
+        let mut fields = CommandFields { rest: body, offset: bytes };
         let name = fields.short("zmtp.command.name")?;
         match (name, self.phase) {
             (b"ERROR", _) => {
                 let reason = String::from_utf8_lossy(fields.short("zmtp.error.reason")?);
                 return Err(unsupported(0, format!("zmtp: the peer sent ERROR: {reason:?}")));
             }
-            (b"READY", Phase::Handshake) => {
+            (b"READY", ZmtpPhase::Handshake) => {
                 self.read_ready(fields)?;
-                self.phase = Phase::Traffic;
+                self.phase = ZmtpPhase::Traffic;
             }
-            (b"PING", Phase::Traffic) => {
+            (b"PING", ZmtpPhase::Traffic) => {
                 fields.take("zmtp.ping.ttl", PING_TTL_BYTES)?;
                 let context = &fields.rest[..fields.rest.len().min(PING_CONTEXT_BYTES)];
                 put_command(reply, b"PONG", |data| data.put_slice(context));
@@ -284,10 +284,10 @@ impl Peer {
             // SUBSCRIBE, CANCEL and the commands of later versions do not concern a client.
             _ => {}
         }
-        Ok(Step::Taken { bytes: size })
+        Ok(ZmtpElement::Taken { bytes: size })
     }
 
-    fn read_ready(&self, mut fields: Fields<'_>) -> Result<(), Fault> {
+    fn read_ready(&self, mut fields: CommandFields<'_>) -> Result<(), ZmtpFault> {
         let mut is_named = false;
         while !fields.rest.is_empty() {
             let name = fields.short("zmtp.property.name")?;
@@ -308,32 +308,32 @@ impl Peer {
     }
 }
 
-impl Head {
+impl FrameHead {
     /// `None`: the input ends inside the head.
-    fn read(flags: u8, input: &[u8]) -> Option<Head> {
+    fn read(flags: u8, input: &[u8]) -> Option<FrameHead> {
         if flags & LONG == 0 {
-            return Some(Head { flags, bytes: 2, length: u64::from(*input.get(1)?) });
+            return Some(FrameHead { flags, bytes: 2, length: u64::from(*input.get(1)?) });
         }
         let length = input.get(1..)?.first_chunk().copied().map(u64::from_be_bytes)?;
-        Some(Head { flags, bytes: 9, length })
+        Some(FrameHead { flags, bytes: 9, length })
     }
 }
 
 /// The unread fields of a command. They never extend beyond its end.
-struct Fields<'a> {
+struct CommandFields<'a> {
     rest: &'a [u8],
     /// Offset of `rest` in the input.
     offset: usize,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> CommandFields<'a> {
     /// A length byte and that many bytes.
-    fn short(&mut self, field: &'static str) -> Result<&'a [u8], Fault> {
+    fn short(&mut self, field: &'static str) -> Result<&'a [u8], ZmtpFault> {
         let length = self.take(field, 1)?;
         self.take(field, usize::from(length[0]))
     }
 
-    fn take(&mut self, field: &'static str, length: usize) -> Result<&'a [u8], Fault> {
+    fn take(&mut self, field: &'static str, length: usize) -> Result<&'a [u8], ZmtpFault> {
         let Some((taken, rest)) = self.rest.split_at_checked(length) else {
             let left = self.rest.len();
             let detail = format!("{field}: {length} bytes, but only {left} are left of the command");
@@ -377,14 +377,14 @@ fn put_command(out: &mut BytesMut, name: &[u8], put_data: impl FnOnce(&mut Bytes
     out[start + 1] = (out.len() - start - 2) as u8;
 }
 
-fn malformed(offset: usize, detail: impl Into<String>) -> Fault {
-    Fault { reason: Reason::Malformed, detail: detail.into(), offset }
+fn malformed(offset: usize, detail: impl Into<String>) -> ZmtpFault {
+    ZmtpFault { reason: Reason::Malformed, detail: detail.into(), offset }
 }
 
-fn unsupported(offset: usize, detail: String) -> Fault {
-    Fault { reason: Reason::Unsupported, detail, offset }
+fn unsupported(offset: usize, detail: String) -> ZmtpFault {
+    ZmtpFault { reason: Reason::Unsupported, detail, offset }
 }
 
-fn too_large(offset: usize, detail: String) -> Fault {
-    Fault { reason: Reason::TooLarge, detail, offset }
+fn too_large(offset: usize, detail: String) -> ZmtpFault {
+    ZmtpFault { reason: Reason::TooLarge, detail, offset }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use admin::{AdminOptions, HISTORY_BYTES};
 use tributary_event::MOST_BATCH_BYTES;
 use tributary_memory::SystemMemory;
-use tributary_options::{Bounds, ConfigErrors, Files, Section, Source, bounds, read_sources, section};
+use tributary_options::{Bounds, ConfigErrors, Files, Section, SourceText, bounds, read_sources, section};
 use tributary_sink_view::options as view;
 use tributary_transport::options::TlsOptions;
 
@@ -30,7 +30,7 @@ pub use sinks::{SinkConfig, SinkKind};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Limits of the whole process.
-    pub limits: Limits,
+    pub limits: ProcessLimits,
     /// The admin endpoint.
     pub admin: AdminOptions,
     /// What the page can look back on.
@@ -45,7 +45,7 @@ pub struct Config {
 
 /// Limits of the whole process.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Limits {
+pub struct ProcessLimits {
     /// The most memory that the daemon uses, without that of the process itself (see [`Config::bounds`]): the reserved
     /// memory of sinks and other components, and the budget that all peers share. None, as by default: what
     /// [`Config::memory_limit`] computes. At least 1 MiB, and at least what the configuration needs.
@@ -94,15 +94,15 @@ impl Config {
     /// # Errors
     /// Every error in the document.
     pub fn parse(source_name: &str, text: &str) -> Result<Loaded, ConfigErrors> {
-        Config::read(&[Source { name: source_name.to_owned(), text: text.to_owned() }], Files::default())
+        Config::read(&[SourceText { name: source_name.to_owned(), text: text.to_owned() }], Files::default())
     }
 
-    fn read(sources: &[Source], files: Files) -> Result<Loaded, ConfigErrors> {
+    fn read(sources: &[SourceText], files: Files) -> Result<Loaded, ConfigErrors> {
         let variable = |name: &str| std::env::var(name).ok();
         let mut builtin = Vec::new();
         let (config, settings) = section::read_documents(sources, BUILTIN, variable, &mut builtin, |root| {
             let labels = root.attributes("labels");
-            let limits = root.section("limits", Limits::read);
+            let limits = root.section("limits", ProcessLimits::read);
             let admin = root.section("admin", AdminOptions::read);
             let view = root.section("view", |section| view::Options::read(section, limits.most_memory()));
             let watch = root.section("reload", |section| section.bool("watch", false));
@@ -184,11 +184,11 @@ impl Config {
     }
 }
 
-impl Limits {
+impl ProcessLimits {
     fn read(section: &mut Section<'_>) -> Self {
-        let default = Limits::default();
+        let default = ProcessLimits::default();
         let grace = Duration::ZERO..=Duration::from_secs(3600);
-        Limits {
+        ProcessLimits {
             memory_bytes: section.optional_size("memory_bytes", 1 << 20..=1024 << 30),
             system: SystemMemory::read(),
             memory_per_address: section.optional_size("memory_per_address", 1 << 20..=1024 << 30),
@@ -210,9 +210,9 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for ProcessLimits {
     fn default() -> Self {
-        Limits {
+        ProcessLimits {
             memory_bytes: None,
             system: None,
             memory_per_address: None,

@@ -8,7 +8,7 @@ use crate::sink::parquet;
 use tributary_options::{Bounds, Section};
 use tributary_pipeline::options::QueueOptions;
 use tributary_select as select;
-use tributary_sink::encode::{Fields, Format};
+use tributary_sink::encode::{Format, LineFields};
 use tributary_sink::{stdout, tcp};
 use tributary_sink_file as file;
 use tributary_sink_http as http;
@@ -86,9 +86,9 @@ impl fmt::Display for SinkKind {
 }
 
 /// The lines that a sink writes, in words.
-fn lines(format: Format, fields: Fields) -> &'static str {
+fn lines(format: Format, fields: LineFields) -> &'static str {
     match (format, fields) {
-        (Format::Json, Fields::Compact) => "compact json",
+        (Format::Json, LineFields::Compact) => "compact json",
         (format, _) => format.as_str(),
     }
 }

@@ -37,7 +37,7 @@ const ENDS: [(End, &str); 6] = [
 
 /// The connection that was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct CaptureHead {
     /// Its protocol.
     pub protocol: Protocol,
     /// The operator's name for the listener.
@@ -52,7 +52,7 @@ pub struct Head {
 
 /// Something that happened on the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct CaptureRecord {
     /// Time since the connection was opened.
     pub at: Duration,
     /// What.
@@ -72,7 +72,7 @@ pub enum What {
     End(End),
 }
 
-impl Head {
+impl CaptureHead {
     /// The two lines that a file begins with.
     pub fn to_bytes(&self) -> Vec<u8> {
         let opened = Timestamp::from_nanosecond(i128::from(self.opened.0)).unwrap_or_default();
@@ -86,11 +86,11 @@ impl Head {
         [MAGIC, line.to_string().as_bytes(), b"\n"].concat()
     }
 
-    fn from_line(line: &[u8]) -> Option<Head> {
+    fn from_line(line: &[u8]) -> Option<CaptureHead> {
         let line: Value = serde_json::from_slice(line).ok()?;
         let text = |key: &str| line.get(key)?.as_str();
         let opened: Timestamp = text("opened")?.parse().ok()?;
-        Some(Head {
+        Some(CaptureHead {
             protocol: Protocol::by_name(text("protocol")?)?,
             listener: text("listener")?.to_owned(),
             peer: text("peer")?.to_owned(),
@@ -133,7 +133,7 @@ fn put_record(out: &mut Vec<u8>, kind: u8, at: Duration, content: &[u8]) {
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
-    head: Head,
+    head: CaptureHead,
     /// Bytes read so far.
     offset: u64,
     torn: u64,
@@ -151,13 +151,13 @@ impl<R: Read> Reader<R> {
             line.push(byte[0]);
         }
         let offset = (MAGIC.len() + line.len() + 1) as u64;
-        let head = Head::from_line(&line)
+        let head = CaptureHead::from_line(&line)
             .ok_or_else(|| damaged("its second line does not describe a connection, as those of captures do"))?;
         Ok(Reader { input, head, offset, torn: 0 })
     }
 
     /// The connection.
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &CaptureHead {
         &self.head
     }
 
@@ -182,7 +182,7 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     /// Those of the input, or the bytes are not a record; the message contains the offset.
-    pub fn record(&mut self) -> io::Result<Option<Record>> {
+    pub fn record(&mut self) -> io::Result<Option<CaptureRecord>> {
         loop {
             let mut head = [0; RECORD_HEAD_BYTES];
             let read = read_up_to(&mut self.input, &mut head)?;
@@ -211,7 +211,7 @@ impl<R: Read> Reader<R> {
             self.offset += (RECORD_HEAD_BYTES + length) as u64;
             // Further fields are ignored: later versions may add some.
             if let Some(what) = what {
-                return Ok(Some(Record { at, what }));
+                return Ok(Some(CaptureRecord { at, what }));
             }
         }
     }
@@ -259,8 +259,8 @@ fn damaged(why: &str) -> io::Error {
 mod tests {
     use super::*;
 
-    fn head() -> Head {
-        Head {
+    fn head() -> CaptureHead {
+        CaptureHead {
             protocol: Protocol::Datadog,
             listener: "spans".into(),
             peer: "192.0.2.1:9\"\n".into(),

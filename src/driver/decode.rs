@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::{Account, SessionDriver, Step, call};
+use crate::{Account, DriverStep, SessionDriver, call};
 use tributary_event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
 use tributary_pipeline::accounting::ListenerCounters;
 use tributary_protocol::{
-    End, Exchange, Flow, Head, HeadDecision, Now, Output, Request, RequestOutcome, Response, Session, Work,
+    End, Exchange, Flow, HeadDecision, Now, Output, Request, RequestHead, RequestOutcome, Response, Session, Work,
 };
 
 /// One recorded connection that is decoded.
@@ -69,7 +69,7 @@ impl<S: Session> Offline<S> {
         }
     }
 
-    fn hand_over(&mut self, step: Step, take: &mut impl FnMut(Batch)) -> Flow {
+    fn hand_over(&mut self, step: DriverStep, take: &mut impl FnMut(Batch)) -> Flow {
         // The replies of a recording are not sent, and no peer is throttled.
         self.driver.output().reply.clear();
         step.batch.into_iter().for_each(take);
@@ -78,17 +78,17 @@ impl<S: Session> Offline<S> {
 }
 
 /// The calls of one recorded request, or of an exchange between requests.
-struct Calls<'a> {
+struct ExchangeCalls<'a> {
     out: Output,
     account: Account,
     counters: &'a ListenerCounters,
 }
 
-impl<'a> Calls<'a> {
+impl<'a> ExchangeCalls<'a> {
     fn new(origin: Arc<Origin>, counters: &'a ListenerCounters) -> Self {
         let mut out = Output::new(BatchBuilder::new(origin));
         out.set_allowance(None);
-        Calls { out, account: Account::default(), counters }
+        ExchangeCalls { out, account: Account::default(), counters }
     }
 
     /// Repeats a call while it has more to write.
@@ -122,7 +122,7 @@ pub fn answer<E: Exchange>(
     now: Now,
     take: &mut impl FnMut(Batch),
 ) -> (Response, Option<String>) {
-    let mut calls = Calls::new(origin, counters);
+    let mut calls = ExchangeCalls::new(origin, counters);
     let bytes = request.body.len() as u64;
     let refusal = match exchange.admit(&request.head, now) {
         HeadDecision::Take { max_body_bytes, .. } if bytes <= max_body_bytes => None,
@@ -159,7 +159,7 @@ pub fn cut(rest: &[u8], origin: Arc<Origin>, counters: &ListenerCounters, now: N
         None => (Reason::Malformed, rest, "these bytes are not the head of a request"),
     };
     let loss = Loss { reason, bytes: lost.len() as u64, events: None, detail, excerpt: &[] };
-    Calls::new(origin, counters).lose(now, None, loss, take);
+    ExchangeCalls::new(origin, counters).lose(now, None, loss, take);
 }
 
 /// Calls [`Exchange::tick`].
@@ -170,7 +170,7 @@ pub fn tick<E: Exchange>(
     now: Now,
     take: &mut impl FnMut(Batch),
 ) {
-    Calls::new(origin, counters).repeat(now, take, |out| exchange.tick(now, out));
+    ExchangeCalls::new(origin, counters).repeat(now, take, |out| exchange.tick(now, out));
 }
 
 /// Calls [`Exchange::finish`]: no further request follows.
@@ -181,7 +181,7 @@ pub fn finish<E: Exchange>(
     now: Now,
     take: &mut impl FnMut(Batch),
 ) {
-    Calls::new(origin, counters).repeat(now, take, |out| exchange.finish(now, out));
+    ExchangeCalls::new(origin, counters).repeat(now, take, |out| exchange.finish(now, out));
 }
 
 /// The requests of one connection; `None` when the bytes do not begin with a request. A body has the length that its head
@@ -244,7 +244,7 @@ fn chunked(bytes: &[u8]) -> Option<(Bytes, usize)> {
 }
 
 /// The head at the front of `bytes`, and its size.
-fn head_of(bytes: &[u8]) -> Option<(Head, usize)> {
+fn head_of(bytes: &[u8]) -> Option<(RequestHead, usize)> {
     let end = head_end(bytes)?;
     Some((head(&bytes[..end])?, end + 4))
 }
@@ -254,7 +254,7 @@ fn head_end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|window| window == b"\r\n\r\n")
 }
 
-fn head(bytes: &[u8]) -> Option<Head> {
+fn head(bytes: &[u8]) -> Option<RequestHead> {
     let mut lines = bytes.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let mut words = str::from_utf8(lines.next()?).ok()?.split(' ');
     let (method, target, version) = (words.next()?, words.next()?, words.next()?);
@@ -266,7 +266,11 @@ fn head(bytes: &[u8]) -> Option<Head> {
         let name = str::from_utf8(&line[..colon]).ok()?.to_ascii_lowercase();
         Some((name, line[colon + 1..].trim_ascii().to_vec()))
     };
-    Some(Head { method: method.to_owned(), target: target.to_owned(), headers: lines.filter_map(header).collect() })
+    Some(RequestHead {
+        method: method.to_owned(),
+        target: target.to_owned(),
+        headers: lines.filter_map(header).collect(),
+    })
 }
 
 #[cfg(test)]

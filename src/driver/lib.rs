@@ -24,7 +24,7 @@ pub use account::Account;
 /// What one call did.
 #[derive(Debug)]
 #[must_use]
-pub struct Step {
+pub struct DriverStep {
     /// Bytes at the front of the input that the session is done with. Other calls than `receive` have no input.
     pub consumed: usize,
     /// What the session wants next.
@@ -40,11 +40,11 @@ pub fn call(
     counters: &ListenerCounters,
     now: Now,
     call: impl FnOnce(&mut Output) -> Flow,
-) -> Step {
+) -> DriverStep {
     out.advance(now.elapsed);
     let flow = call(out);
     account.settle(counters, out);
-    Step { consumed: 0, flow, batch: take_batch(out, counters) }
+    DriverStep { consumed: 0, flow, batch: take_batch(out, counters) }
 }
 
 fn take_batch(out: &mut Output, counters: &ListenerCounters) -> Option<Batch> {
@@ -91,13 +91,13 @@ pub struct SessionDriver<S> {
     out: Output,
     account: Account,
     counters: Arc<ListenerCounters>,
-    phase: Phase,
+    phase: DriverPhase,
     /// The last `handle_timeout` returned [`Flow::Again`].
     is_timeout_unfinished: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum DriverPhase {
     Open,
     /// `finish` was called and has more to write.
     Finishing,
@@ -108,7 +108,7 @@ impl<S: Session> SessionDriver<S> {
     /// A driver for a connection that has received no byte yet.
     pub fn new(session: S, origin: Arc<Origin>, counters: Arc<ListenerCounters>) -> Self {
         let (out, account) = (Output::new(BatchBuilder::new(origin)), Account::default());
-        SessionDriver { session, out, account, counters, phase: Phase::Open, is_timeout_unfinished: false }
+        SessionDriver { session, out, account, counters, phase: DriverPhase::Open, is_timeout_unfinished: false }
     }
 
     /// The same with limits of a live connection: the allowance of the peer's address, and a bound on loss events.
@@ -125,7 +125,7 @@ impl<S: Session> SessionDriver<S> {
     }
 
     /// Passes on what was received and not consumed yet.
-    pub fn receive(&mut self, input: &[u8], now: Now) -> Step {
+    pub fn receive(&mut self, input: &[u8], now: Now) -> DriverStep {
         let mut consumed = 0;
         let session = &mut self.session;
         let step = call(&mut self.out, &mut self.account, &self.counters, now, |out| {
@@ -133,11 +133,11 @@ impl<S: Session> SessionDriver<S> {
             consumed = progress.consumed.min(input.len());
             progress.flow
         });
-        Step { consumed, ..step }
+        DriverStep { consumed, ..step }
     }
 
     /// The time of [`SessionDriver::poll_timeout`] has come, or [`SessionDriver::poll_wake`] was ready (`is_woken`).
-    pub fn handle_timeout(&mut self, now: Now, is_woken: bool) -> Step {
+    pub fn handle_timeout(&mut self, now: Now, is_woken: bool) -> DriverStep {
         let is_due = self.session.poll_timeout().is_some_and(|due| due <= now.elapsed);
         let is_for_session = is_due || is_woken || self.is_timeout_unfinished;
         let step = call(&mut self.out, &mut self.account, &self.counters, now, |out| match is_for_session {
@@ -151,7 +151,7 @@ impl<S: Session> SessionDriver<S> {
 
     /// The collector is stopping. The flow of the step is [`Flow::Continue`] while the session still converses with its
     /// peer ([`Shutdown::Drain`]), and [`Flow::Close`] when [`SessionDriver::finish`] is the next call.
-    pub fn shutdown(&mut self, now: Now) -> Step {
+    pub fn shutdown(&mut self, now: Now) -> DriverStep {
         call(&mut self.out, &mut self.account, &self.counters, now, |out| match self.session.shutdown(now, out) {
             Shutdown::Drain => Flow::Continue,
             Shutdown::Close => Flow::Close,
@@ -159,7 +159,7 @@ impl<S: Session> SessionDriver<S> {
     }
 
     /// The collector ends within seconds. The connection continues as it was.
-    pub fn hurry(&mut self, now: Now) -> Step {
+    pub fn hurry(&mut self, now: Now) -> DriverStep {
         call(&mut self.out, &mut self.account, &self.counters, now, |out| {
             self.session.hurry(now, out);
             Flow::Continue
@@ -168,11 +168,11 @@ impl<S: Session> SessionDriver<S> {
 
     /// The connection is over, and `rest` is what was not consumed. Call again, with anything, while the flow is
     /// [`Flow::Again`].
-    pub fn finish(&mut self, rest: &[u8], end: End, now: Now) -> Step {
-        let rest = if self.phase == Phase::Open { rest } else { &[] };
+    pub fn finish(&mut self, rest: &[u8], end: End, now: Now) -> DriverStep {
+        let rest = if self.phase == DriverPhase::Open { rest } else { &[] };
         let step = call(&mut self.out, &mut self.account, &self.counters, now, |out| {
             // Set first: a call that panics is not repeated.
-            self.phase = Phase::Finished;
+            self.phase = DriverPhase::Finished;
             let flow = self.session.finish(rest, end, now, out);
             if flow != Flow::Again {
                 out.write_combined_losses();
@@ -180,7 +180,7 @@ impl<S: Session> SessionDriver<S> {
             flow
         });
         if step.flow == Flow::Again {
-            self.phase = Phase::Finishing;
+            self.phase = DriverPhase::Finishing;
         }
         step
     }
@@ -202,12 +202,12 @@ impl<S: Session> SessionDriver<S> {
         // Otherwise a panic left events behind that may be half made. They are dropped, and the bytes that they were
         // made from are not settled: these count as buffered, so they are lost below.
         let mut memory_bytes = 0;
-        while !has_panicked && self.phase != Phase::Finished && may_continue(memory_bytes) {
+        while !has_panicked && self.phase != DriverPhase::Finished && may_continue(memory_bytes) {
             let batch = self.finish(&[], End::Stopped, now).batch;
             memory_bytes += batch.as_ref().map_or(0, Batch::memory_bytes);
             batches.extend(batch);
         }
-        let is_cut = !has_panicked && self.phase != Phase::Finished;
+        let is_cut = !has_panicked && self.phase != DriverPhase::Finished;
         let (offset, lost_bytes) = self.account.lose_buffered(&self.counters, Reason::Failed);
         if lost_bytes > 0 || is_cut {
             let rest = if is_cut { "; events that it held are missing" } else { "" };

@@ -132,7 +132,7 @@ const ORIGIN_BYTES: usize = 256;
 #[derive(Debug)]
 pub(super) struct Event {
     pub(super) header: Header,
-    pub(super) data: Data,
+    pub(super) data: EventData,
     pub(super) attributes: Span32,
     pub(super) origin: u32,
     pub(super) resource: u32,
@@ -172,7 +172,7 @@ pub struct Position {
 
 /// The data of a kind, or its index among the data of that kind: most events are small.
 #[derive(Debug)]
-pub(super) enum Data {
+pub(super) enum EventData {
     /// `context` is an index among the contexts of the batch, or [`NO_CONTEXT`].
     Log {
         severity: Severity,
@@ -191,14 +191,14 @@ pub(super) enum Data {
 /// A log that belongs to no trace.
 pub(super) const NO_CONTEXT: u32 = u32::MAX;
 
-impl Data {
+impl EventData {
     pub(super) fn kind(&self) -> Kind {
         match self {
-            Data::Log { .. } => Kind::Log,
-            Data::Span(_) => Kind::Span,
-            Data::Metric(_) => Kind::Metric,
-            Data::Sample { .. } => Kind::Sample,
-            Data::Loss(_) => Kind::Loss,
+            EventData::Log { .. } => Kind::Log,
+            EventData::Span(_) => Kind::Span,
+            EventData::Metric(_) => Kind::Metric,
+            EventData::Sample { .. } => Kind::Sample,
+            EventData::Loss(_) => Kind::Loss,
         }
     }
 }
@@ -387,7 +387,7 @@ pub struct Key {
 }
 
 /// What a [`Key`] is.
-pub(super) enum Named {
+pub(super) enum KeyContent {
     /// A name of [`super::semconv`].
     Name(Name),
     /// A name of the peer.
@@ -399,10 +399,10 @@ impl Key {
     const NAME: u32 = u32::MAX;
 
     #[inline]
-    pub(super) fn named(self) -> Named {
+    pub(super) fn named(self) -> KeyContent {
         match self.start {
-            Key::NAME => Named::Name(Name(self.rest as u16)),
-            start => Named::Text(Text { start, len_and_escapes: self.rest }),
+            Key::NAME => KeyContent::Name(Name(self.rest as u16)),
+            start => KeyContent::Text(Text { start, len_and_escapes: self.rest }),
         }
     }
 
@@ -410,8 +410,8 @@ impl Key {
     #[inline]
     pub(super) fn output_len(self) -> usize {
         match self.named() {
-            Named::Name(name) => name.as_str().len(),
-            Named::Text(text) => text.output_len(),
+            KeyContent::Name(name) => name.as_str().len(),
+            KeyContent::Text(text) => text.output_len(),
         }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::batch::{
-    Attribute, Batch, Data, Event, Frame, Header, Key, Link, LossData, MetricData, NO_CONTEXT, Named, Run, SampleData,
+    Attribute, Batch, Event, EventData, Frame, Header, Key, KeyContent, Link, LossData, MetricData, NO_CONTEXT, Run,
+    SampleData,
 };
 use super::batch::{Span32, SpanData, TraceContext, Value};
 use super::content::OpenContent;
@@ -392,7 +393,7 @@ impl BatchBuilder {
         let losses = &mut event.batch.batch.losses;
         losses.push(LossData { reason, bytes, events, detail, excerpt });
         let place = index32(losses.len() - 1);
-        event.end(Data::Loss(place));
+        event.end(EventData::Loss(place));
     }
 
     fn current_origin(&mut self) -> u32 {
@@ -479,7 +480,7 @@ impl EventBuilder<'_> {
         let Batch { attributes, text, .. } = &self.batch.batch;
         attributes[self.first_attribute..].iter().any(|attribute| match attribute {
             Attribute::One(other, _) => {
-                matches!(other.named(), Named::Text(other) if text[other.range()] == text[key.range()])
+                matches!(other.named(), KeyContent::Text(other) if text[other.range()] == text[key.range()])
             }
             Attribute::Run(_) => false,
         })
@@ -521,7 +522,7 @@ impl EventBuilder<'_> {
 
     fn log_with(self, severity: Severity, context: u32, body: Option<Value>) {
         self.batch.expanded += body.map_or(0, output_bytes);
-        self.end(Data::Log { severity, context, body });
+        self.end(EventData::Log { severity, context, body });
     }
 
     /// Ends a span.
@@ -533,7 +534,7 @@ impl EventBuilder<'_> {
         let spans = &mut self.batch.batch.spans;
         spans.push(span);
         let place = index32(spans.len() - 1);
-        self.end(Data::Span(place));
+        self.end(EventData::Span(place));
     }
 
     /// Ends a span that has links.
@@ -558,8 +559,8 @@ impl EventBuilder<'_> {
     fn remove(&mut self, name: Name) {
         let Batch { attributes, runs, members, text, .. } = &mut self.batch.batch;
         let is_it = |key: &Key| match key.named() {
-            Named::Name(key) => key == name,
-            Named::Text(key) => text[key.range()] == *name.as_str(),
+            KeyContent::Name(key) => key == name,
+            KeyContent::Text(key) => text[key.range()] == *name.as_str(),
         };
         let all = attributes.split_off(self.first_attribute);
         for attribute in all {
@@ -583,7 +584,7 @@ impl EventBuilder<'_> {
         let metrics = &mut self.batch.batch.metrics;
         metrics.push(metric);
         let place = index32(metrics.len() - 1);
-        self.end(Data::Metric(place));
+        self.end(EventData::Metric(place));
     }
 
     /// Ends a sample; frames innermost first.
@@ -597,10 +598,10 @@ impl EventBuilder<'_> {
         let samples = &mut self.batch.batch.samples;
         samples.push(data);
         let data = index32(samples.len() - 1);
-        self.end(Data::Sample { data, frames });
+        self.end(EventData::Sample { data, frames });
     }
 
-    fn end(self, data: Data) {
+    fn end(self, data: EventData) {
         let builder = self.batch;
         let attributes = Span32::new(self.first_attribute, builder.batch.attributes.len());
         let origin = builder.current_origin();
@@ -610,7 +611,7 @@ impl EventBuilder<'_> {
         };
         builder.batch.counts[data.kind().index()] += 1;
         builder.batch.events.push(Event { header: self.header, data, attributes, origin, resource });
-        let name_bytes = if let Named::Text(name) = self.header.name.named() { name.output_len() } else { 0 };
+        let name_bytes = if let KeyContent::Text(name) = self.header.name.named() { name.output_len() } else { 0 };
         builder.expanded += EVENT_OVERHEAD_BYTES + resource_bytes + name_bytes;
     }
 }

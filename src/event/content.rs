@@ -3,7 +3,7 @@
 
 use twox_hash::XxHash3_128;
 
-use super::batch::{Batch, Data};
+use super::batch::{Batch, EventData};
 
 /// The id of what a batch was made of. Equal content has equal ids in every process and in every version. Different content has
 /// different ids, except content that was constructed to have the same: a sender can do that with two of its own uploads. Shown as
@@ -65,11 +65,11 @@ impl OpenContent {
 /// The place of the last event that is no loss: the id of its span, which does not depend on how a body is encoded, or else its
 /// offset in the body. `None`: there is no such event.
 fn place_of_last(batch: &Batch) -> Option<u64> {
-    let event = batch.events.iter().rfind(|event| !matches!(event.data, Data::Loss(_)))?;
+    let event = batch.events.iter().rfind(|event| !matches!(event.data, EventData::Loss(_)))?;
     let span = match &event.data {
-        Data::Span(index) => batch.spans.get(*index as usize).map(|span| span.span_id),
-        Data::Log { context, .. } => batch.contexts.get(*context as usize).and_then(|context| context.span_id),
-        Data::Metric(_) | Data::Sample { .. } | Data::Loss(_) => None,
+        EventData::Span(index) => batch.spans.get(*index as usize).map(|span| span.span_id),
+        EventData::Log { context, .. } => batch.contexts.get(*context as usize).and_then(|context| context.span_id),
+        EventData::Metric(_) | EventData::Sample { .. } | EventData::Loss(_) => None,
     };
     Some(span.map_or(event.header.position.offset, |span| u64::from_be_bytes(span.0)))
 }

@@ -8,7 +8,9 @@ use std::sync::{Arc, OnceLock};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use super::batch::{Attribute, Batch, Data, Event, Frame, Key, LossData, NO_CONTEXT, Named, Run, Span32, Value};
+use super::batch::{
+    Attribute, Batch, Event, EventData, Frame, Key, KeyContent, LossData, NO_CONTEXT, Run, Span32, Value,
+};
 use super::text::{Escapes, Text, index32};
 use super::view::{KeyView, ValueView};
 use super::{Origin, Resource};
@@ -16,7 +18,7 @@ use super::{Origin, Resource};
 /// The changes of a copy.
 pub trait Edits {
     /// What happens to the value at `place`. If it is kept, it is also asked for the values inside of it.
-    fn action(&self, place: Place<'_>) -> Action;
+    fn action(&self, place: ValueLocation<'_>) -> Action;
     /// The text that stands for a value whose action is [`Action::Replace`].
     fn replacement(&self, value: ValueView<'_>) -> String;
     /// Another resource instead of this one; `None`: it is kept.
@@ -27,7 +29,7 @@ pub trait Edits {
 
 /// Where a value stands in an event.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum ValueLocation<'a> {
     /// The attribute with this key.
     Attribute(KeyView<'a>),
     /// A member of an object in an attribute or in a body.
@@ -64,7 +66,7 @@ struct Unchanged;
 
 impl Edits for Unchanged {
     #[inline]
-    fn action(&self, _: Place<'_>) -> Action {
+    fn action(&self, _: ValueLocation<'_>) -> Action {
         Action::Keep
     }
 
@@ -120,9 +122,13 @@ impl<E: Edits> Finder<'_, E> {
     fn finds_in_event(&mut self, event: &Event) -> bool {
         let batch = self.batch;
         let in_data = match &event.data {
-            Data::Log { body: Some(body), .. } => self.changes(Place::Field(BODY)) || self.finds_in(BODY, *body),
-            Data::Loss(_) => self.changes(Place::Field(LOSS_DETAIL)) || self.changes(Place::Field(LOSS_EXCERPT)),
-            Data::Log { .. } | Data::Span(_) | Data::Metric(_) | Data::Sample { .. } => false,
+            EventData::Log { body: Some(body), .. } => {
+                self.changes(ValueLocation::Field(BODY)) || self.finds_in(BODY, *body)
+            }
+            EventData::Loss(_) => {
+                self.changes(ValueLocation::Field(LOSS_DETAIL)) || self.changes(ValueLocation::Field(LOSS_EXCERPT))
+            }
+            EventData::Log { .. } | EventData::Span(_) | EventData::Metric(_) | EventData::Sample { .. } => false,
         };
         in_data
             || batch.attributes[event.attributes.range()].iter().any(|attribute| match attribute {
@@ -134,7 +140,7 @@ impl<E: Edits> Finder<'_, E> {
     fn finds_in_attribute(&mut self, key: Key, value: Value) -> bool {
         let batch = self.batch;
         let key = batch.key(key);
-        self.changes(Place::Attribute(key)) || (has_members(value) && self.finds_in(key.text().text(), value))
+        self.changes(ValueLocation::Attribute(key)) || (has_members(value) && self.finds_in(key.text().text(), value))
     }
 
     /// Whether a member of a value changes that stands below `path`.
@@ -151,7 +157,7 @@ impl<E: Edits> Finder<'_, E> {
             Value::Map(range) => batch.members[range.range()].iter().any(|(key, value)| {
                 let (before, key) = (self.path.len(), batch.key(*key).text().text());
                 push_key(&mut self.path, key);
-                let finds = self.changes(Place::Member { key, path: &self.path }) || self.finds_below(*value);
+                let finds = self.changes(ValueLocation::Member { key, path: &self.path }) || self.finds_below(*value);
                 self.path.truncate(before);
                 finds
             }),
@@ -159,7 +165,7 @@ impl<E: Edits> Finder<'_, E> {
         }
     }
 
-    fn changes(&self, place: Place<'_>) -> bool {
+    fn changes(&self, place: ValueLocation<'_>) -> bool {
         self.edits.action(place) != Action::Keep
     }
 }
@@ -224,30 +230,30 @@ impl<'a, E: Edits> Copier<'a, E> {
         self.to.events.push(Event { header, data, attributes, origin, resource });
     }
 
-    fn data(&mut self, data: &Data) -> Data {
+    fn data(&mut self, data: &EventData) -> EventData {
         let from = self.from;
         match data {
-            Data::Log { severity, context, body } => {
+            EventData::Log { severity, context, body } => {
                 let context = from.contexts.get(*context as usize).map_or(NO_CONTEXT, |context| {
                     self.to.contexts.push(*context);
                     index32(self.to.contexts.len() - 1)
                 });
                 let body = body.and_then(|body| self.field(BODY, body));
-                Data::Log { severity: *severity, context, body }
+                EventData::Log { severity: *severity, context, body }
             }
-            Data::Span(place) => {
+            EventData::Span(place) => {
                 self.to.spans.push(from.spans[*place as usize]);
                 let copy = index32(self.to.spans.len() - 1);
                 let start = from.links.partition_point(|(of, _)| of < place);
                 let links = from.links[start..].iter().take_while(|(of, _)| of == place);
                 self.to.links.extend(links.map(|(_, link)| (copy, *link)));
-                Data::Span(copy)
+                EventData::Span(copy)
             }
-            Data::Metric(place) => {
+            EventData::Metric(place) => {
                 self.to.metrics.push(from.metrics[*place as usize]);
-                Data::Metric(index32(self.to.metrics.len() - 1))
+                EventData::Metric(index32(self.to.metrics.len() - 1))
             }
-            Data::Sample { data, frames } => {
+            EventData::Sample { data, frames } => {
                 self.to.samples.push(from.samples[*data as usize]);
                 let data = index32(self.to.samples.len() - 1);
                 let start = self.to.frames.len();
@@ -256,20 +262,20 @@ impl<'a, E: Edits> Copier<'a, E> {
                     let file = file.map(|text| self.text(text));
                     self.to.frames.push(Frame { function, file, line: *line });
                 }
-                Data::Sample { data, frames: Span32::new(start, self.to.frames.len()) }
+                EventData::Sample { data, frames: Span32::new(start, self.to.frames.len()) }
             }
-            Data::Loss(place) => {
+            EventData::Loss(place) => {
                 let LossData { reason, bytes, events, detail, excerpt } = &from.losses[*place as usize];
                 let detail = match self.field(LOSS_DETAIL, Value::Text(*detail)) {
                     Some(Value::Text(detail)) => detail,
                     _ => Text::default(),
                 };
-                let excerpt = match self.edits.action(Place::Field(LOSS_EXCERPT)) {
+                let excerpt = match self.edits.action(ValueLocation::Field(LOSS_EXCERPT)) {
                     Action::Keep => self.bytes(*excerpt),
                     Action::Remove | Action::Replace => Span32::default(),
                 };
                 self.to.losses.push(LossData { reason: *reason, bytes: *bytes, events: *events, detail, excerpt });
-                Data::Loss(index32(self.to.losses.len() - 1))
+                EventData::Loss(index32(self.to.losses.len() - 1))
             }
         }
     }
@@ -277,7 +283,7 @@ impl<'a, E: Edits> Copier<'a, E> {
     /// An attribute, unless it is removed.
     fn attribute(&mut self, key: Key, value: Value) -> Option<(Key, Value)> {
         let place = self.from.key(key);
-        let value = match self.edits.action(Place::Attribute(place)) {
+        let value = match self.edits.action(ValueLocation::Attribute(place)) {
             Action::Remove => return None,
             Action::Replace => self.replacement(value),
             Action::Keep if has_members(value) => self.below(place.text().text(), value),
@@ -288,7 +294,7 @@ impl<'a, E: Edits> Copier<'a, E> {
 
     /// A value that is no attribute, unless it is removed.
     fn field(&mut self, name: &'static str, value: Value) -> Option<Value> {
-        match self.edits.action(Place::Field(name)) {
+        match self.edits.action(ValueLocation::Field(name)) {
             Action::Remove => None,
             Action::Replace => Some(self.replacement(value)),
             Action::Keep => Some(self.below(name, value)),
@@ -331,7 +337,7 @@ impl<'a, E: Edits> Copier<'a, E> {
     fn member(&mut self, key: Key, value: Value) -> Option<(Key, Value)> {
         let (before, text) = (self.path.len(), self.from.key(key).text().text());
         push_key(&mut self.path, text);
-        let value = match self.edits.action(Place::Member { key: text, path: &self.path }) {
+        let value = match self.edits.action(ValueLocation::Member { key: text, path: &self.path }) {
             Action::Remove => None,
             Action::Replace => Some(self.replacement(value)),
             Action::Keep => Some(self.value(value)),
@@ -391,8 +397,8 @@ impl<'a, E: Edits> Copier<'a, E> {
 
     fn key(&mut self, key: Key) -> Key {
         match key.named() {
-            Named::Name(name) => name.into(),
-            Named::Text(text) => self.text(text).into(),
+            KeyContent::Name(name) => name.into(),
+            KeyContent::Text(text) => self.text(text).into(),
         }
     }
 

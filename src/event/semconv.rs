@@ -79,8 +79,8 @@ pub const PADDING: usize = 32;
 macro_rules! names {
     ($($(#[$doc:meta])+ $name:ident = $text:literal;)+) => {
         #[allow(clippy::upper_case_acronyms, non_camel_case_types)]
-        enum Place { $($name),+ }
-        $($(#[$doc])+ pub const $name: Name = Name(Place::$name as u16);)+
+        enum NameIndex { $($name),+ }
+        $($(#[$doc])+ pub const $name: Name = Name(NameIndex::$name as u16);)+
         const NAMES: &[[&str; 2]] = &[
             $([$text, concat!("\"", $text, "\":\"", "                                ")]),+
         ];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::batch::{Attribute, Data, Event, Frame, Key, LossData, Named, Run, Value};
+use super::batch::{Attribute, Event, EventData, Frame, Key, KeyContent, LossData, Run, Value};
 use super::text::{Escapes, Text};
 use super::{
     Batch, Header, Kind, Link, MetricData, Name, Origin, Position, Reason, Resource, ResourceValue, SampleData,
@@ -252,8 +252,8 @@ impl Batch {
     #[inline]
     pub(super) fn key(&self, key: Key) -> KeyView<'_> {
         match key.named() {
-            Named::Name(name) => KeyView::Name(name),
-            Named::Text(text) => KeyView::Text(self.text(text)),
+            KeyContent::Name(name) => KeyView::Name(name),
+            KeyContent::Text(text) => KeyView::Text(self.text(text)),
         }
     }
 
@@ -338,18 +338,18 @@ impl<'a> EventView<'a> {
     pub fn data(&self) -> DataView<'a> {
         let batch = self.batch;
         match &self.event.data {
-            Data::Log { severity, context, body } => DataView::Log {
+            EventData::Log { severity, context, body } => DataView::Log {
                 severity: *severity,
                 context: batch.contexts.get(*context as usize),
                 body: body.map(|body| batch.value(body)),
             },
-            Data::Span(place) => DataView::Span(&batch.spans[*place as usize]),
-            Data::Metric(place) => DataView::Metric(&batch.metrics[*place as usize]),
-            Data::Sample { data, frames } => {
+            EventData::Span(place) => DataView::Span(&batch.spans[*place as usize]),
+            EventData::Metric(place) => DataView::Metric(&batch.metrics[*place as usize]),
+            EventData::Sample { data, frames } => {
                 let data = &batch.samples[*data as usize];
                 DataView::Sample(SampleView { data, batch, frames: &batch.frames[frames.range()] })
             }
-            Data::Loss(place) => {
+            EventData::Loss(place) => {
                 let LossData { reason, bytes, events, detail, excerpt } = &batch.losses[*place as usize];
                 DataView::Loss(LossView {
                     reason: *reason,
@@ -367,7 +367,7 @@ impl<'a> EventView<'a> {
     pub fn links(&self) -> impl ExactSizeIterator<Item = Link> {
         let all = &self.batch.links[..];
         let own = match self.event.data {
-            Data::Span(place) if !all.is_empty() => {
+            EventData::Span(place) if !all.is_empty() => {
                 let start = all.partition_point(|(of, _)| *of < place);
                 let end = all.partition_point(|(of, _)| *of <= place);
                 &all[start..end]

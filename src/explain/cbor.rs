@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 
-use tributary_codec::cbor::{CborError, Fault, Item, Reader};
+use tributary_codec::cbor::{CborError, CborFault, CborItem, Reader};
 
 use super::words::{counted, hex};
 use super::{Sheet, value};
@@ -37,14 +37,14 @@ pub fn inside(sheet: &mut Sheet, write: impl FnOnce(&mut Sheet) -> Result<(), Cb
 
 /// How values are shown.
 #[derive(Clone, Copy, Debug)]
-pub struct Values {
+pub struct CborStyle {
     /// The tag of an integer that stands for a text.
     pub reference: Option<u64>,
     /// The deepest nesting of containers and tags.
     pub most_depth: usize,
 }
 
-impl Values {
+impl CborStyle {
     /// Writes the next value with its content.
     ///
     /// # Errors
@@ -53,19 +53,19 @@ impl Values {
         let before = *reader;
         let mut next = before;
         let item = next.item()?;
-        let is_container = matches!(item, Item::Array(_) | Item::Map(_) | Item::Tag(_));
+        let is_container = matches!(item, CborItem::Array(_) | CborItem::Map(_) | CborItem::Tag(_));
         if is_container && depth >= self.most_depth {
-            return Err(CborError { offset: before.offset(), fault: Fault::TooDeep(self.most_depth) });
+            return Err(CborError { offset: before.offset(), fault: CborFault::TooDeep(self.most_depth) });
         }
         match item {
-            Item::Tag(tag) if Some(tag) == self.reference && next.integer_bits().is_ok() => {
+            CborItem::Tag(tag) if Some(tag) == self.reference && next.integer_bits().is_ok() => {
                 field(reader, sheet, name, reference)
             }
-            Item::Tag(tag) => {
+            CborItem::Tag(tag) => {
                 head(reader, sheet, name, format!("tag {tag}"))?;
                 inside(sheet, |sheet| self.value(reader, sheet, "value", depth + 1))
             }
-            Item::Array(left) => {
+            CborItem::Array(left) => {
                 head(reader, sheet, name, size(left, "element"))?;
                 inside(sheet, |sheet| {
                     elements(reader, sheet, left, |reader, sheet, number| {
@@ -73,9 +73,9 @@ impl Values {
                     })
                 })
             }
-            Item::Map(_) => self.map(reader, sheet, name, depth),
-            Item::Pieces(is_text) => pieces(reader, sheet, name, is_text),
-            Item::Break => Err(CborError { offset: before.offset(), fault: Fault::Break }),
+            CborItem::Map(_) => self.map(reader, sheet, name, depth),
+            CborItem::Pieces(is_text) => pieces(reader, sheet, name, is_text),
+            CborItem::Break => Err(CborError { offset: before.offset(), fault: CborFault::Break }),
             leaf => head(reader, sheet, name, said(leaf)),
         }
     }
@@ -83,12 +83,12 @@ impl Values {
     /// Writes the next value, which is a map.
     ///
     /// # Errors
-    /// It is not a map, or those of [`Values::value`].
+    /// It is not a map, or those of [`CborStyle::value`].
     pub fn map(self, reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str, depth: usize) -> Result<(), CborError> {
         let before = *reader;
         let mut next = before;
-        let Item::Map(left) = next.item()? else {
-            return Err(CborError { offset: before.offset(), fault: Fault::Expected("a map") });
+        let CborItem::Map(left) = next.item()? else {
+            return Err(CborError { offset: before.offset(), fault: CborFault::Expected("a map") });
         };
         head(reader, sheet, name, size(left, "pair"))?;
         self.pairs(reader, sheet, left, depth)
@@ -97,7 +97,7 @@ impl Values {
     /// Writes the pairs of a map whose head has been written.
     ///
     /// # Errors
-    /// Those of [`Values::value`].
+    /// Those of [`CborStyle::value`].
     pub fn pairs(
         self,
         reader: &mut Reader<'_>,
@@ -155,22 +155,22 @@ pub fn reference(reader: &mut Reader<'_>) -> Result<String, CborError> {
 }
 
 /// An item without content.
-pub fn said(item: Item<'_>) -> String {
+pub fn said(item: CborItem<'_>) -> String {
     match item {
-        Item::Unsigned(number) => number.to_string(),
-        Item::Negative(number) => (-1 - i128::from(number)).to_string(),
-        Item::Text(text) => value::text(text),
-        Item::Bytes(bytes) => format!("{}: {}", counted(bytes.len() as u64, "byte"), hex(bytes)),
-        Item::Bool(truth) => truth.to_string(),
-        Item::Null => "null".to_owned(),
-        Item::Undefined => "undefined".to_owned(),
-        Item::Simple(number) => format!("simple value {number}"),
-        Item::Float(number) => number.to_string(),
-        Item::Tag(tag) => format!("tag {tag}"),
-        Item::Array(left) => size(left, "element"),
-        Item::Map(left) => size(left, "pair"),
-        Item::Pieces(_) => "in pieces".to_owned(),
-        Item::Break => "a break".to_owned(),
+        CborItem::Unsigned(number) => number.to_string(),
+        CborItem::Negative(number) => (-1 - i128::from(number)).to_string(),
+        CborItem::Text(text) => value::text(text),
+        CborItem::Bytes(bytes) => format!("{}: {}", counted(bytes.len() as u64, "byte"), hex(bytes)),
+        CborItem::Bool(truth) => truth.to_string(),
+        CborItem::Null => "null".to_owned(),
+        CborItem::Undefined => "undefined".to_owned(),
+        CborItem::Simple(number) => format!("simple value {number}"),
+        CborItem::Float(number) => number.to_string(),
+        CborItem::Tag(tag) => format!("tag {tag}"),
+        CborItem::Array(left) => size(left, "element"),
+        CborItem::Map(left) => size(left, "pair"),
+        CborItem::Pieces(_) => "in pieces".to_owned(),
+        CborItem::Break => "a break".to_owned(),
     }
 }
 
@@ -183,8 +183,8 @@ fn pieces(reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str, is_text: bool)
             field(reader, sheet, &format!("piece {number}"), |reader| {
                 let offset = reader.offset();
                 match (reader.item()?, is_text) {
-                    (piece @ Item::Text(_), true) | (piece @ Item::Bytes(_), false) => Ok(said(piece)),
-                    _ => Err(CborError { offset, fault: Fault::Expected("a piece of the string") }),
+                    (piece @ CborItem::Text(_), true) | (piece @ CborItem::Bytes(_), false) => Ok(said(piece)),
+                    _ => Err(CborError { offset, fault: CborFault::Expected("a piece of the string") }),
                 }
             })
         })
@@ -198,7 +198,7 @@ mod tests {
     fn rows(bytes: &[u8]) -> (Vec<String>, Option<String>) {
         let mut sheet = Sheet::new(0, []);
         let mut reader = Reader::new(bytes);
-        let fault = Values { reference: Some(6), most_depth: 3 }.value(&mut reader, &mut sheet, "it", 0).err();
+        let fault = CborStyle { reference: Some(6), most_depth: 3 }.value(&mut reader, &mut sheet, "it", 0).err();
         assert_eq!(sheet.offset(), reader.offset() as u64);
         let rows = sheet.take();
         let rows = rows.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();

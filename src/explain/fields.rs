@@ -7,15 +7,15 @@ use super::Sheet;
 /// Annotates the fields of a message that may be incomplete: the first incomplete field is written without its value, and no
 /// field after it.
 #[derive(Debug)]
-pub struct Fields<'a, 's> {
+pub struct FieldAnnotator<'a, 's> {
     rest: &'a [u8],
     sheet: &'s mut Sheet,
 }
 
-impl<'a, 's> Fields<'a, 's> {
+impl<'a, 's> FieldAnnotator<'a, 's> {
     /// The fields of `message`, starting at its first byte.
     pub fn new(message: &'a [u8], sheet: &'s mut Sheet) -> Self {
-        Fields { rest: message, sheet }
+        FieldAnnotator { rest: message, sheet }
     }
 
     /// Writes the next `length` bytes as the field `name`; `value` describes them. `None`: they are incomplete.
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn an_incomplete_field_is_the_last_one() {
         let mut sheet = Sheet::new(0, []);
-        let mut fields = Fields::new(&[1, 2, 3, 4], &mut sheet);
+        let mut fields = FieldAnnotator::new(&[1, 2, 3, 4], &mut sheet);
         assert_eq!(fields.u16("two", |number| number), Some(0x0102));
         assert_eq!(fields.u32("four", |number| number), None);
         assert_eq!(fields.u8("never", |number| number), None);

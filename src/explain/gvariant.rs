@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use tributary_codec::gvariant::types::{Node, parse};
+use tributary_codec::gvariant::types::{TypeNode, parse};
 use tributary_codec::gvariant::{MAX_DEPTH, Slice};
 
 use super::words::{counted, hex};
@@ -18,18 +18,18 @@ const MOST_OFFSETS: usize = 8;
 
 /// The name of a part of a value, and its own parts: the members of a tuple, or the one element of an array.
 #[derive(Debug)]
-pub struct Part {
+pub struct FieldNames {
     /// Its name.
     pub name: &'static str,
     /// Its members, or the part of its elements.
-    pub parts: &'static [Part],
+    pub parts: &'static [FieldNames],
 }
 
 /// Describes the bytes of a named part, if they mean more than their type.
 pub(crate) type Say<'a> = dyn FnMut(&'static str, &[u8]) -> Option<String> + 'a;
 
 /// Writes the value of type `text` in `bytes`, every byte of it, under the name of `part`.
-pub fn value(text: &str, bytes: &[u8], part: &'static Part, say: &mut Say<'_>, sheet: &mut Sheet) {
+pub fn value(text: &str, bytes: &[u8], part: &'static FieldNames, say: &mut Say<'_>, sheet: &mut Sheet) {
     Walk { nodes: Vec::new(), say }.typed(text.as_bytes(), bytes, Label::of(part), 0, sheet);
 }
 
@@ -38,13 +38,13 @@ pub fn value(text: &str, bytes: &[u8], part: &'static Part, say: &mut Say<'_>, s
 struct Label {
     name: &'static str,
     number: Option<usize>,
-    parts: &'static [Part],
+    parts: &'static [FieldNames],
     /// A description for its bytes.
     is_named: bool,
 }
 
 impl Label {
-    fn of(part: &'static Part) -> Self {
+    fn of(part: &'static FieldNames) -> Self {
         Label { name: part.name, number: None, parts: part.parts, is_named: true }
     }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Label {
 
 struct Walk<'s, 'c> {
     /// The types of the values that are open.
-    nodes: Vec<Node>,
+    nodes: Vec<TypeNode>,
     say: &'s mut Say<'c>,
 }
 
@@ -323,7 +323,7 @@ impl fmt::Display for Offsets<'_> {
 mod tests {
     use super::*;
 
-    static NAMED: Part = Part { name: "it", parts: &[] };
+    static NAMED: FieldNames = FieldNames { name: "it", parts: &[] };
 
     /// The rows of a value, without the spaces between their columns.
     fn rows(text: &str, bytes: &[u8]) -> Vec<String> {

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::{replace, take};
 
-use tributary_codec::http::Head;
+use tributary_codec::http::RequestHead;
 
 use super::words::counted;
-use super::{Explain, Fault, Raw, Sheet, value};
+use super::{DecoderFault, Explain, Raw, Sheet, value};
 
 /// A longer head is not annotated.
 const MAX_HEAD_BYTES: usize = 1 << 20;
@@ -18,7 +18,7 @@ const MAX_LINE_BYTES: usize = 16 * 1024;
 
 /// Annotates a body as it was transmitted, at the current offset of the sheet. Its decoded content has its own offsets, as
 /// in events. The faults refer to these offsets and belong to [`Sheet::inner`].
-pub type Body = fn(&Head, &[u8], Vec<Fault>, &mut Sheet);
+pub type Body = fn(&RequestHead, &[u8], Vec<DecoderFault>, &mut Sheet);
 
 /// A fault in a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,27 +26,27 @@ pub struct RequestFault {
     /// The number of the request on its connection, from 1; `None`: the incomplete request.
     pub request: Option<u64>,
     /// The fault, with its offset in the body.
-    pub fault: Fault,
+    pub fault: DecoderFault,
 }
 
 /// Annotates the requests of a connection.
 pub struct Requests {
     bodies: Body,
-    is_secret: Box<dyn Fn(&Head) -> bool + Send>,
-    faults: BTreeMap<Option<u64>, Vec<Fault>>,
+    is_secret: Box<dyn Fn(&RequestHead) -> bool + Send>,
+    faults: BTreeMap<Option<u64>, Vec<DecoderFault>>,
     /// A body without a length extends to the end, as in files that hold one request.
     takes_rest: bool,
     number: u64,
-    phase: Phase,
+    phase: HttpPhase,
     /// This many bytes at the front were searched for a line end.
     searched: usize,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum HttpPhase {
     Head,
     /// A body of this many bytes follows.
-    Body(Head, usize),
+    Body(RequestHead, usize),
     /// The line with the size of a chunk, or trailers after the last chunk.
     Line(Chunked),
     /// A chunk of this size.
@@ -57,7 +57,7 @@ enum Phase {
 /// The received part of a chunked body.
 #[derive(Debug)]
 struct Chunked {
-    head: Head,
+    head: RequestHead,
     body: Vec<u8>,
     is_over: bool,
 }
@@ -66,13 +66,25 @@ impl Requests {
     /// Requests from the first byte of a connection. `bodies` annotates the bodies, except those for which `is_secret` is
     /// true;
     /// `faults` are the faults that a decoder reported.
-    pub fn new(bodies: Body, is_secret: impl Fn(&Head) -> bool + Send + 'static, faults: Vec<RequestFault>) -> Self {
+    pub fn new(
+        bodies: Body,
+        is_secret: impl Fn(&RequestHead) -> bool + Send + 'static,
+        faults: Vec<RequestFault>,
+    ) -> Self {
         let is_secret = Box::new(is_secret);
         let mut sorted = BTreeMap::<_, Vec<_>>::new();
         for RequestFault { request, fault } in faults {
             sorted.entry(request).or_default().push(fault);
         }
-        Requests { bodies, is_secret, faults: sorted, takes_rest: false, number: 0, phase: Phase::Head, searched: 0 }
+        Requests {
+            bodies,
+            is_secret,
+            faults: sorted,
+            takes_rest: false,
+            number: 0,
+            phase: HttpPhase::Head,
+            searched: 0,
+        }
     }
 
     /// The same for a file with one request: a body without a length extends to the end, and a body that is shorter than its
@@ -84,19 +96,19 @@ impl Requests {
 
     /// Annotates what is at the front of `input`. `None`: it is incomplete.
     fn step(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
-        match replace(&mut self.phase, Phase::Head) {
-            Phase::Head => self.head(input, sheet),
-            Phase::Body(head, length) => match input.get(..length) {
+        match replace(&mut self.phase, HttpPhase::Head) {
+            HttpPhase::Head => self.head(input, sheet),
+            HttpPhase::Body(head, length) => match input.get(..length) {
                 Some(body) => {
                     let end = sheet.offset() + length as u64;
                     self.body(&head, body, sheet);
                     sheet.skip_to(end);
                     Some(length)
                 }
-                None => self.wait(Phase::Body(head, length)),
+                None => self.wait(HttpPhase::Body(head, length)),
             },
-            Phase::Line(chunked) => self.line(chunked, input, sheet),
-            Phase::Chunk(mut chunked, size) => match input.get(..size + 2) {
+            HttpPhase::Line(chunked) => self.line(chunked, input, sheet),
+            HttpPhase::Chunk(mut chunked, size) => match input.get(..size + 2) {
                 Some(chunk) => {
                     match (self.is_secret)(&chunked.head) {
                         true => sheet.secret(&chunk[..size], "chunk", "hidden"),
@@ -104,26 +116,26 @@ impl Requests {
                     }
                     sheet.field(&chunk[size..], "end of chunk", "");
                     chunked.body.extend_from_slice(&chunk[..size]);
-                    self.phase = Phase::Line(chunked);
+                    self.phase = HttpPhase::Line(chunked);
                     Some(size + 2)
                 }
-                None => self.wait(Phase::Chunk(chunked, size)),
+                None => self.wait(HttpPhase::Chunk(chunked, size)),
             },
-            Phase::Lost(mut raw) => {
+            HttpPhase::Lost(mut raw) => {
                 let size = raw.explain(input, sheet);
-                self.phase = Phase::Lost(raw);
+                self.phase = HttpPhase::Lost(raw);
                 Some(size).filter(|size| *size > 0)
             }
         }
     }
 
-    fn wait(&mut self, phase: Phase) -> Option<usize> {
+    fn wait(&mut self, phase: HttpPhase) -> Option<usize> {
         self.phase = phase;
         None
     }
 
     fn lose(&mut self, why: &'static str) -> Option<usize> {
-        self.phase = Phase::Lost(Raw::new(why).secret());
+        self.phase = HttpPhase::Lost(Raw::new(why).secret());
         Some(0)
     }
 
@@ -147,10 +159,10 @@ impl Requests {
         let has_no_body = ["GET", "HEAD", "DELETE"].contains(&head.method.as_str());
         let left = input.len() - size;
         self.phase = match declared {
-            _ if is_chunked && !self.takes_rest => Phase::Line(Chunked { head, body: Vec::new(), is_over: false }),
-            None if self.takes_rest && !has_no_body => Phase::Body(head, left),
-            Some(declared) if self.takes_rest => Phase::Body(head, left.min(declared)),
-            declared => Phase::Body(head, declared.unwrap_or(0)),
+            _ if is_chunked && !self.takes_rest => HttpPhase::Line(Chunked { head, body: Vec::new(), is_over: false }),
+            None if self.takes_rest && !has_no_body => HttpPhase::Body(head, left),
+            Some(declared) if self.takes_rest => HttpPhase::Body(head, left.min(declared)),
+            declared => HttpPhase::Body(head, declared.unwrap_or(0)),
         };
         Some(size)
     }
@@ -163,7 +175,7 @@ impl Requests {
                 return self.lose("no end of a line of a chunked body");
             }
             self.searched = input.len().saturating_sub(1);
-            return self.wait(Phase::Line(chunked));
+            return self.wait(HttpPhase::Line(chunked));
         };
         self.searched = 0;
         let line = &input[..from + end];
@@ -180,7 +192,7 @@ impl Requests {
                 return Some(size);
             }
             write_header(whole, "trailer", sheet);
-            self.phase = Phase::Line(chunked);
+            self.phase = HttpPhase::Line(chunked);
             return Some(size);
         }
         let number = str::from_utf8(line).ok().and_then(|line| line.split(';').next()).map(str::trim);
@@ -192,11 +204,11 @@ impl Requests {
         }
         sheet.field(whole, "chunk size", counted(length as u64, "byte"));
         chunked.is_over = length == 0;
-        self.phase = if length == 0 { Phase::Line(chunked) } else { Phase::Chunk(chunked, length) };
+        self.phase = if length == 0 { HttpPhase::Line(chunked) } else { HttpPhase::Chunk(chunked, length) };
         Some(size)
     }
 
-    fn body(&mut self, head: &Head, body: &[u8], sheet: &mut Sheet) {
+    fn body(&mut self, head: &RequestHead, body: &[u8], sheet: &mut Sheet) {
         let faults = self.faults.remove(&Some(self.number)).unwrap_or_default();
         if body.is_empty() {
             sheet.inner(faults, |_| {});
@@ -220,12 +232,12 @@ impl Explain for Requests {
     }
 
     fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
-        match replace(&mut self.phase, Phase::Head) {
-            Phase::Lost(mut raw) => raw.finish(rest, sheet),
+        match replace(&mut self.phase, HttpPhase::Head) {
+            HttpPhase::Lost(mut raw) => raw.finish(rest, sheet),
             _ if rest.is_empty() => {}
-            Phase::Head => sheet.secret(rest, "?", "not a request head, or an incomplete one"),
+            HttpPhase::Head => sheet.secret(rest, "?", "not a request head, or an incomplete one"),
             // A trailer may be as secret as a header.
-            Phase::Body(head, _) | Phase::Chunk(Chunked { head, .. }, _) if !(self.is_secret)(&head) => {
+            HttpPhase::Body(head, _) | HttpPhase::Chunk(Chunked { head, .. }, _) if !(self.is_secret)(&head) => {
                 sheet.raw(rest, "incomplete");
             }
             _ => sheet.secret(rest, "?", "incomplete"),
@@ -242,12 +254,12 @@ impl fmt::Debug for Requests {
 }
 
 /// Parses a head, including the empty line at its end.
-fn parse(bytes: &[u8]) -> Option<Head> {
+fn parse(bytes: &[u8]) -> Option<RequestHead> {
     let mut lines = lines(bytes).map(<[u8]>::trim_ascii_end);
     let mut words = str::from_utf8(lines.next()?).ok()?.split(' ');
     let (method, target, version) = (words.next()?, words.next()?, words.next()?);
     let is_request = version.starts_with("HTTP/1.") && method.bytes().all(|byte| byte.is_ascii_uppercase());
-    is_request.then(|| Head {
+    is_request.then(|| RequestHead {
         method: method.to_owned(),
         target: target.to_owned(),
         headers: lines.filter_map(|line| header(line).map(|(name, value)| (name, value.to_vec()))).collect(),

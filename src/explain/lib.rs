@@ -15,9 +15,9 @@ mod sheet;
 pub mod value;
 pub mod words;
 
-pub use fields::Fields;
+pub use fields::FieldAnnotator;
 pub use raw::Raw;
-pub use sheet::{Fault, Sheet};
+pub use sheet::{DecoderFault, Sheet};
 
 /// Annotates the bytes of one connection or body, starting at the first byte of a message.
 pub trait Explain: Send {

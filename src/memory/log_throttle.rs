@@ -11,13 +11,13 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// listener, one for a sink, or a `static`.
 #[derive(Debug, Default)]
 pub struct LogThrottle {
-    state: Mutex<State>,
+    state: Mutex<ThrottleState>,
     /// Lines of one interval beside the first.
     further: u64,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ThrottleState {
     /// When the first line of the interval was logged.
     last: Option<Instant>,
     /// Lines since then.
@@ -33,7 +33,7 @@ impl LogThrottle {
 
     /// A throttle that lets `lines` pass in one interval, at least one.
     pub const fn of(lines: u64) -> Self {
-        let state = State { last: None, further: 0, suppressed: 0 };
+        let state = ThrottleState { last: None, further: 0, suppressed: 0 };
         LogThrottle { state: Mutex::new(state), further: lines.saturating_sub(1) }
     }
 

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::api::{self, ApiError, Reply, call, code, nanos};
-use super::{BucketOptions, Connection, Fault};
+use super::{BucketOptions, NatsConnection, NatsFault};
 use tributary_codec::base64;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_options::units::format_duration;
@@ -32,23 +32,23 @@ const OPERATION: &str = "KV-Operation";
 #[derive(Debug)]
 pub struct Bucket {
     options: BucketOptions,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<BucketState>,
     keeping: AbortHandle,
 }
 
 /// Whether a bucket can be used.
 #[derive(Clone, Debug)]
-enum State {
+enum BucketState {
     /// The first attempt to connect is not over.
     Starting,
-    Open(Connection),
+    Open(NatsConnection),
     /// It was lost, or could not be opened.
-    Away(Fault),
+    Away(NatsFault),
 }
 
 /// The value of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct BucketEntry {
     /// The number of its last change; 0: the key was never set.
     pub revision: u64,
     /// `None`: it has none, or was removed.
@@ -110,10 +110,10 @@ impl Bucket {
         user: &str,
         options: &BucketOptions,
         age: Option<Duration>,
-        note: impl Fn(Option<&Fault>) + Send + Sync + 'static,
+        note: impl Fn(Option<&NatsFault>) + Send + Sync + 'static,
         runtime: &Handle,
     ) -> Bucket {
-        let (sender, state) = watch::channel(State::Starting);
+        let (sender, state) = watch::channel(BucketState::Starting);
         let keeping = runtime.spawn(keep(user.to_owned(), options.clone(), age, sender, note)).abort_handle();
         Bucket { options: options.clone(), state, keeping }
     }
@@ -121,14 +121,14 @@ impl Bucket {
     /// Waits until the bucket can be used.
     pub async fn usable(&self) {
         // The task that sends it lives as long as this.
-        let _ = self.state.clone().wait_for(|state| matches!(state, State::Open(_))).await;
+        let _ = self.state.clone().wait_for(|state| matches!(state, BucketState::Open(_))).await;
     }
 
     /// The present value of a key, from the server that leads.
     ///
     /// # Errors
     /// NATS does not answer now.
-    pub async fn get(&self, key: &str) -> Result<Entry, Fault> {
+    pub async fn get(&self, key: &str) -> Result<BucketEntry, NatsFault> {
         let connection = self.connection().await?;
         let (stream, subject) = (self.stream(), self.subject(key));
         let body = json!({ "last_by_subj": subject }).to_string();
@@ -137,9 +137,9 @@ impl Bucket {
                 let decoded = |text: &str| base64::decode(text.as_bytes()).map_err(|_| self.invalid(key));
                 let is_removed = decoded(&hdrs)?.windows(OPERATION.len()).any(|part| part == OPERATION.as_bytes());
                 let value = if is_removed { None } else { Some(decoded(&data)?) };
-                Ok(Entry { revision: seq, value })
+                Ok(BucketEntry { revision: seq, value })
             }
-            Err(error) if error.err_code == code::MESSAGE_NOT_FOUND => Ok(Entry { revision: 0, value: None }),
+            Err(error) if error.err_code == code::MESSAGE_NOT_FOUND => Ok(BucketEntry { revision: 0, value: None }),
             Err(error) => Err(error.fault(&format!("cannot read {key} of {}", self.options.shown()))),
         }
     }
@@ -148,14 +148,14 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now.
-    pub async fn get_from_any(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    pub async fn get_from_any(&self, key: &str) -> Result<Option<Vec<u8>>, NatsFault> {
         let connection = self.connection().await?;
         let subject = format!("$JS.API.DIRECT.GET.{}.{}", self.stream(), self.subject(key));
         let message = self.request(&connection, subject, HeaderMap::new(), Vec::new()).await?;
         match message.status {
             None => Ok(Some(message.payload.to_vec())),
             Some(status) if status.as_u16() == 404 => Ok(None),
-            Some(status) => Err(Fault::Later(format!("{} answers {status}", self.options.shown()))),
+            Some(status) => Err(NatsFault::Later(format!("{} answers {status}", self.options.shown()))),
         }
     }
 
@@ -163,7 +163,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now. The value may be set all the same.
-    pub async fn set_if(&self, key: &str, value: Vec<u8>, revision: u64) -> Result<Option<u64>, Fault> {
+    pub async fn set_if(&self, key: &str, value: Vec<u8>, revision: u64) -> Result<Option<u64>, NatsFault> {
         let mut headers = HeaderMap::new();
         headers.insert(EXPECTED_SEQUENCE, revision.to_string().as_str());
         self.publish(key, headers, value).await
@@ -173,7 +173,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now. The value may be set all the same.
-    pub async fn set(&self, key: &str, value: Vec<u8>) -> Result<(), Fault> {
+    pub async fn set(&self, key: &str, value: Vec<u8>) -> Result<(), NatsFault> {
         self.publish(key, HeaderMap::new(), value).await.map(drop)
     }
 
@@ -181,7 +181,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now.
-    pub async fn count(&self) -> Result<u64, Fault> {
+    pub async fn count(&self) -> Result<u64, NatsFault> {
         Ok(self.state("").await?.messages)
     }
 
@@ -189,13 +189,13 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now.
-    pub async fn keys(&self, prefix: &str) -> Result<Vec<String>, Fault> {
+    pub async fn keys(&self, prefix: &str) -> Result<Vec<String>, NatsFault> {
         let subjects = self.state(&self.subject(&format!("{prefix}>"))).await?.subjects.unwrap_or_default();
         let start = self.subject("").len();
         Ok(subjects.into_iter().filter_map(|(subject, _)| Some(subject.get(start..)?.to_owned())).collect())
     }
 
-    async fn state(&self, filter: &str) -> Result<Count, Fault> {
+    async fn state(&self, filter: &str) -> Result<Count, NatsFault> {
         let connection = self.connection().await?;
         let body = if filter.is_empty() { String::new() } else { json!({ "subjects_filter": filter }).to_string() };
         match call::<Info>(&connection.client, &format!("STREAM.INFO.{}", self.stream()), body).await? {
@@ -204,7 +204,7 @@ impl Bucket {
         }
     }
 
-    async fn publish(&self, key: &str, mut headers: HeaderMap, value: Vec<u8>) -> Result<Option<u64>, Fault> {
+    async fn publish(&self, key: &str, mut headers: HeaderMap, value: Vec<u8>) -> Result<Option<u64>, NatsFault> {
         let connection = self.connection().await?;
         headers.insert(EXPECTED_STREAM, self.stream().as_str());
         let message = self.request(&connection, self.subject(key), headers, value).await?;
@@ -220,17 +220,17 @@ impl Bucket {
 
     async fn request(
         &self,
-        connection: &Connection,
+        connection: &NatsConnection,
         subject: String,
         headers: HeaderMap,
         body: Vec<u8>,
-    ) -> Result<async_nats::Message, Fault> {
+    ) -> Result<async_nats::Message, NatsFault> {
         let limit = self.options.servers.request_timeout;
         let request = Request::new().headers(headers).payload(body.into()).timeout(Some(limit));
         let answered = tokio::select! {
             answered = connection.client.send_request(subject, request) => answered,
             () = connection.lost.cancelled() => {
-                return Err(Fault::Later(connection.explained("the connection to the server was lost")));
+                return Err(NatsFault::Later(connection.explained("the connection to the server was lost")));
             }
         };
         answered.map_err(|error| {
@@ -239,25 +239,26 @@ impl Bucket {
                 RequestErrorKind::TimedOut => format!("no answer within {limit:?}"),
                 _ => error.to_string(),
             };
-            Fault::Later(connection.explained(&format!("{}: {why}", self.options.shown())))
+            NatsFault::Later(connection.explained(&format!("{}: {why}", self.options.shown())))
         })
     }
 
     /// The connection in use. Waits for the first attempt to connect.
-    async fn connection(&self) -> Result<Connection, Fault> {
+    async fn connection(&self) -> Result<NatsConnection, NatsFault> {
         let mut state = self.state.clone();
-        let known = timeout(self.options.longest(), state.wait_for(|state| !matches!(state, State::Starting))).await;
-        let none = || Fault::Later(format!("there is no connection to {}", self.options.shown()));
+        let known =
+            timeout(self.options.longest(), state.wait_for(|state| !matches!(state, BucketState::Starting))).await;
+        let none = || NatsFault::Later(format!("there is no connection to {}", self.options.shown()));
         let Ok(Ok(known)) = known else { return Err(none()) };
         match &*known {
-            State::Open(connection) if connection.is_open() => Ok(connection.clone()),
-            State::Away(fault) => Err(fault.clone()),
-            State::Open(_) | State::Starting => Err(none()),
+            BucketState::Open(connection) if connection.is_open() => Ok(connection.clone()),
+            BucketState::Away(fault) => Err(fault.clone()),
+            BucketState::Open(_) | BucketState::Starting => Err(none()),
         }
     }
 
-    fn invalid(&self, key: &str) -> Fault {
-        Fault::Later(format!("the answer of {} for {key} is not valid", self.options.shown()))
+    fn invalid(&self, key: &str) -> NatsFault {
+        NatsFault::Later(format!("the answer of {} for {key} is not valid", self.options.shown()))
     }
 
     fn stream(&self) -> String {
@@ -280,12 +281,12 @@ async fn keep(
     user: String,
     options: BucketOptions,
     age: Option<Duration>,
-    state: watch::Sender<State>,
-    note: impl Fn(Option<&Fault>),
+    state: watch::Sender<BucketState>,
+    note: impl Fn(Option<&NatsFault>),
 ) {
-    let away = |fault: Fault| {
+    let away = |fault: NatsFault| {
         note(Some(&fault));
-        state.send_replace(State::Away(fault));
+        state.send_replace(BucketState::Away(fault));
     };
     let failing = LogThrottle::new();
     let mut pause = RETRY.0;
@@ -300,11 +301,11 @@ async fn keep(
                 );
                 pause = RETRY.0;
                 let lost = connection.lost.clone();
-                state.send_replace(State::Open(connection.clone()));
+                state.send_replace(BucketState::Open(connection.clone()));
                 note(None);
                 lost.cancelled().await;
                 let why = connection.explained(&format!("the connection to {} was lost", options.shown()));
-                away(Fault::Later(why));
+                away(NatsFault::Later(why));
             }
             Err(fault) => {
                 if let Some(suppressed) = failing.permit() {
@@ -319,14 +320,14 @@ async fn keep(
     }
 }
 
-async fn open(user: &str, options: &BucketOptions, age: Option<Duration>) -> Result<Connection, Fault> {
-    let connection = Connection::open(user, &options.servers).await?;
+async fn open(user: &str, options: &BucketOptions, age: Option<Duration>) -> Result<NatsConnection, NatsFault> {
+    let connection = NatsConnection::open(user, &options.servers).await?;
     look(&connection, options, age).await.map_err(|fault| connection.explain(fault))?;
     Ok(connection)
 }
 
 /// Looks at the stream of a bucket, and creates it if that is configured.
-async fn look(connection: &Connection, options: &BucketOptions, age: Option<Duration>) -> Result<(), Fault> {
+async fn look(connection: &NatsConnection, options: &BucketOptions, age: Option<Duration>) -> Result<(), NatsFault> {
     let (stream, help) = (format!("KV_{}", options.bucket), "create it, or set nats.create = true");
     let creation = if options.create { Ok(creation(options, age)) } else { Err(help) };
     let (info, is_created) = api::stream::<Info>(&connection.client, &stream, &options.shown(), creation).await?;
@@ -362,7 +363,7 @@ fn creation(options: &BucketOptions, age: Option<Duration>) -> String {
 }
 
 /// Checks the shape of a bucket.
-fn accepted(config: &Config, options: &BucketOptions, age: Option<Duration>) -> Result<(), Fault> {
+fn accepted(config: &Config, options: &BucketOptions, age: Option<Duration>) -> Result<(), NatsFault> {
     let subjects = format!("$KV.{}.>", options.bucket);
     let kept = Duration::from_nanos(config.max_age);
     let wrong = if !config.subjects.contains(&subjects) {
@@ -378,7 +379,7 @@ fn accepted(config: &Config, options: &BucketOptions, age: Option<Duration>) -> 
         None
     };
     match wrong {
-        Some(why) => Err(Fault::Blocked(format!("{} {why}; change the bucket or the listener", options.shown()))),
+        Some(why) => Err(NatsFault::Blocked(format!("{} {why}; change the bucket or the listener", options.shown()))),
         None => Ok(()),
     }
 }

@@ -11,14 +11,14 @@ use async_nats::connection::State;
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
 use tokio_util::sync::CancellationToken;
 
-use super::{Fault, Servers};
+use super::{NatsFault, Servers};
 
 /// How often a silent server is asked whether it is there.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A connection, and the last error that the server has reported on it.
 #[derive(Clone, Debug)]
-pub struct Connection {
+pub struct NatsConnection {
     /// The client of this connection.
     pub client: Client,
     /// Cancelled when the connection is lost.
@@ -26,15 +26,15 @@ pub struct Connection {
     said: Arc<Mutex<Option<String>>>,
 }
 
-impl Connection {
+impl NatsConnection {
     /// Connects to one of the servers. `user` is the name that the servers show.
     ///
     /// # Errors
-    /// [`Fault::Blocked`]: the credentials are not valid. [`Fault::Later`]: no server can be reached, or TLS fails.
-    pub async fn open(user: &str, options: &Servers) -> Result<Connection, Fault> {
+    /// [`NatsFault::Blocked`]: the credentials are not valid. [`NatsFault::Later`]: no server can be reached, or TLS fails.
+    pub async fn open(user: &str, options: &Servers) -> Result<NatsConnection, NatsFault> {
         let (lost, said) = (CancellationToken::new(), Arc::<Mutex<Option<String>>>::default());
         let (on_loss, on_error) = (lost.clone(), said.clone());
-        let connect = authenticated(options).map_err(Fault::Blocked)?;
+        let connect = authenticated(options).map_err(NatsFault::Blocked)?;
         let mut connect = connect
             .name(format!("tributary, {user}"))
             .connection_timeout(options.connect_timeout)
@@ -71,12 +71,12 @@ impl Connection {
             }
             match error.kind() {
                 ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
-                    Fault::Blocked(format!("{servers} does not accept the credentials: {why}"))
+                    NatsFault::Blocked(format!("{servers} does not accept the credentials: {why}"))
                 }
-                _ => Fault::Later(format!("cannot connect to {servers}: {why}")),
+                _ => NatsFault::Later(format!("cannot connect to {servers}: {why}")),
             }
         })?;
-        Ok(Connection { client, lost, said })
+        Ok(NatsConnection { client, lost, said })
     }
 
     /// Whether it can be used.
@@ -85,14 +85,14 @@ impl Connection {
     }
 
     /// Whether this is the same connection, and not another one to the same servers.
-    pub fn is_same(&self, other: &Connection) -> bool {
+    pub fn is_same(&self, other: &NatsConnection) -> bool {
         Arc::ptr_eq(&self.said, &other.said)
     }
 
     /// The same fault; if another attempt can succeed, with the last error that the server has sent on this connection.
-    pub fn explain(&self, fault: Fault) -> Fault {
+    pub fn explain(&self, fault: NatsFault) -> NatsFault {
         match fault {
-            Fault::Later(why) => Fault::Later(self.explained(&why)),
+            NatsFault::Later(why) => NatsFault::Later(self.explained(&why)),
             blocked => blocked,
         }
     }

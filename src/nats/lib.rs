@@ -22,7 +22,7 @@ pub use address::ServerAddress;
 pub use bucket::Bucket;
 pub use bucket_options::BucketOptions;
 #[cfg(feature = "client")]
-pub use connection::Connection;
+pub use connection::NatsConnection;
 pub use options::Servers;
 pub use options::check_name;
 
@@ -35,7 +35,7 @@ pub const MISSING: Option<&str> = if cfg!(feature = "client") {
 
 /// Why something did not succeed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum NatsFault {
     /// Another attempt can succeed.
     Later(String),
     /// Nothing can succeed until an operator corrects something, here or there: a key, a name, a permission. Another attempt
@@ -43,11 +43,11 @@ pub enum Fault {
     Blocked(String),
 }
 
-impl Fault {
+impl NatsFault {
     /// What happened.
     pub fn why(&self) -> &str {
         match self {
-            Fault::Later(why) | Fault::Blocked(why) => why,
+            NatsFault::Later(why) | NatsFault::Blocked(why) => why,
         }
     }
 }

@@ -10,14 +10,14 @@ use super::units::ByteSize;
 /// Reserved memory of components, in bytes, without the memory that peers share.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bounds {
-    parts: Vec<Part>,
+    parts: Vec<ReservedMemory>,
     /// The least memory for peers.
     least: u64,
 }
 
 /// Reserved memory of one component for one purpose.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct ReservedMemory {
     /// The component, as in the configuration: `sinks.console`.
     pub of: String,
     /// The purpose, and the options that the size depends on.
@@ -33,7 +33,7 @@ impl Bounds {
     /// Reserves `bytes` for the purpose `what` of the component `of`.
     pub fn add(&mut self, of: &str, what: impl Into<String>, bytes: u64) {
         if bytes > 0 {
-            self.parts.push(Part { of: of.to_owned(), what: what.into(), bytes });
+            self.parts.push(ReservedMemory { of: of.to_owned(), what: what.into(), bytes });
         }
     }
 
@@ -43,7 +43,7 @@ impl Bounds {
     }
 
     /// The reserved memory, in the order of the declarations.
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[ReservedMemory] {
         &self.parts
     }
 

@@ -17,7 +17,7 @@ pub struct Diagnostic {
     /// The file, as the operator named it.
     pub source: String,
     /// The place in the file. None for an error of the whole file.
-    pub place: Option<Place>,
+    pub place: Option<SourceSpan>,
     /// The error.
     pub message: String,
     /// What to write instead.
@@ -28,7 +28,7 @@ pub struct Diagnostic {
 
 /// A part of one line of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceSpan {
     /// The line, from 1.
     pub line: usize,
     /// The first character, from 1.
@@ -39,16 +39,16 @@ pub struct Place {
     pub text: String,
 }
 
-impl Place {
+impl SourceSpan {
     /// The place of a byte range of `text`. A range of several lines is cut at the end of the first.
-    pub fn of(text: &str, range: Range<usize>) -> Place {
+    pub fn of(text: &str, range: Range<usize>) -> SourceSpan {
         let start = text.floor_char_boundary(range.start);
         let line = text[..start].matches('\n').count() + 1;
-        Place::on_line(text, range, line)
+        SourceSpan::on_line(text, range, line)
     }
 
     /// The same where the number of its line is known.
-    pub(super) fn on_line(text: &str, range: Range<usize>, line: usize) -> Place {
+    pub(super) fn on_line(text: &str, range: Range<usize>, line: usize) -> SourceSpan {
         // A span that does not end at a character boundary must not cause a panic.
         let start = text.floor_char_boundary(range.start);
         let end = text.floor_char_boundary(range.end).max(start);
@@ -56,7 +56,7 @@ impl Place {
         let line_end = text[start..].find('\n').map_or(text.len(), |newline| start + newline);
         // The span of a key at the start of a file includes the byte order mark, which is invisible.
         let shown = text[line_start..line_end].trim_end_matches('\r').trim_start_matches(BYTE_ORDER_MARK);
-        Place {
+        SourceSpan {
             line,
             column: text[line_start..start].trim_start_matches(BYTE_ORDER_MARK).chars().count() + 1,
             width: text[start..end.min(line_end)].trim_end_matches('\r').chars().count().max(1),
@@ -134,7 +134,7 @@ mod tests {
 
     fn shown(text: &str, part: &str) -> String {
         let start = text.find(part).unwrap();
-        let place = Some(Place::of(text, start..start + part.len()));
+        let place = Some(SourceSpan::of(text, start..start + part.len()));
         Diagnostic { source: "f".into(), place, message: "wrong".into(), help: Some("right".into()), notes: vec![] }
             .to_string()
     }
@@ -149,13 +149,13 @@ mod tests {
     #[test]
     fn a_range_of_several_lines_is_cut_and_the_end_of_the_file_has_one_caret() {
         assert_eq!(shown("a = [\n1\n]", "[\n1\n]"), "f:1:5: wrong\n  1 | a = [\n    |     ^ right");
-        assert_eq!(Place::of("a =", 3..3), Place { line: 1, column: 4, width: 1, text: "a =".into() });
-        assert_eq!(Place::of("a\n", 9..12), Place { line: 2, column: 1, width: 1, text: String::new() });
+        assert_eq!(SourceSpan::of("a =", 3..3), SourceSpan { line: 1, column: 4, width: 1, text: "a =".into() });
+        assert_eq!(SourceSpan::of("a\n", 9..12), SourceSpan { line: 2, column: 1, width: 1, text: String::new() });
     }
 
     #[test]
     fn control_characters_of_the_file_do_not_reach_the_terminal() {
-        assert_eq!(Place::of("a\u{1b}[2J", 0..1).text, "a\u{fffd}[2J");
+        assert_eq!(SourceSpan::of("a\u{1b}[2J", 0..1).text, "a\u{fffd}[2J");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostic::{ConfigErrors, Diagnostic, Place, printable};
+use super::diagnostic::{ConfigErrors, Diagnostic, SourceSpan, printable};
 
 /// The key of the main document that names further documents.
 pub(crate) const INCLUDE: &str = "include";
@@ -19,7 +19,7 @@ const MOST_SYNTAX_ERRORS: usize = 5;
 
 /// One document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct SourceText {
     /// Its name in errors: the path, as the operator named it.
     pub name: String,
     /// Its text.
@@ -29,7 +29,7 @@ pub struct Source {
 /// The documents of a configuration, and what is wrong with them.
 #[derive(Debug)]
 pub(super) struct Documents {
-    sources: Vec<Source>,
+    sources: Vec<SourceText>,
     /// Where the lines of each begin.
     lines: Vec<Vec<usize>>,
     diagnostics: Vec<Diagnostic>,
@@ -37,8 +37,8 @@ pub(super) struct Documents {
 
 impl Documents {
     /// The documents, the main one first.
-    pub(super) fn new(sources: &[Source]) -> Self {
-        let lines = |source: &Source| {
+    pub(super) fn new(sources: &[SourceText]) -> Self {
+        let lines = |source: &SourceText| {
             let ends = source.text.match_indices('\n').map(|(at, _)| at + 1);
             std::iter::once(0).chain(ends).collect()
         };
@@ -53,7 +53,7 @@ impl Documents {
     /// Every syntax error; without syntax errors, every key that two documents set, and every variable that is not set.
     pub(super) fn table<'a>(
         &mut self,
-        sources: &'a [Source],
+        sources: &'a [SourceText],
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<DeTable<'a>, ConfigErrors> {
         let (mut tables, mut start) = (Vec::new(), 0);
@@ -118,9 +118,9 @@ impl Documents {
     }
 
     /// The place of a range in the document of this number.
-    fn place(&self, source: usize, range: Range<usize>) -> Place {
+    fn place(&self, source: usize, range: Range<usize>) -> SourceSpan {
         let before = self.lines[source].partition_point(|start| *start <= range.start);
-        Place::on_line(&self.sources[source].text, range, before.max(1))
+        SourceSpan::on_line(&self.sources[source].text, range, before.max(1))
     }
 
     /// The number of the document of a place, and the place in it.
@@ -268,8 +268,8 @@ mod tests {
         }
     }
 
-    fn source(name: &str, text: &str) -> Source {
-        Source { name: name.to_owned(), text: text.to_owned() }
+    fn source(name: &str, text: &str) -> SourceText {
+        SourceText { name: name.to_owned(), text: text.to_owned() }
     }
 
     #[test]

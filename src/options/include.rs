@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostic::{ConfigErrors, Diagnostic, Place};
-use super::document::{INCLUDE, Source};
+use super::diagnostic::{ConfigErrors, Diagnostic, SourceSpan};
+use super::document::{INCLUDE, SourceText};
 
 /// The files that a configuration consists of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,14 +36,14 @@ impl Files {
 ///
 /// # Errors
 /// A file cannot be read, or `include` is not a list of patterns. Syntax errors are left to the reader of the documents.
-pub fn read_sources(path: &Path) -> Result<(Vec<Source>, Files), ConfigErrors> {
+pub fn read_sources(path: &Path) -> Result<(Vec<SourceText>, Files), ConfigErrors> {
     let main = read(path).map_err(|why| error(&path.display().to_string(), None, why, None))?;
     let (document, syntax_errors) = DeTable::parse_recoverable(&main.text);
     let mut files = Files { main: Some(path.to_owned()), patterns: Vec::new() };
     let mut included = Vec::new();
     if let Some(found) = document.get_ref().get(INCLUDE).filter(|_| syntax_errors.is_empty()) {
         let at = |span: Range<usize>, message: String, help: Option<String>| {
-            error(&main.name, Some(Place::of(&main.text, span)), message, help)
+            error(&main.name, Some(SourceSpan::of(&main.text, span)), message, help)
         };
         let DeValue::Array(patterns) = found.get_ref() else {
             let help = "write include = [\"conf.d/*.toml\"]";
@@ -79,14 +79,14 @@ fn matches(pattern: &str) -> Vec<PathBuf> {
     glob::glob(pattern).into_iter().flatten().flatten().filter(|path| path.is_file()).collect()
 }
 
-fn read(path: &Path) -> Result<Source, String> {
+fn read(path: &Path) -> Result<SourceText, String> {
     let unreadable = |why: &dyn fmt::Display| format!("cannot be read: {why}");
     let bytes = fs::read(path).map_err(|error| unreadable(&error))?;
     let text = String::from_utf8(bytes).map_err(|error| unreadable(&error))?;
-    Ok(Source { name: path.display().to_string(), text })
+    Ok(SourceText { name: path.display().to_string(), text })
 }
 
-fn error(source: &str, place: Option<Place>, message: String, help: Option<String>) -> ConfigErrors {
+fn error(source: &str, place: Option<SourceSpan>, message: String, help: Option<String>) -> ConfigErrors {
     let source = source.to_owned();
     ConfigErrors { diagnostics: vec![Diagnostic { source, place, message, help, notes: Vec::new() }] }
 }

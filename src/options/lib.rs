@@ -20,7 +20,7 @@ mod value;
 pub use bounds::Bounds;
 pub use client_tls::ClientTls;
 pub use diagnostic::{ConfigErrors, Diagnostic};
-pub use document::Source;
+pub use document::SourceText;
 pub use endpoint::Endpoint;
 pub use include::{Files, read_sources};
 pub use secret::Secret;

@@ -15,7 +15,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{ConfigErrors, nearest};
-use super::document::{Documents, Source};
+use super::document::{Documents, SourceText};
 
 /// A TOML table that is read, or a missing one: then every read returns its default.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Setting {
 /// # Errors
 /// Those of `Documents::table`; without them, every error that `read` and its sections reported.
 pub fn read_documents<T>(
-    sources: &[Source],
+    sources: &[SourceText],
     builtin: &'static str,
     variable: impl Fn(&str) -> Option<String>,
     added: &mut Vec<&'static str>,
@@ -107,7 +107,7 @@ pub fn read_document<T>(
     builtin: &'static str,
     read: impl FnOnce(&mut Section<'_>) -> T,
 ) -> Result<(T, Vec<Setting>), ConfigErrors> {
-    let source = Source { name: name.to_owned(), text: text.to_owned() };
+    let source = SourceText { name: name.to_owned(), text: text.to_owned() };
     read_documents(&[source], builtin, |_| None, &mut Vec::new(), read)
 }
 

@@ -19,7 +19,7 @@ use super::units::{ByteSize, format_duration, parse_duration};
 impl Section<'_> {
     /// `true` or `false`.
     pub fn bool(&mut self, key: &str, default: bool) -> bool {
-        let read = |value: &DeValue<'_>| value.as_bool().ok_or_else(|| Fault::wrong_type("true or false", value));
+        let read = |value: &DeValue<'_>| value.as_bool().ok_or_else(|| ValueFault::wrong_type("true or false", value));
         self.with_default(key, default, read, bool::to_string)
     }
 
@@ -166,7 +166,7 @@ impl Section<'_> {
         &mut self,
         key: &str,
         default: T,
-        read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>,
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueFault>,
         show: impl FnOnce(&T) -> String,
     ) -> T {
         let Given { value, place } = self.given(key, read).unwrap_or(Given { value: default, place: None });
@@ -177,7 +177,7 @@ impl Section<'_> {
     pub(super) fn optional<T>(
         &mut self,
         key: &str,
-        read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>,
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueFault>,
         show: impl FnOnce(&T) -> String,
     ) -> Option<T> {
         let (value, place) = self.given(key, read).map_or((None, None), |given| (Some(given.value), given.place));
@@ -189,7 +189,7 @@ impl Section<'_> {
     pub(super) fn list<T>(
         &mut self,
         key: &str,
-        read: impl Fn(&DeValue<'_>) -> Result<T, Fault>,
+        read: impl Fn(&DeValue<'_>) -> Result<T, ValueFault>,
         show: impl Fn(&T) -> String,
     ) -> Vec<T> {
         let (mut values, mut shown) = (Vec::new(), Vec::new());
@@ -210,7 +210,7 @@ impl Section<'_> {
                     }
                 }
                 other => {
-                    let mut fault = Fault::wrong_type("a list", other);
+                    let mut fault = ValueFault::wrong_type("a list", other);
                     fault.help = other.as_str().map(|text| format!("write [{}]", toml_text(text)));
                     self.report(Some(found.span()), format!("`{key}` {}", fault.message), fault.help);
                 }
@@ -221,7 +221,7 @@ impl Section<'_> {
     }
 
     /// The value in the file, if it exists and is valid.
-    fn given<T>(&mut self, key: &str, read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>) -> Option<Given<T>> {
+    fn given<T>(&mut self, key: &str, read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueFault>) -> Option<Given<T>> {
         let found = self.take(key)?;
         match read_in_place(found.get_ref(), read) {
             Ok(value) => Some(value),
@@ -254,10 +254,10 @@ struct Given<T> {
 /// Reads a value, or the text in the place that stands for it: `{ file = "…" }` or `{ env = "…" }`.
 fn read_in_place<T>(
     value: &DeValue<'_>,
-    read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>,
-) -> Result<Given<T>, Fault> {
+    read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueFault>,
+) -> Result<Given<T>, ValueFault> {
     let Some(place) = Secret::elsewhere(value) else { return Ok(Given { value: read(value)?, place: None }) };
-    let text = place.read().map_err(|error| Fault { message: format!("cannot be read: {error}"), help: None })?;
+    let text = place.read().map_err(|error| ValueFault { message: format!("cannot be read: {error}"), help: None })?;
     let value = read(&DeValue::String(text.into()))?;
     Ok(Given { value, place: Some(place.shown()) })
 }
@@ -298,85 +298,95 @@ impl Whole for u32 {
 }
 
 /// The error of a value.
-pub(super) struct Fault {
+pub(super) struct ValueFault {
     /// The text after the name of the key.
     pub(super) message: String,
     pub(super) help: Option<String>,
 }
 
-impl Fault {
-    pub(super) fn wrong_type(wanted: &str, found: &DeValue<'_>) -> Fault {
-        Fault { message: format!("must be {wanted}, not {}", article(found.type_str())), help: None }
+impl ValueFault {
+    pub(super) fn wrong_type(wanted: &str, found: &DeValue<'_>) -> ValueFault {
+        ValueFault { message: format!("must be {wanted}, not {}", article(found.type_str())), help: None }
     }
 
-    pub(super) fn with_help(message: impl Into<String>, help: impl Into<String>) -> Fault {
-        Fault { message: message.into(), help: Some(help.into()) }
+    pub(super) fn with_help(message: impl Into<String>, help: impl Into<String>) -> ValueFault {
+        ValueFault { message: message.into(), help: Some(help.into()) }
     }
 }
 
-fn read_count<T: Whole>(value: &DeValue<'_>, allowed: &RangeInclusive<T>) -> Result<T, Fault> {
-    let integer = value.as_integer().ok_or_else(|| Fault::wrong_type("a whole number", value))?;
+fn read_count<T: Whole>(value: &DeValue<'_>, allowed: &RangeInclusive<T>) -> Result<T, ValueFault> {
+    let integer = value.as_integer().ok_or_else(|| ValueFault::wrong_type("a whole number", value))?;
     let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok();
     within(number, allowed, |bound| bound.to_u64().to_string())
 }
 
-fn read_size<T: Whole>(value: &DeValue<'_>, allowed: &RangeInclusive<T>) -> Result<T, Fault> {
+fn read_size<T: Whole>(value: &DeValue<'_>, allowed: &RangeInclusive<T>) -> Result<T, ValueFault> {
     let number = match value {
         DeValue::Integer(integer) => u64::from_str_radix(integer.as_str(), integer.radix()).ok(),
         DeValue::String(text) => match text.parse::<ByteSize>() {
             Ok(size) => Some(size.0),
-            Err(error) => return Err(Fault::with_help("is not a size", error.to_string())),
+            Err(error) => return Err(ValueFault::with_help("is not a size", error.to_string())),
         },
         other => {
-            return Err(Fault { help: Some("for example \"8MiB\"".into()), ..Fault::wrong_type("a size", other) });
+            return Err(ValueFault {
+                help: Some("for example \"8MiB\"".into()),
+                ..ValueFault::wrong_type("a size", other)
+            });
         }
     };
     within(number, allowed, |bound| ByteSize(bound.to_u64()).to_string())
 }
 
 /// A number that is in its range. None is a number outside of every range: negative, or larger than 64 bits.
-fn within<T: Whole>(number: Option<u64>, allowed: &RangeInclusive<T>, show: impl Fn(T) -> String) -> Result<T, Fault> {
+fn within<T: Whole>(
+    number: Option<u64>,
+    allowed: &RangeInclusive<T>,
+    show: impl Fn(T) -> String,
+) -> Result<T, ValueFault> {
     number.and_then(T::from_u64).filter(|number| allowed.contains(number)).ok_or_else(|| {
         let (least, most) = (show(*allowed.start()), show(*allowed.end()));
-        Fault::with_help("is out of range", format!("allowed: {least} to {most}"))
+        ValueFault::with_help("is out of range", format!("allowed: {least} to {most}"))
     })
 }
 
-pub(super) fn read_duration(value: &DeValue<'_>, allowed: &RangeInclusive<Duration>) -> Result<Duration, Fault> {
+pub(super) fn read_duration(value: &DeValue<'_>, allowed: &RangeInclusive<Duration>) -> Result<Duration, ValueFault> {
     let duration = match value {
         DeValue::String(text) => {
-            parse_duration(text).map_err(|error| Fault::with_help("is not a duration", error.to_string()))?
+            parse_duration(text).map_err(|error| ValueFault::with_help("is not a duration", error.to_string()))?
         }
         DeValue::Integer(number) => {
-            return Err(Fault::with_help("has no unit", format!("write a unit, e.g. \"{number}s\"")));
+            return Err(ValueFault::with_help("has no unit", format!("write a unit, e.g. \"{number}s\"")));
         }
         other => {
-            return Err(Fault { help: Some("for example \"10s\"".into()), ..Fault::wrong_type("a duration", other) });
+            return Err(ValueFault {
+                help: Some("for example \"10s\"".into()),
+                ..ValueFault::wrong_type("a duration", other)
+            });
         }
     };
     if allowed.contains(&duration) {
         return Ok(duration);
     }
     let (least, most) = (format_duration(*allowed.start()), format_duration(*allowed.end()));
-    Err(Fault::with_help("is out of range", format!("allowed: {least} to {most}")))
+    Err(ValueFault::with_help("is out of range", format!("allowed: {least} to {most}")))
 }
 
-fn read_text(value: &DeValue<'_>) -> Result<String, Fault> {
-    value.as_str().map(str::to_owned).ok_or_else(|| Fault::wrong_type("a string", value))
+fn read_text(value: &DeValue<'_>) -> Result<String, ValueFault> {
+    value.as_str().map(str::to_owned).ok_or_else(|| ValueFault::wrong_type("a string", value))
 }
 
-fn read_path(value: &DeValue<'_>) -> Result<String, Fault> {
+fn read_path(value: &DeValue<'_>) -> Result<String, ValueFault> {
     let path = read_text(value)?;
     if path.is_empty() || path.contains('\0') {
-        return Err(Fault { message: "is not the path of a file".into(), help: None });
+        return Err(ValueFault { message: "is not the path of a file".into(), help: None });
     }
     Ok(path)
 }
 
-fn read_choice<T: Copy>(value: &DeValue<'_>, names: &[(&str, T)]) -> Result<T, Fault> {
+fn read_choice<T: Copy>(value: &DeValue<'_>, names: &[(&str, T)]) -> Result<T, ValueFault> {
     let Some(text) = value.as_str() else {
         let help = Some(format!("allowed: {}", alternatives(names)));
-        return Err(Fault { help, ..Fault::wrong_type("a string", value) });
+        return Err(ValueFault { help, ..ValueFault::wrong_type("a string", value) });
     };
     match names.iter().find(|(name, _)| *name == text) {
         Some((_, value)) => Ok(*value),
@@ -385,7 +395,7 @@ fn read_choice<T: Copy>(value: &DeValue<'_>, names: &[(&str, T)]) -> Result<T, F
                 Some(near) => format!("did you mean \"{near}\"?"),
                 None => format!("allowed: {}", alternatives(names)),
             };
-            Err(Fault::with_help(format!("cannot be {}", toml_text(text)), help))
+            Err(ValueFault::with_help(format!("cannot be {}", toml_text(text)), help))
         }
     }
 }
@@ -403,14 +413,15 @@ fn alternatives<T>(names: &[(&str, T)]) -> String {
     }
 }
 
-fn read_address(value: &DeValue<'_>) -> Result<SocketAddr, Fault> {
+fn read_address(value: &DeValue<'_>) -> Result<SocketAddr, ValueFault> {
     let help = "write an IP address and a port, e.g. \"127.0.0.1:8136\"";
-    let text =
-        value.as_str().ok_or_else(|| Fault { help: Some(help.into()), ..Fault::wrong_type("an address", value) })?;
-    text.parse().map_err(|_| Fault::with_help("is not an address", help))
+    let text = value
+        .as_str()
+        .ok_or_else(|| ValueFault { help: Some(help.into()), ..ValueFault::wrong_type("an address", value) })?;
+    text.parse().map_err(|_| ValueFault::with_help("is not an address", help))
 }
 
-fn read_host(value: &DeValue<'_>) -> Result<String, Fault> {
+fn read_host(value: &DeValue<'_>) -> Result<String, ValueFault> {
     let text = read_text(value)?;
     let is_one = text.rsplit_once(':').is_some_and(|(host, port)| {
         let is_address = text.parse::<SocketAddr>().is_ok();
@@ -421,19 +432,19 @@ fn read_host(value: &DeValue<'_>) -> Result<String, Fault> {
     if is_one {
         return Ok(text);
     }
-    Err(Fault::with_help(
+    Err(ValueFault::with_help(
         "is not a host and a port",
         "write a host name or IP address and a port, e.g. \"127.0.0.1:5555\"",
     ))
 }
 
-fn read_cidr(value: &DeValue<'_>) -> Result<IpNet, Fault> {
+fn read_cidr(value: &DeValue<'_>) -> Result<IpNet, ValueFault> {
     let text = read_text(value)?;
     let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
     // Host bits have no effect, so they are not printed either.
     network
         .map(|network| unmapped(network).trunc())
-        .ok_or_else(|| Fault::with_help("is not a network", "for example \"10.0.0.0/8\" or \"192.0.2.7\""))
+        .ok_or_else(|| ValueFault::with_help("is not a network", "for example \"10.0.0.0/8\" or \"192.0.2.7\""))
 }
 
 /// Peers have canonical addresses: a network of mapped addresses is the network of the IPv4 addresses.

@@ -47,24 +47,24 @@ impl Overflow {
 
     /// Counts a batch of this size, in memory and in the output, as waiting until the guard is dropped. It is counted
     /// even if it exceeds the budget, since it exists: then the budget grants nothing else.
-    pub(super) fn wait(&self, memory_bytes: u64, output_bytes: u64) -> Waiting<'_> {
+    pub(super) fn wait(&self, memory_bytes: u64, output_bytes: u64) -> OverflowGuard<'_> {
         let bytes = memory_bytes.max(output_bytes);
         self.bytes.fetch_add(bytes, Relaxed);
         let mut lease = self.memory.passing(0);
         let _ = lease.resize(memory_bytes);
-        Waiting { overflow: self, bytes, _lease: lease }
+        OverflowGuard { overflow: self, bytes, _lease: lease }
     }
 }
 
 /// Counts a batch as waiting until dropped.
 #[derive(Debug)]
-pub(super) struct Waiting<'a> {
+pub(super) struct OverflowGuard<'a> {
     overflow: &'a Overflow,
     bytes: u64,
     _lease: MemoryLease,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for OverflowGuard<'_> {
     fn drop(&mut self) {
         self.overflow.bytes.fetch_sub(self.bytes, Relaxed);
         self.overflow.has_shrunk.notify_waiters();

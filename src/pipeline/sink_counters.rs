@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tributary_select::Rule;
 use tributary_sink::{FileStatus, FileTotals};
-use tributary_sink::{Progress, RemoteStatus};
+use tributary_sink::{RemoteStatus, SinkProgress};
 
 use super::accounting::{QueueCapacity, SinkTotals};
 
@@ -167,7 +167,7 @@ impl SinkCounters {
 
     /// Takes over what a sink that counts its events itself has counted since `last`, which is `None` at its first call. What is in
     /// its queue counts when it has opened that: another process may have it until then.
-    pub(super) fn progress(&self, last: Option<Progress>, now: Progress, is_queue_open: bool) {
+    pub(super) fn progress(&self, last: Option<SinkProgress>, now: SinkProgress, is_queue_open: bool) {
         let before = last.unwrap_or_default();
         let mut queue = self.own_queue();
         if queue.is_abandoned {
@@ -187,7 +187,7 @@ impl SinkCounters {
         self.retries.fetch_add(now.retries - before.retries, Relaxed);
         self.duplicates.fetch_add(now.duplicates - before.duplicates, Relaxed);
         self.uncertain_duplicates.fetch_add(now.uncertain_duplicates - before.uncertain_duplicates, Relaxed);
-        let sum = |progress: Progress| progress.written + progress.failed + progress.shed;
+        let sum = |progress: SinkProgress| progress.written + progress.failed + progress.shed;
         queue.settled += sum(now) - sum(before);
         if is_queue_open {
             // What the sink before this one has left there has been counted.
@@ -358,25 +358,25 @@ mod tests {
     #[test]
     fn what_a_queue_has_counts_once_and_when_it_is_opened() {
         let sink = SinkCounters::new("taken over".into());
-        let (closed, none) = (Progress::default(), Progress::default());
+        let (closed, none) = (SinkProgress::default(), SinkProgress::default());
         sink.progress(None, closed, false);
         sink.add_events(7);
         sink.add_taken(7);
-        let held = Progress { waiting: 7, ..none };
+        let held = SinkProgress { waiting: 7, ..none };
         sink.progress(Some(closed), held, false);
         assert_eq!(law(&sink), [7, 0, 0, 0, 7]);
-        let opened = Progress { resumed: 100, shed: 10, waiting: 97, ..none };
+        let opened = SinkProgress { resumed: 100, shed: 10, waiting: 97, ..none };
         sink.progress(Some(held), opened, true);
         assert_eq!(law(&sink), [7, 100, 0, 10, 97]);
-        let sent = Progress { written: 60, waiting: 37, ..opened };
+        let sent = SinkProgress { written: 60, waiting: 37, ..opened };
         sink.progress(Some(opened), sent, true);
         assert_eq!(law(&sink), [7, 100, 60, 10, 37]);
         // The next sink of this process.
         sink.progress(None, closed, false);
         assert_eq!(law(&sink), [7, 100, 60, 10, 37], "it waits, although the queue is not open");
-        let resumed = Progress { resumed: 37, waiting: 37, ..none };
+        let resumed = SinkProgress { resumed: 37, waiting: 37, ..none };
         sink.progress(Some(closed), resumed, true);
-        sink.progress(Some(resumed), Progress { written: 37, waiting: 0, ..resumed }, true);
+        sink.progress(Some(resumed), SinkProgress { written: 37, waiting: 0, ..resumed }, true);
         assert_eq!(law(&sink), [7, 100, 97, 10, 0]);
     }
 
@@ -390,13 +390,13 @@ mod tests {
             sink.set_remote(Some(remote));
             sink.add_events(50);
             sink.add_taken(50);
-            let last = Progress { written: 10, waiting: 20, ..Progress::default() };
+            let last = SinkProgress { written: 10, waiting: 20, ..SinkProgress::default() };
             sink.progress(None, last, true);
             sink.abandon();
             let waiting = if is_spooled { 30 } else { 0 };
             assert_eq!(law(&sink), [50, 0, 10, 0, waiting]);
             assert_eq!(sink.totals().failed, 40 - waiting);
-            sink.progress(Some(last), Progress { written: 50, waiting: 0, ..last }, true);
+            sink.progress(Some(last), SinkProgress { written: 50, waiting: 0, ..last }, true);
             assert_eq!(law(&sink), [50, 0, 10, 0, waiting], "what it counts later does not count");
         }
     }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use tributary_event::{Batch, BatchBuilder, Header, Kind, Loss, Origin, Position, Reason, UnixNanos, semconv};
 use tributary_explain::Explain;
-use tributary_protocol::Head;
+use tributary_protocol::RequestHead;
 use tributary_sink::{Kinds, Selection};
 
 /// The maximum number of open taps.
@@ -27,7 +27,7 @@ const ITEM_BYTES: usize = 256;
 
 /// The items that a reader wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Filter {
+pub struct TapFilter {
     /// Items of this listener only. `None`: of all.
     pub listener: Option<String>,
     /// Only events of these kinds.
@@ -67,7 +67,7 @@ pub struct TapRequest {
     /// Its number on the connection, from 1.
     pub number: u64,
     /// Its head.
-    pub head: Head,
+    pub head: RequestHead,
     /// Its body as received; empty when the request was refused from its head.
     pub body: Bytes,
     /// The body has keys and must not be shown.
@@ -78,10 +78,10 @@ pub struct TapRequest {
 
 /// The open taps. A clone shares them.
 #[derive(Clone, Debug, Default)]
-pub struct Taps(Arc<Shared>);
+pub struct Taps(Arc<SharedTaps>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedTaps {
     open: AtomicUsize,
     wire: AtomicUsize,
     taps: Mutex<Vec<Arc<Tap>>>,
@@ -89,7 +89,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Tap {
-    filter: Filter,
+    filter: TapFilter,
     /// Items with their size.
     items: mpsc::UnboundedSender<(usize, TapItem)>,
     queued_bytes: AtomicUsize,
@@ -109,7 +109,7 @@ pub struct Dropped {
 
 impl Taps {
     /// Opens a tap. `None`: too many are open.
-    pub fn open(&self, filter: Filter) -> Option<Reader> {
+    pub fn open(&self, filter: TapFilter) -> Option<Reader> {
         let mut taps = self.taps();
         if taps.len() >= MAX_TAPS {
             return None;
@@ -223,7 +223,7 @@ impl Tap {
 #[derive(Debug)]
 pub struct Reader {
     /// The items that it wants.
-    pub filter: Filter,
+    pub filter: TapFilter,
     taps: Taps,
     tap: Arc<Tap>,
     receiver: mpsc::UnboundedReceiver<(usize, TapItem)>,
@@ -263,11 +263,11 @@ impl Dropped {
     }
 }
 
-impl Filter {
+impl TapFilter {
     /// Events of these kinds; or, with `wire`, received bytes and losses.
     pub fn new(listener: Option<String>, kinds: Kinds, wire: bool) -> Self {
         let kinds = if wire { Kinds::from_iter([Kind::Loss]) } else { kinds };
-        Filter { listener, kinds, wire }
+        TapFilter { listener, kinds, wire }
     }
 }
 

@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 use tributary_event::UnixNanos;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_select::Rules;
-use tributary_sink::{Kinds, LossCause, Progress, Selection, Sink, SinkError, Unwritten};
+use tributary_sink::{Kinds, LossCause, Selection, Sink, SinkError, SinkProgress, Unwritten};
 use tributary_system::blocking;
 
 use super::fault_log::FaultLog;
@@ -81,7 +81,7 @@ enum Outcome {
 }
 
 /// What a worker reports when it ends.
-struct Ended {
+struct WorkerReport {
     /// `None`: it was aborted.
     outcome: Option<Outcome>,
     /// [`Sink::written`] and [`Sink::unwritten`], read last.
@@ -89,10 +89,10 @@ struct Ended {
     unwritten: Unwritten,
 }
 
-impl Ended {
+impl WorkerReport {
     /// Nothing is known about what is in the output.
-    fn unknown(outcome: Option<Outcome>) -> Ended {
-        Ended { outcome, written: 0, unwritten: Unwritten::default() }
+    fn unknown(outcome: Option<Outcome>) -> WorkerReport {
+        WorkerReport { outcome, written: 0, unwritten: Unwritten::default() }
     }
 }
 
@@ -202,12 +202,12 @@ async fn run<S: Sink>(
         queued_batches: queued_batches.clone(),
         in_flight: in_flight.clone(),
         context: context.clone(),
-        progress: SinkProgress::of(&sink),
+        progress: WrittenEvents::of(&sink),
     };
     // Also cancelled when this future is dropped.
     let abort = context.abort.child_token();
     let _guard = abort.clone().drop_guard();
-    let failed = |why: String| Ended::unknown(Some(Outcome::Failed(why)));
+    let failed = |why: String| WorkerReport::unknown(Some(Outcome::Failed(why)));
     let ended = match start(sink, worker, abort.clone()) {
         Ok(mut ended) => tokio::select! {
             // A panic drops the sender.
@@ -215,7 +215,7 @@ async fn run<S: Sink>(
             () = abort.cancelled() => {
                 // It may end its output after a whole record, unless its thread is blocked.
                 let ended = timeout(GIVE_UP * 2, ended).await.ok().and_then(Result::ok);
-                Ended { outcome: None, ..ended.unwrap_or(Ended::unknown(None)) }
+                WorkerReport { outcome: None, ..ended.unwrap_or(WorkerReport::unknown(None)) }
             }
         },
         Err(error) => failed(error.to_string()),
@@ -227,7 +227,7 @@ async fn run<S: Sink>(
 
 /// Starts the work, on a thread if the sink may block, otherwise as a task. The receiver gets the end after the sink is
 /// dropped.
-fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Result<oneshot::Receiver<Ended>> {
+fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Result<oneshot::Receiver<WorkerReport>> {
     let (sender, ended) = oneshot::channel();
     let name = format!("sink {}", worker.context.counters.sink.name());
     let (context, progress) = (worker.context.clone(), worker.progress.clone());
@@ -242,7 +242,7 @@ fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Resu
             let _ = timeout(GIVE_UP, sink.give_up()).await;
         }
         progress.update(&sink, &context);
-        Ended { outcome, written: sink.written(), unwritten: sink.unwritten() }
+        WorkerReport { outcome, written: sink.written(), unwritten: sink.unwritten() }
     };
     // After the end of the grace period the receiver may be gone.
     if !S::BLOCKS {
@@ -260,7 +260,7 @@ fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Resu
                 runtime.shutdown_background();
                 ended
             }
-            Err(error) => Ended::unknown(Some(Outcome::Failed(format!("cannot start its runtime: {error}")))),
+            Err(error) => WorkerReport::unknown(Some(Outcome::Failed(format!("cannot start its runtime: {error}")))),
         };
         let _ = sender.send(ended);
     })?;
@@ -272,18 +272,18 @@ struct Worker {
     queued_batches: Arc<Mutex<mpsc::Receiver<QueuedBatch>>>,
     in_flight: Arc<InFlightBatches>,
     context: Arc<WorkerContext>,
-    progress: Arc<SinkProgress>,
+    progress: Arc<WrittenEvents>,
 }
 
 /// Takes over what a sink counts itself.
-struct SinkProgress {
+struct WrittenEvents {
     is_counted_by_sink: bool,
-    last: std::sync::Mutex<Option<Progress>>,
+    last: std::sync::Mutex<Option<SinkProgress>>,
 }
 
-impl SinkProgress {
-    fn of(sink: &impl Sink) -> Arc<SinkProgress> {
-        Arc::new(SinkProgress { is_counted_by_sink: sink.progress().is_some(), last: std::sync::Mutex::default() })
+impl WrittenEvents {
+    fn of(sink: &impl Sink) -> Arc<WrittenEvents> {
+        Arc::new(WrittenEvents { is_counted_by_sink: sink.progress().is_some(), last: std::sync::Mutex::default() })
     }
 
     fn update(&self, sink: &impl Sink, context: &WorkerContext) {

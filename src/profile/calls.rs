@@ -23,7 +23,7 @@ struct OpenCall {
 
 /// The open calls of a thread, outermost first.
 #[derive(Debug, Default)]
-struct Thread {
+struct ThreadCalls {
     calls: Vec<OpenCall>,
     /// The last time of the agent, and the time that has passed on this thread's clock, which never steps back.
     last: u32,
@@ -34,7 +34,7 @@ struct Thread {
 
 /// A call that has ended by its exit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ended {
+pub struct EndedCall {
     /// The node that it was opened with.
     pub node: u32,
     /// Its self time in milliseconds.
@@ -44,7 +44,7 @@ pub struct Ended {
 /// The open calls of all threads.
 #[derive(Debug)]
 pub struct OpenCalls {
-    threads: HashMap<u64, Thread, RandomState>,
+    threads: HashMap<u64, ThreadCalls, RandomState>,
     len: usize,
     /// The capacity of all stacks, in calls.
     room: usize,
@@ -86,7 +86,7 @@ impl OpenCalls {
 
     /// Ends the innermost open call of this method. Calls within it end without an exit.
     #[inline]
-    pub fn exit(&mut self, thread: u64, method: u32, time: u32) -> Option<Ended> {
+    pub fn exit(&mut self, thread: u64, method: u32, time: u32) -> Option<EndedCall> {
         let stack = self.threads.get_mut(&thread)?;
         stack.advance(time);
         let place = stack.innermost(method)?;
@@ -102,7 +102,7 @@ impl OpenCalls {
         if let Some(caller) = stack.calls.last_mut() {
             caller.within += time;
         }
-        Some(Ended { node: call.node, self_millis: time - call.within })
+        Some(EndedCall { node: call.node, self_millis: time - call.within })
     }
 
     /// Ends every open call without an exit.
@@ -130,11 +130,11 @@ impl OpenCalls {
     pub fn memory_bytes(&self) -> usize {
         self.room * size_of::<OpenCall>()
             + self.len * size_of::<(u32, u32)>()
-            + self.threads.capacity() * (size_of::<(u64, Thread)>() + 1)
+            + self.threads.capacity() * (size_of::<(u64, ThreadCalls)>() + 1)
     }
 }
 
-impl Thread {
+impl ThreadCalls {
     /// Moves the clock of the thread to a time of the agent, which wraps after 49.7 days.
     fn advance(&mut self, time: u32) {
         let passed = time.wrapping_sub(self.last).cast_signed();

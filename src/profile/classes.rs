@@ -31,7 +31,7 @@ const OTHER_VERSIONS: &str = "META-INF/versions/";
 
 /// A method with code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Method<'a> {
+pub struct ClassMethod<'a> {
     /// The class, with dots.
     pub class: Cow<'a, str>,
     /// Its name.
@@ -44,7 +44,7 @@ pub struct Method<'a> {
 
 /// What was read, and what was left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct ClassFileCounts {
     /// Class files.
     pub classes: u64,
     /// Class files for other versions of Java.
@@ -58,14 +58,14 @@ pub struct Found {
 /// Reads class files. The limits are those of all files together.
 #[derive(Debug, Default)]
 pub struct Reader {
-    found: Found,
+    found: ClassFileCounts,
     files: u64,
     bytes: u64,
     name_bytes: usize,
 }
 
 /// Takes a method.
-type Take<'a> = dyn FnMut(Method<'_>) -> io::Result<()> + 'a;
+type Take<'a> = dyn FnMut(ClassMethod<'_>) -> io::Result<()> + 'a;
 
 impl Reader {
     /// Reads a class file, a jar, or all of these below a directory.
@@ -86,7 +86,7 @@ impl Reader {
     }
 
     /// What was read, and what was left out.
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> ClassFileCounts {
         self.found
     }
 
@@ -218,12 +218,12 @@ mod tests {
     }
 
     /// The methods with their first lines, or the error.
-    fn read(bytes: &[u8]) -> Result<(Vec<String>, Found), String> {
+    fn read(bytes: &[u8]) -> Result<(Vec<String>, ClassFileCounts), String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("app.jar");
         fs::write(&path, bytes).unwrap();
         let (mut reader, mut methods) = (Reader::default(), Vec::new());
-        let read = reader.read(&path, &mut |Method { class, name, descriptor, lines }| {
+        let read = reader.read(&path, &mut |ClassMethod { class, name, descriptor, lines }| {
             methods.push(format!("{class}.{name}{descriptor} {}", lines.first().copied().unwrap_or(0)));
             Ok(())
         });
@@ -266,7 +266,7 @@ mod tests {
             "demo.Shapes.scale(J)I 18",
         ];
         assert_eq!(methods, expected);
-        assert_eq!(found, Found { classes: 2, ..Found::default() });
+        assert_eq!(found, ClassFileCounts { classes: 2, ..ClassFileCounts::default() });
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
             ("BOOT-INF/classes/Empty.class", EMPTY),
             ("application.properties", b"x"),
         ];
-        let found = Found { classes: 1, other_versions: 1, nested_jars: 1, links: 0 };
+        let found = ClassFileCounts { classes: 1, other_versions: 1, nested_jars: 1, links: 0 };
         assert_eq!(read(&jar(entries)), Ok((Vec::new(), found)));
         let none = read(&jar(&entries[..2])).unwrap_err();
         assert_eq!(none, "/app.jar: it has no class file");
@@ -297,7 +297,7 @@ mod tests {
         std::os::unix::fs::symlink(folder.path(), folder.path().join("a/loop")).unwrap();
         let mut reader = Reader::default();
         reader.read(folder.path(), &mut |_| Ok(())).unwrap();
-        assert_eq!(reader.found(), Found { classes: 1, other_versions: 1, nested_jars: 0, links: 1 });
+        assert_eq!(reader.found(), ClassFileCounts { classes: 1, other_versions: 1, nested_jars: 0, links: 1 });
     }
 
     /// The class `Empty` without methods.

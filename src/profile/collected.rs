@@ -8,12 +8,12 @@ use super::logs::CallLogs;
 use super::spans::Spans;
 use super::stacks::{OTHERS, Stacks, process_text};
 use super::words::counted;
-use super::{Call, Clock, Counted, Item, Step, pprof, report};
+use super::{Call, CallStep, Clock, Counted, ProfileItem, pprof, report};
 
 /// What stacks are made of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs)]
-pub enum Source {
+pub enum StackSource {
     Cpu,
     CallSamples,
     Spans,
@@ -22,40 +22,46 @@ pub enum Source {
     Heap,
 }
 
-impl Source {
+impl StackSource {
     /// In the order of preference.
-    pub const ALL: [Source; 6] =
-        [Source::Cpu, Source::CallSamples, Source::Spans, Source::Entries, Source::Allocations, Source::Heap];
+    pub const ALL: [StackSource; 6] = [
+        StackSource::Cpu,
+        StackSource::CallSamples,
+        StackSource::Spans,
+        StackSource::Entries,
+        StackSource::Allocations,
+        StackSource::Heap,
+    ];
 
     /// The source of samples of this quantity.
-    pub fn of(counted: Counted) -> Source {
+    pub fn of(counted: Counted) -> StackSource {
         match counted {
-            Counted::Cpu => Source::Cpu,
-            Counted::Allocations => Source::Allocations,
-            Counted::Wall | Counted::Calls => Source::CallSamples,
-            Counted::HeapBytes | Counted::HeapObjects => Source::Heap,
+            Counted::Cpu => StackSource::Cpu,
+            Counted::Allocations => StackSource::Allocations,
+            Counted::Wall | Counted::Calls => StackSource::CallSamples,
+            Counted::HeapBytes | Counted::HeapObjects => StackSource::Heap,
         }
     }
 
     /// The quantities that it can show.
     pub fn quantities(self) -> &'static [Counted] {
         match self {
-            Source::Cpu => &[Counted::Cpu],
-            Source::CallSamples | Source::Spans | Source::Entries => &[Counted::Wall, Counted::Calls],
-            Source::Allocations => &[Counted::Allocations],
-            Source::Heap => &[Counted::HeapBytes, Counted::HeapObjects],
+            StackSource::Cpu => &[Counted::Cpu],
+            StackSource::CallSamples | StackSource::Spans | StackSource::Entries => &[Counted::Wall, Counted::Calls],
+            StackSource::Allocations => &[Counted::Allocations],
+            StackSource::Heap => &[Counted::HeapBytes, Counted::HeapObjects],
         }
     }
 
     /// A number of them in words.
     pub fn words(self, count: u64) -> String {
         match self {
-            Source::Cpu => format!("{} of cpu", counted(count, "sample")),
-            Source::Allocations => format!("{} of allocations", counted(count, "sample")),
-            Source::CallSamples => format!("{} of calls", counted(count, "sample")),
-            Source::Heap => format!("{} of the heap", counted(count, "sample")),
-            Source::Spans => counted(count, "span"),
-            Source::Entries => format!("{count} entries and exits"),
+            StackSource::Cpu => format!("{} of cpu", counted(count, "sample")),
+            StackSource::Allocations => format!("{} of allocations", counted(count, "sample")),
+            StackSource::CallSamples => format!("{} of calls", counted(count, "sample")),
+            StackSource::Heap => format!("{} of the heap", counted(count, "sample")),
+            StackSource::Spans => counted(count, "span"),
+            StackSource::Entries => format!("{count} entries and exits"),
         }
     }
 }
@@ -74,16 +80,16 @@ pub struct About {
 /// Stacks that are being collected.
 #[derive(Debug, Default)]
 pub struct Collected {
-    stacks: BTreeMap<Source, Stacks>,
-    about: BTreeMap<(Source, String), About>,
+    stacks: BTreeMap<StackSource, Stacks>,
+    about: BTreeMap<(StackSource, String), About>,
     spans: Spans,
     logs: CallLogs,
-    limits: Option<Limits>,
+    limits: Option<CollectedLimits>,
 }
 
 /// What is kept at most.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct CollectedLimits {
     /// Call paths of a source.
     nodes: usize,
     /// Bytes of the names of a source.
@@ -101,7 +107,7 @@ impl Collected {
     /// Stacks of one quantity in about `bytes`: calls of further paths are added to their callers, further names are
     /// `(other names)`, and traces and entries wait for fewer others before they are summed up.
     pub fn bounded(bytes: usize) -> Self {
-        let limits = Limits {
+        let limits = CollectedLimits {
             nodes: (bytes / 4 / NODE_BYTES).max(64),
             name_bytes: bytes / 4,
             processes: (bytes / 4 / PROCESS_BYTES).max(64),
@@ -112,15 +118,20 @@ impl Collected {
     }
 
     /// Adds an item, if it has to do with stacks.
-    pub fn add(&mut self, item: &Item<'_>) {
+    pub fn add(&mut self, item: &ProfileItem<'_>) {
         let (source, agent, time, until) = match item {
-            Item::Sample(sample) => {
+            ProfileItem::Sample(sample) => {
                 let covers = sample.covers.unwrap_or(0);
-                (Source::of(sample.counted), &sample.agent, sample.time.map(|time| time.saturating_sub(covers)), covers)
+                (
+                    StackSource::of(sample.counted),
+                    &sample.agent,
+                    sample.time.map(|time| time.saturating_sub(covers)),
+                    covers,
+                )
             }
-            Item::Span(span) => (Source::Spans, &span.agent, span.start, span.duration.unwrap_or(0)),
-            Item::Call(call) => (Source::Entries, &call.agent, call.at, 0),
-            Item::Method(_) | Item::Lines(_) | Item::Object(_) | Item::DumpEnd(_) => return,
+            ProfileItem::Span(span) => (StackSource::Spans, &span.agent, span.start, span.duration.unwrap_or(0)),
+            ProfileItem::Call(call) => (StackSource::Entries, &call.agent, call.at, 0),
+            ProfileItem::Method(_) | ProfileItem::Lines(_) | ProfileItem::Object(_) | ProfileItem::DumpEnd(_) => return,
         };
         let limits = self.limits;
         let stacks = self.stacks.entry(source).or_insert_with(|| {
@@ -131,47 +142,47 @@ impl Collected {
             OTHERS.clone_into(&mut key.1);
         }
         let about = self.about.entry(key).or_default();
-        about.events += u64::from(!matches!(item, Item::Call(Call { step: Step::Break, .. })));
+        about.events += u64::from(!matches!(item, ProfileItem::Call(Call { step: CallStep::Break, .. })));
         if let Some(time) = time {
             about.first = Some(about.first.map_or(time, |first| first.min(time)));
             let end = time.saturating_add(until);
             about.last = Some(about.last.map_or(end, |last| last.max(end)));
         }
         match item {
-            Item::Sample(sample) => {
+            ProfileItem::Sample(sample) => {
                 about.periods.extend(sample.period.map(|period| (sample.clock, period)));
                 about.is_incomplete |= sample.is_incomplete;
                 stacks.add(sample);
             }
-            Item::Span(span) => self.spans.add(span, stacks),
-            Item::Call(call) => self.logs.add(call, stacks),
-            Item::Method(_) | Item::Lines(_) | Item::Object(_) | Item::DumpEnd(_) => {}
+            ProfileItem::Span(span) => self.spans.add(span, stacks),
+            ProfileItem::Call(call) => self.logs.add(call, stacks),
+            ProfileItem::Method(_) | ProfileItem::Lines(_) | ProfileItem::Object(_) | ProfileItem::DumpEnd(_) => {}
         }
     }
 
     /// Nothing follows.
     pub fn finish(&mut self) {
-        if let Some(stacks) = self.stacks.get_mut(&Source::Spans) {
+        if let Some(stacks) = self.stacks.get_mut(&StackSource::Spans) {
             self.spans.finish(stacks);
         }
-        if let Some(stacks) = self.stacks.get_mut(&Source::Entries) {
+        if let Some(stacks) = self.stacks.get_mut(&StackSource::Entries) {
             self.logs.finish(stacks);
         }
     }
 
     /// How many events of a source there are.
-    pub fn events(&self, source: Source) -> u64 {
+    pub fn events(&self, source: StackSource) -> u64 {
         self.about.iter().filter(|((of, _), _)| *of == source).map(|(_, about)| about.events).sum()
     }
 
     /// The processes that a source has stacks of, in order.
-    pub fn processes(&self, source: Source) -> Vec<(&str, &About)> {
+    pub fn processes(&self, source: StackSource) -> Vec<(&str, &About)> {
         let of = self.about.iter().filter(|((of, _), _)| *of == source);
         of.map(|((_, process), about)| (process.as_str(), about)).collect()
     }
 
     /// The stacks of a source.
-    pub fn stacks(&self, source: Source) -> Option<&Stacks> {
+    pub fn stacks(&self, source: StackSource) -> Option<&Stacks> {
         self.stacks.get(&source)
     }
 
@@ -185,7 +196,7 @@ impl Collected {
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub struct Shown<'a> {
-    pub source: Source,
+    pub source: StackSource,
     pub counted: Counted,
     pub processes: Vec<(&'a str, &'a About)>,
 }
@@ -226,7 +237,9 @@ impl Shown<'_> {
             None => "",
         };
         match (self.source, &periods.into_iter().collect::<Vec<_>>()[..]) {
-            (Source::CallSamples | Source::Spans | Source::Entries, _) => Some("wall-clock time".to_owned()),
+            (StackSource::CallSamples | StackSource::Spans | StackSource::Entries, _) => {
+                Some("wall-clock time".to_owned())
+            }
             (_, []) => None,
             (_, [(clock, period)]) => {
                 let millis = *period as f64 / 1e6;

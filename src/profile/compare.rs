@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::heap::{Entry, Heap, note_full};
-use super::rows::{Place, Places, Table};
+use super::heap::{Heap, HeapEntry, note_full};
+use super::rows::{ClassSite, Places, RowTable};
 use super::words;
 
 /// The difference between an earlier and a later dump.
@@ -57,7 +57,7 @@ impl<'a> Comparison<'a> {
         comparison
     }
 
-    fn add(&mut self, object: &Entry, is_replaced: bool) {
+    fn add(&mut self, object: &HeapEntry, is_replaced: bool) {
         let row = object.row as usize;
         if self.sums.len() <= row {
             self.sums.resize(row + 1, [0; 5]);
@@ -77,7 +77,7 @@ impl<'a> Comparison<'a> {
         }
         let places: &Places = &self.after.places;
         let heads = ["count", "new", "replaced", "bytes", "references"];
-        Table { places, sums: &self.sums, heads, has_share: false }.write(out)?;
+        RowTable { places, sums: &self.sums, heads, has_share: false }.write(out)?;
         note_full(places, out)?;
         let Comparison { kept, gone, new, replaced, .. } = self;
         writeln!(out, "\nA: {}\nB: {}", self.before.name(), self.after.name())?;
@@ -104,7 +104,7 @@ impl Comparison<'_> {
         let mut rows: BTreeMap<ClassAndSite<'_>, [[u64; 2]; 2]> = BTreeMap::new();
         for (column, heap) in [self.before, self.after].into_iter().enumerate() {
             for (row, sums) in (0..).zip(&heap.sums) {
-                let Place { class, file, line } = heap.places.place(row);
+                let ClassSite { class, file, line } = heap.places.place(row);
                 let sum = &mut rows.entry((class.as_deref(), file.as_deref(), *line)).or_default()[column];
                 *sum = [sums[0], sums[1]];
             }
@@ -136,7 +136,7 @@ is a lower bound. Sites are known only of objects that were allocated while memo
 
 /// Whether these are certainly different objects. A site that only the earlier dump has proves nothing: the agent forgets
 /// sites when memory profiling ends.
-fn is_other(before: &Place, after: &Place) -> bool {
+fn is_other(before: &ClassSite, after: &ClassSite) -> bool {
     let has_site = after.file.is_some() || after.line.is_some();
     before.class != after.class || has_site && (&before.file, before.line) != (&after.file, after.line)
 }

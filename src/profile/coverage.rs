@@ -20,7 +20,7 @@ const MAX_LINES: u64 = 10_000;
 
 /// A method that is known or was run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Method<'a> {
+pub struct CoveredMethod<'a> {
     /// The process.
     pub agent: std::borrow::Cow<'a, str>,
     /// Its id there, if it is known.
@@ -32,12 +32,12 @@ pub struct Method<'a> {
     /// How often it was run, according to events of the kind `told`; 0: it is known only by name.
     pub runs: u64,
     /// The kind of the events.
-    pub told: Told,
+    pub told: RunEvidence,
 }
 
 /// The kinds of events that report runs of methods. Several may report the same runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum RunEvidence {
     /// Names of methods, and that they ran for the first time.
     Method,
     /// Entries.
@@ -50,7 +50,7 @@ pub enum Told {
 
 /// Lines of a method.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lines<'a> {
+pub struct MethodLines<'a> {
     /// The process.
     pub agent: std::borrow::Cow<'a, str>,
     /// The id of the method there.
@@ -62,16 +62,16 @@ pub struct Lines<'a> {
 }
 
 /// The methods of a class, by [`key`].
-type Methods = BTreeMap<String, Row>;
+type Methods = BTreeMap<String, CoverageRow>;
 
 /// The class and the key of a method.
-type Place = (String, String);
+type MethodKey = (String, String);
 
 /// The methods of an input, by class and name.
 #[derive(Debug, Default)]
 pub struct Coverage {
     classes: BTreeMap<String, Methods>,
-    names: HashMap<(String, u64), Place, RandomState>,
+    names: HashMap<(String, u64), MethodKey, RandomState>,
     waiting: Vec<(String, u64, (u64, u64), bool)>,
     /// Class files have all methods.
     has_class_files: bool,
@@ -80,8 +80,8 @@ pub struct Coverage {
 }
 
 #[derive(Debug, Default)]
-struct Row {
-    /// By [`Told`].
+struct CoverageRow {
+    /// By [`RunEvidence`].
     told: [u64; 4],
     /// How often each line was run.
     lines: BTreeMap<u64, u64>,
@@ -102,7 +102,7 @@ struct Count {
 
 impl Coverage {
     /// Adds a method.
-    pub fn add(&mut self, method: &Method<'_>) {
+    pub fn add(&mut self, method: &CoveredMethod<'_>) {
         let id = method.id.map(|id| (method.agent.to_string(), id));
         let function = words::one_line(&method.function);
         let (class, name) = split(&function);
@@ -131,7 +131,7 @@ impl Coverage {
     ///
     /// # Errors
     /// There are too many methods.
-    pub fn add_of_class_file(&mut self, method: classes::Method<'_>) -> io::Result<()> {
+    pub fn add_of_class_file(&mut self, method: classes::ClassMethod<'_>) -> io::Result<()> {
         self.has_class_files = true;
         let function = format!("{}.{}", method.class, method.name);
         let function = words::one_line(&function);
@@ -144,19 +144,19 @@ impl Coverage {
     }
 
     /// The row of a method. `None`: there are too many.
-    fn row(&mut self, class: &str, key: &str) -> Option<&mut Row> {
+    fn row(&mut self, class: &str, key: &str) -> Option<&mut CoverageRow> {
         if self.classes.get(class).is_none_or(|methods| !methods.contains_key(key)) {
             if self.methods >= MAX_METHODS {
                 return None;
             }
             self.methods += 1;
-            self.classes.entry(class.to_owned()).or_default().insert(key.to_owned(), Row::default());
+            self.classes.entry(class.to_owned()).or_default().insert(key.to_owned(), CoverageRow::default());
         }
         self.classes.get_mut(class)?.get_mut(key)
     }
 
     /// Adds lines.
-    pub fn add_lines(&mut self, lines: &Lines<'_>) {
+    pub fn add_lines(&mut self, lines: &MethodLines<'_>) {
         if self.waiting.len() < MAX_METHODS || self.names.contains_key(&(lines.agent.to_string(), lines.method)) {
             self.waiting.push((lines.agent.to_string(), lines.method, lines.lines, lines.is_run));
         } else {
@@ -188,7 +188,7 @@ impl Coverage {
         for methods in self.classes.values_mut() {
             give_descriptors(methods);
             // A class file has lines of methods that the agent sends no lines of.
-            let of_lines = |row: &&mut Row| has_lines && (row.runs() == 0 || !row.lines.is_empty());
+            let of_lines = |row: &&mut CoverageRow| has_lines && (row.runs() == 0 || !row.lines.is_empty());
             for row in methods.values_mut().filter(of_lines) {
                 for line in row.file.iter().flatten() {
                     row.lines.entry((*line).into()).or_default();
@@ -208,7 +208,7 @@ impl Coverage {
         self.rows().filter(|row| row.is_ambiguous).count() as u64
     }
 
-    fn rows(&self) -> impl Iterator<Item = &Row> {
+    fn rows(&self) -> impl Iterator<Item = &CoverageRow> {
         self.classes.values().flat_map(BTreeMap::values)
     }
 
@@ -234,7 +234,7 @@ fn give_descriptors(methods: &mut Methods) {
         // The keys of its overloads follow.
         let following = methods.range_mut(key.clone()..);
         let overloads = following.take_while(|(other, _)| parts(other).0 == parts(&key).0).map(|(_, row)| row);
-        let mut those: Vec<&mut Row> = overloads.collect();
+        let mut those: Vec<&mut CoverageRow> = overloads.collect();
         let has_run = those.iter().any(|row| row.runs() > 0);
         those.retain(|row| row.runs() > 0 || !has_run);
         let is_ambiguous = those.len() > 1 && unknown.runs() > 0;
@@ -252,7 +252,7 @@ fn give_descriptors(methods: &mut Methods) {
     }
 }
 
-impl Row {
+impl CoverageRow {
     /// How often it was run.
     fn runs(&self) -> u64 {
         self.told.into_iter().max().unwrap_or(0)

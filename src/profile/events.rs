@@ -8,9 +8,12 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-use super::coverage::{Lines as SourceLines, Method, Told};
-use super::{Call, Clock, Counted, Dump, Frame, Item, Object, Sample, Site, Span, Step};
-pub use file::{EventFile, Lines, item};
+use super::coverage::{CoveredMethod, MethodLines as SourceLines, RunEvidence};
+use super::{
+    Call, CallStep, Clock, Counted, DumpIdentity, HeapObject, ProfileFrame, ProfileItem, ProfileSample, ProfileSpan,
+    Site,
+};
+pub use file::{EventFile, LineCounts, item};
 use tributary_event::{
     AgentFacts, Batch, DataView, EventView, Number, SampleClock, SampleView, UnixNanos, ValueView, semconv as names,
 };
@@ -27,21 +30,21 @@ const LOCATION: &str = names::BYTEFROG_SOURCE_LOCATION_MAPPED.as_str();
 const VISIT: &str = names::BYTEFROG_METHOD_VISIT.as_str();
 
 /// The items of a batch, in its order.
-pub fn items(batch: &Batch) -> impl Iterator<Item = Item<'_>> {
+pub fn items(batch: &Batch) -> impl Iterator<Item = ProfileItem<'_>> {
     batch.events().filter_map(|event| {
         let name = event.name().text();
         if !is_wanted(event.kind().as_str(), name) {
             return None;
         }
         let data = match event.data() {
-            DataView::Sample(view) => Data::Sample(sample(view)),
-            DataView::Span(span) => Data::Span(SpanParts {
+            DataView::Sample(view) => PartsData::Sample(sample(view)),
+            DataView::Span(span) => PartsData::Span(SpanParts {
                 trace: u128::from_be_bytes(span.trace_id.0),
                 id: u64::from_be_bytes(span.span_id.0),
                 parent: span.parent.map(|parent| u64::from_be_bytes(parent.0)),
                 duration: span.duration_nanos,
             }),
-            _ => Data::Log,
+            _ => PartsData::Log,
         };
         let origin = event.origin();
         let facts = AgentFacts::of(event.resource().attributes());
@@ -77,7 +80,7 @@ fn is_wanted(kind: &str, name: &str) -> bool {
 struct Parts<'a> {
     name: Cow<'a, str>,
     time: Option<u64>,
-    data: Data<'a>,
+    data: PartsData<'a>,
     attributes: Attributes<'a>,
     agent: String,
     peer: Cow<'a, str>,
@@ -86,7 +89,7 @@ struct Parts<'a> {
     sequence: Option<u64>,
 }
 
-enum Data<'a> {
+enum PartsData<'a> {
     Sample(SampleParts<'a>),
     Span(SpanParts),
     Log,
@@ -95,7 +98,7 @@ enum Data<'a> {
 struct SampleParts<'a> {
     sample_type: Cow<'a, str>,
     value: u64,
-    frames: Vec<Frame<'a>>,
+    frames: Vec<ProfileFrame<'a>>,
     period: Option<u64>,
     clock: Option<Clock>,
 }
@@ -109,7 +112,7 @@ struct SpanParts {
 
 impl<'a> Parts<'a> {
     /// The item. An error: the event lacks what events of its name have.
-    fn item(self) -> Result<Option<Item<'a>>, ()> {
+    fn item(self) -> Result<Option<ProfileItem<'a>>, ()> {
         let Parts { name, time, data, attributes, agent, peer, connection, pid, sequence } = self;
         let Attributes { id, class, references, file, line, size, dump, object_count, .. } = attributes;
         let Attributes {
@@ -128,14 +131,14 @@ impl<'a> Parts<'a> {
         } = attributes;
         let (site, agent) = (Site { file, line }, Cow::Owned(agent));
         match data {
-            Data::Sample(SampleParts { sample_type, value, frames, period, clock }) => {
+            PartsData::Sample(SampleParts { sample_type, value, frames, period, clock }) => {
                 let Some(counted) = Counted::ALL.into_iter().find(|it| it.sample_type() == sample_type) else {
                     return Ok(None);
                 };
                 let is_incomplete = incomplete.is_some();
-                let dump = dump.map(|id| Dump { peer, connection, pid, id, object_count });
+                let dump = dump.map(|id| DumpIdentity { peer, connection, pid, id, object_count });
                 let covers = interval_ms.map(|millis| millis.saturating_mul(1_000_000));
-                Ok(Some(Item::Sample(Sample {
+                Ok(Some(ProfileItem::Sample(ProfileSample {
                     counted,
                     value,
                     frames,
@@ -151,39 +154,64 @@ impl<'a> Parts<'a> {
                     dump,
                 })))
             }
-            Data::Span(SpanParts { trace, id, parent, duration }) => {
-                Ok(Some(Item::Span(Span { agent, thread, trace, id, parent, name, detail, start: time, duration })))
-            }
-            Data::Log if name == HEAP_DUMP || name == HEAP_OBJECT => {
-                let dump = Dump { peer, connection, pid, id: dump.ok_or(())?, object_count };
+            PartsData::Span(SpanParts { trace, id, parent, duration }) => Ok(Some(ProfileItem::Span(ProfileSpan {
+                agent,
+                thread,
+                trace,
+                id,
+                parent,
+                name,
+                detail,
+                start: time,
+                duration,
+            }))),
+            PartsData::Log if name == HEAP_DUMP || name == HEAP_OBJECT => {
+                let dump = DumpIdentity { peer, connection, pid, id: dump.ok_or(())?, object_count };
                 if name == HEAP_DUMP {
-                    return Ok(Some(Item::DumpEnd(dump)));
+                    return Ok(Some(ProfileItem::DumpEnd(dump)));
                 }
                 let references = references.0;
-                Ok(Some(Item::Object(Object { dump, id: id.ok_or(())?, class, site, size, references })))
+                Ok(Some(ProfileItem::Object(HeapObject { dump, id: id.ok_or(())?, class, site, size, references })))
             }
-            Data::Log if name == BREAK => {
+            PartsData::Log if name == BREAK => {
                 let (sequence, at) = (number.ok_or(())? as u32, time);
-                Ok(Some(Item::Call(Call { agent, step: Step::Break, sequence, at, ..Call::default() })))
+                Ok(Some(ProfileItem::Call(Call { agent, step: CallStep::Break, sequence, at, ..Call::default() })))
             }
-            Data::Log if name == COVERED || name == MAPPED => {
+            PartsData::Log if name == COVERED || name == MAPPED => {
                 let function = function.ok_or(())?;
                 let runs = u64::from(name == COVERED);
-                Ok(Some(Item::Method(Method { agent, id: method, function, descriptor, runs, told: Told::Method })))
+                Ok(Some(ProfileItem::Method(CoveredMethod {
+                    agent,
+                    id: method,
+                    function,
+                    descriptor,
+                    runs,
+                    told: RunEvidence::Method,
+                })))
             }
-            Data::Log if name == LOCATION || name == VISIT => {
+            PartsData::Log if name == LOCATION || name == VISIT => {
                 let Some(first) = site.line else { return Ok(None) };
                 let (method, lines) = (method.ok_or(())?, (first, line_end.unwrap_or(first)));
-                Ok(Some(Item::Lines(SourceLines { agent, method, lines, is_run: name == VISIT })))
+                Ok(Some(ProfileItem::Lines(SourceLines { agent, method, lines, is_run: name == VISIT })))
             }
-            Data::Log => {
+            PartsData::Log => {
                 let unknown = || method.map(|method| Cow::Owned(format!("method#{method}")));
                 let function = function.or_else(unknown).ok_or(())?;
                 let thread_id = thread_id.ok_or(())?;
-                let step = if name == ENTRY { Step::Entry } else { Step::Exit };
+                let step = if name == ENTRY { CallStep::Entry } else { CallStep::Exit };
                 let (time, at) = (relative_ms.ok_or(())? as u32, time);
                 let sequence = sequence.ok_or(())? as u32;
-                Ok(Some(Item::Call(Call { agent, thread_id, thread, function, method, step, time, sequence, at })))
+                Ok(Some(ProfileItem::Call(Call {
+                    agent,
+                    thread_id,
+                    thread,
+                    function,
+                    method,
+                    step,
+                    time,
+                    sequence,
+                    at,
+                })))
             }
         }
     }
@@ -195,7 +223,7 @@ fn sample(view: SampleView<'_>) -> SampleParts<'_> {
         Number::I64(value) => u64::try_from(value).unwrap_or(0),
         Number::F64(value) => value as u64,
     };
-    let frames = view.frames().map(|frame| Frame {
+    let frames = view.frames().map(|frame| ProfileFrame {
         function: frame.function.map(|text| text.text().into()),
         site: Site { file: frame.file.map(|text| text.text().into()), line: frame.line },
     });

@@ -49,15 +49,15 @@ impl Counted {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Frame, Sample};
+    use super::super::{ProfileFrame, ProfileSample};
     use super::*;
 
     #[test]
     fn a_flame_graph_is_xml_whatever_the_names_are() {
         let every: String = (0..=0xFFFF).filter_map(char::from_u32).collect();
         let mut stacks = Stacks::default();
-        let frames = vec![Frame { function: Some(every.as_str().into()), ..Frame::default() }];
-        stacks.add(&Sample { value: 1, frames, agent: "p".into(), ..Sample::default() });
+        let frames = vec![ProfileFrame { function: Some(every.as_str().into()), ..ProfileFrame::default() }];
+        stacks.add(&ProfileSample { value: 1, frames, agent: "p".into(), ..ProfileSample::default() });
         let mut svg = Vec::new();
         write(&stacks, Counted::Cpu, &format!("title {every}"), &mut svg).unwrap();
         let svg = String::from_utf8(svg).unwrap();

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
 
-use super::rows::{Place, Places, Table};
-use super::{Counted, Dump, Object, Sample, Site};
+use super::rows::{ClassSite, Places, RowTable};
+use super::{Counted, DumpIdentity, HeapObject, ProfileSample, Site};
 
 /// Dumps that are collected at the same time; another one closes the oldest.
 const MAX_OPEN: usize = 8;
@@ -35,25 +35,25 @@ pub struct Dumps {
     open: VecDeque<Heap>,
     selected: Option<Heap>,
     /// The closed dumps that are not selected.
-    others: VecDeque<Name>,
+    others: VecDeque<DumpSummary>,
 }
 
 /// A dump.
 #[derive(Debug)]
 pub struct Heap {
-    name: Name,
+    name: DumpSummary,
     pub(super) places: Places,
     /// Objects, bytes and references of each row.
     pub(super) sums: Vec<[u64; 3]>,
     /// The objects, if they are kept.
-    pub(super) objects: Vec<Entry>,
+    pub(super) objects: Vec<HeapEntry>,
     /// The input has its objects, not only their sums.
     pub(super) has_objects: bool,
 }
 
 /// The part of an object that a comparison needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct HeapEntry {
     pub(super) id: u64,
     pub(super) size: u64,
     pub(super) references: u64,
@@ -62,9 +62,9 @@ pub(super) struct Entry {
 
 /// A dump's identity and completeness.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Name {
+pub struct DumpSummary {
     /// The identity.
-    pub dump: Dump<'static>,
+    pub dump: DumpIdentity<'static>,
     /// The objects in the input.
     pub objects: u64,
     /// The input has the end of the dump.
@@ -78,7 +78,7 @@ impl Dumps {
     }
 
     /// Adds an object.
-    pub fn object(&mut self, object: &Object<'_>) {
+    pub fn object(&mut self, object: &HeapObject<'_>) {
         let (wanted, keeps_objects) = (self.wanted, self.keeps_objects);
         let heap = self.heap(&object.dump);
         heap.has_objects = true;
@@ -92,7 +92,7 @@ impl Dumps {
     }
 
     /// Adds a sum of a dump that was summed up. Beside the objects of the dump it is ignored.
-    pub fn sum(&mut self, sample: &Sample<'_>) {
+    pub fn sum(&mut self, sample: &ProfileSample<'_>) {
         let Some(dump) = &sample.dump else { return };
         let heap = self.heap(dump);
         if heap.has_objects {
@@ -108,7 +108,7 @@ impl Dumps {
     }
 
     /// The open dump of this identity.
-    fn heap(&mut self, dump: &Dump<'_>) -> &mut Heap {
+    fn heap(&mut self, dump: &DumpIdentity<'_>) -> &mut Heap {
         let at = self.open.iter().rposition(|heap| heap.name.is_of(dump)).unwrap_or_else(|| {
             if self.open.len() == MAX_OPEN
                 && let Some(oldest) = self.open.pop_front()
@@ -122,7 +122,7 @@ impl Dumps {
     }
 
     /// Ends a dump. An empty one has no object before its end.
-    pub fn end(&mut self, dump: &Dump<'_>) {
+    pub fn end(&mut self, dump: &DumpIdentity<'_>) {
         let at = self.open.iter().rposition(|heap| heap.name.is_of(dump));
         let mut heap = at.and_then(|at| self.open.remove(at)).unwrap_or_else(|| Heap::new(dump));
         heap.end(dump);
@@ -133,7 +133,7 @@ impl Dumps {
     ///
     /// # Errors
     /// No dump was selected: the names of all.
-    pub fn finish(mut self) -> Result<(Heap, Vec<Name>), Vec<Name>> {
+    pub fn finish(mut self) -> Result<(Heap, Vec<DumpSummary>), Vec<DumpSummary>> {
         while let Some(heap) = self.open.pop_front() {
             self.close(heap);
         }
@@ -165,7 +165,7 @@ impl Dumps {
 
 /// The objects of a class that were allocated at a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row<'a> {
+pub struct HeapRow<'a> {
     /// The class; internal objects have none.
     pub class: Option<&'a str>,
     /// The site, as far as it is known.
@@ -178,49 +178,49 @@ pub struct Row<'a> {
 
 impl Heap {
     /// A dump without objects.
-    pub fn new(dump: &Dump<'_>) -> Self {
-        let dump = Dump { peer: dump.peer.clone().into_owned().into(), ..*dump };
-        let name = Name { dump, objects: 0, has_ended: false };
+    pub fn new(dump: &DumpIdentity<'_>) -> Self {
+        let dump = DumpIdentity { peer: dump.peer.clone().into_owned().into(), ..*dump };
+        let name = DumpSummary { dump, objects: 0, has_ended: false };
         Heap { name, places: Places::default(), sums: Vec::new(), objects: Vec::new(), has_objects: false }
     }
 
     /// Adds an object. Returns the number of its row.
-    pub fn add(&mut self, object: &Object<'_>, keeps_objects: bool) -> u32 {
+    pub fn add(&mut self, object: &HeapObject<'_>, keeps_objects: bool) -> u32 {
         self.name.objects += 1;
         let size = object.size.unwrap_or(0);
         let row = self.count(object.class.as_deref(), &object.site, [1, size, object.references]);
         if keeps_objects {
-            self.objects.push(Entry { id: object.id, size, references: object.references, row });
+            self.objects.push(HeapEntry { id: object.id, size, references: object.references, row });
         }
         row
     }
 
     /// Ends the dump.
-    pub fn end(&mut self, dump: &Dump<'_>) {
+    pub fn end(&mut self, dump: &DumpIdentity<'_>) {
         self.name.has_ended = true;
         self.name.dump.object_count = dump.object_count.or(self.name.dump.object_count);
     }
 
     /// Every class and site, in the order of their numbers.
-    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+    pub fn rows(&self) -> impl Iterator<Item = HeapRow<'_>> {
         (0..).zip(&self.sums).map(|(row, sums)| self.row(row, *sums))
     }
 
     /// The class and site with this number.
-    pub fn place(&self, row: u32) -> Row<'_> {
+    pub fn place(&self, row: u32) -> HeapRow<'_> {
         self.row(row, self.sums.get(row as usize).copied().unwrap_or_default())
     }
 
-    fn row(&self, row: u32, sums: [u64; 3]) -> Row<'_> {
-        let Place { class, file, line } = self.places.place(row);
-        Row { class: class.as_deref(), file: file.as_deref(), line: *line, sums }
+    fn row(&self, row: u32, sums: [u64; 3]) -> HeapRow<'_> {
+        let ClassSite { class, file, line } = self.places.place(row);
+        HeapRow { class: class.as_deref(), file: file.as_deref(), line: *line, sums }
     }
 
     /// Bytes of memory, approximately.
     pub fn memory_bytes(&self) -> usize {
         self.places.memory_bytes()
             + self.sums.capacity() * size_of::<[u64; 3]>()
-            + self.objects.capacity() * size_of::<Entry>()
+            + self.objects.capacity() * size_of::<HeapEntry>()
     }
 
     /// Adds to the sums of a class and site. Returns their row.
@@ -234,7 +234,7 @@ impl Heap {
     }
 
     /// Its identity and completeness.
-    pub fn name(&self) -> &Name {
+    pub fn name(&self) -> &DumpSummary {
         &self.name
     }
 
@@ -244,7 +244,7 @@ impl Heap {
     /// Writing to `out` failed.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let heads = ["count", "bytes", "references"];
-        Table { places: &self.places, sums: &self.sums, heads, has_share: true }.write(out)?;
+        RowTable { places: &self.places, sums: &self.sums, heads, has_share: true }.write(out)?;
         note_full(&self.places, out)
     }
 }
@@ -256,10 +256,10 @@ pub(super) fn note_full(places: &Places, out: &mut impl Write) -> io::Result<()>
     writeln!(out, "\nThere are more classes and sites than rows: the last row has all others.")
 }
 
-impl Name {
+impl DumpSummary {
     /// Whether it is this dump.
-    pub fn is_of(&self, dump: &Dump<'_>) -> bool {
-        let Dump { peer, connection, pid, id, .. } = &self.dump;
+    pub fn is_of(&self, dump: &DumpIdentity<'_>) -> bool {
+        let DumpIdentity { peer, connection, pid, id, .. } = &self.dump;
         (*id, *connection, *pid) == (dump.id, dump.connection, dump.pid) && *peer == dump.peer
     }
 
@@ -269,9 +269,9 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for DumpSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Dump { peer, pid, id, object_count, .. } = &self.dump;
+        let DumpIdentity { peer, pid, id, object_count, .. } = &self.dump;
         write!(f, "dump {id} of ")?;
         if let Some(pid) = pid {
             write!(f, "process {pid} at ")?;

@@ -1,6 +1,6 @@
 //! The sums of an interval that has ended, one after the other.
 
-use super::tree::{Folded, Node, ROOT, Tree};
+use super::tree::{CallNode, Folded, ROOT, Tree};
 
 /// The two quantities of calls, as columns of a tree.
 pub const WALL: usize = 0;
@@ -31,7 +31,7 @@ pub struct Interval {
 
 impl Interval {
     /// From the root on, with samples of at most `most` bytes: see [`Tree::fold_to`].
-    pub fn new(mut tree: Tree, most: u64, sample_bytes: u64, frame_bytes: impl FnMut(&Node) -> u64) -> Interval {
+    pub fn new(mut tree: Tree, most: u64, sample_bytes: u64, frame_bytes: impl FnMut(&CallNode) -> u64) -> Interval {
         let folded = tree.fold_to(most, sample_bytes, frame_bytes);
         Interval { tree, folded, node: ROOT, column: WALL }
     }

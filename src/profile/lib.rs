@@ -33,21 +33,21 @@ use std::borrow::Cow;
 
 /// An item of a profile.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Item<'a> {
+pub enum ProfileItem<'a> {
     /// A stack and a value.
-    Sample(Sample<'a>),
+    Sample(ProfileSample<'a>),
     /// A span.
-    Span(Span<'a>),
+    Span(ProfileSpan<'a>),
     /// An entry or exit of a call, or a break.
     Call(Call<'a>),
     /// A method that is known or was run.
-    Method(coverage::Method<'a>),
+    Method(coverage::CoveredMethod<'a>),
     /// Lines that are known or were run.
-    Lines(coverage::Lines<'a>),
+    Lines(coverage::MethodLines<'a>),
     /// An object of a heap dump.
-    Object(Object<'a>),
+    Object(HeapObject<'a>),
     /// The end of a complete dump.
-    DumpEnd(Dump<'a>),
+    DumpEnd(DumpIdentity<'a>),
 }
 
 /// The quantity that a sample counts.
@@ -108,13 +108,13 @@ impl Counted {
 
 /// A stack and a value.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sample<'a> {
+pub struct ProfileSample<'a> {
     /// The quantity of the value.
     pub counted: Counted,
     /// The value.
     pub value: u64,
     /// The stack, innermost frame first; empty if it is not known.
-    pub frames: Vec<Frame<'a>>,
+    pub frames: Vec<ProfileFrame<'a>>,
     /// For allocations: the site of the allocation.
     pub site: Site<'a>,
     /// For allocations: the class of the objects.
@@ -134,7 +134,7 @@ pub struct Sample<'a> {
     /// Deeper frames were folded into this stack.
     pub is_incomplete: bool,
     /// For the objects of a heap: the dump that they belong to.
-    pub dump: Option<Dump<'a>>,
+    pub dump: Option<DumpIdentity<'a>>,
 }
 
 /// The clock that samples are taken by.
@@ -147,7 +147,7 @@ pub enum Clock {
 
 /// A span.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Span<'a> {
+pub struct ProfileSpan<'a> {
     /// The process.
     pub agent: Cow<'a, str>,
     /// The name of its thread, if it is known.
@@ -170,7 +170,7 @@ pub struct Span<'a> {
 
 /// What happens with calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub enum Step {
+pub enum CallStep {
     /// Events were dropped before this number: every open call ends without an exit.
     Break,
     /// A call begins.
@@ -194,7 +194,7 @@ pub struct Call<'a> {
     /// The id of the function.
     pub method: Option<u64>,
     /// What happened.
-    pub step: Step,
+    pub step: CallStep,
     /// The agent's time in milliseconds, of 32 bits.
     pub time: u32,
     /// The number of the event, of 32 bits.
@@ -206,7 +206,7 @@ pub struct Call<'a> {
 /// A frame of a stack.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[allow(missing_docs)]
-pub struct Frame<'a> {
+pub struct ProfileFrame<'a> {
     pub function: Option<Cow<'a, str>>,
     pub site: Site<'a>,
 }
@@ -221,7 +221,7 @@ pub struct Site<'a> {
 
 /// The identity of a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dump<'a> {
+pub struct DumpIdentity<'a> {
     /// The address of the peer, or the name of the capture.
     pub peer: Cow<'a, str>,
     /// The number of the connection.
@@ -236,9 +236,9 @@ pub struct Dump<'a> {
 
 /// An object of a heap dump.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Object<'a> {
+pub struct HeapObject<'a> {
     /// The dump that it belongs to.
-    pub dump: Dump<'a>,
+    pub dump: DumpIdentity<'a>,
     /// Its id, which is an address: another object may have it later.
     pub id: u64,
     /// Its class; internal objects have none.

@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use super::calls::OpenCalls;
 use super::stacks::Stacks;
-use super::{Call, Frame, Site, Step};
+use super::{Call, CallStep, ProfileFrame, Site};
 
 /// Entries and exits that wait for others with lower numbers, for each process.
 const WINDOW: usize = 1 << 17;
@@ -20,7 +20,7 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 #[derive(Debug)]
 pub struct CallLogs {
     /// By the node of the process.
-    processes: HashMap<u32, Process, RandomState>,
+    processes: HashMap<u32, ProcessLogs, RandomState>,
     added: u64,
     /// Entries and exits that wait, of all processes.
     waiting: usize,
@@ -34,7 +34,7 @@ impl Default for CallLogs {
 }
 
 #[derive(Debug)]
-struct Process {
+struct ProcessLogs {
     waiting: BinaryHeap<Reverse<Ordered>>,
     /// The last number, unwrapped.
     last: u64,
@@ -44,7 +44,7 @@ struct Process {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Ordered {
     number: u64,
-    step: Step,
+    step: CallStep,
     time: u32,
     frame: u32,
     thread_id: u64,
@@ -62,8 +62,8 @@ impl CallLogs {
     pub fn add(&mut self, call: &Call<'_>, stacks: &mut Stacks) {
         let thread = stacks.thread(&call.agent, call.thread.as_deref());
         let process = stacks.tree().nodes()[thread as usize].caller;
-        let frame = stacks.frame(&Frame { function: Some(call.function.clone()), site: Site::default() });
-        let process = self.processes.entry(process).or_insert_with(|| Process {
+        let frame = stacks.frame(&ProfileFrame { function: Some(call.function.clone()), site: Site::default() });
+        let process = self.processes.entry(process).or_insert_with(|| ProcessLogs {
             waiting: BinaryHeap::new(),
             // Numbers of 32 bits may be lower than the first one.
             last: 1 << 32 | u64::from(call.sequence),
@@ -71,7 +71,7 @@ impl CallLogs {
         });
         let ahead = call.sequence.wrapping_sub(process.last as u32).cast_signed();
         let number = process.last.saturating_add_signed(ahead.into());
-        if call.step != Step::Break {
+        if call.step != CallStep::Break {
             process.last = process.last.max(number);
             self.added += 1;
         }
@@ -98,14 +98,14 @@ impl CallLogs {
     }
 }
 
-impl Process {
+impl ProcessLogs {
     fn take_first(&mut self, stacks: &mut Stacks) -> bool {
         let Some(Reverse(Ordered { step, time, frame, thread_id, thread, .. })) = self.waiting.pop() else {
             return false;
         };
-        if step == Step::Break {
+        if step == CallStep::Break {
             self.open.end_all();
-        } else if step == Step::Entry {
+        } else if step == CallStep::Entry {
             self.open.enter(thread_id, frame, time, |caller| {
                 let caller = match caller {
                     Some(caller) if stacks.thread_of(caller) != thread => stacks.moved(caller, thread),
@@ -133,11 +133,11 @@ mod tests {
             let call = Call { function: function.into(), step, time, sequence, ..Call::default() };
             logs.add(&call, &mut stacks);
         };
-        add(u32::MAX, "b", Step::Entry, 10);
-        add(u32::MAX - 1, "a", Step::Entry, 0);
-        add(2, "a", Step::Exit, 100);
-        add(0, "b", Step::Exit, 40);
-        add(1, "c", Step::Entry, 50);
+        add(u32::MAX, "b", CallStep::Entry, 10);
+        add(u32::MAX - 1, "a", CallStep::Entry, 0);
+        add(2, "a", CallStep::Exit, 100);
+        add(0, "b", CallStep::Exit, 40);
+        add(1, "c", CallStep::Entry, 50);
         assert_eq!(logs.added(), 5);
         logs.finish(&mut stacks);
         let folded = |column| {

@@ -42,12 +42,12 @@ pub struct About<'a> {
 }
 
 /// Texts, each once.
-struct Texts {
+struct StringTable {
     encoded: Vec<u8>,
     numbers: HashMap<Box<str>, u64, RandomState>,
 }
 
-impl Texts {
+impl StringTable {
     fn number(&mut self, text: &str) -> u64 {
         if let Some(number) = self.numbers.get(text) {
             return *number;
@@ -64,7 +64,7 @@ impl Texts {
 /// # Errors
 /// Writing to `out` failed.
 pub fn write(stacks: &Stacks, about: &About<'_>, out: &mut impl Write) -> io::Result<()> {
-    let mut texts = Texts { encoded: Vec::new(), numbers: HashMap::default() };
+    let mut texts = StringTable { encoded: Vec::new(), numbers: HashMap::default() };
     texts.number("");
     let mut profile = Vec::new();
     for (sample_type, unit, ..) in &about.values {
@@ -93,7 +93,7 @@ pub fn write(stacks: &Stacks, about: &About<'_>, out: &mut impl Write) -> io::Re
     Ok(())
 }
 
-fn value_type(out: &mut Vec<u8>, field: u8, (name, unit): (&str, &str), texts: &mut Texts) {
+fn value_type(out: &mut Vec<u8>, field: u8, (name, unit): (&str, &str), texts: &mut StringTable) {
     let (name, unit) = (texts.number(name), texts.number(unit));
     push_message(out, field, 1, |out| {
         push_varint_field(out, 1, name);
@@ -102,7 +102,7 @@ fn value_type(out: &mut Vec<u8>, field: u8, (name, unit): (&str, &str), texts: &
 }
 
 /// One sample for each stack with a value: its locations, innermost first, its values and its labels.
-fn samples(stacks: &Stacks, about: &About<'_>, out: &mut Vec<u8>, texts: &mut Texts) {
+fn samples(stacks: &Stacks, about: &About<'_>, out: &mut Vec<u8>, texts: &mut StringTable) {
     let tree = stacks.tree();
     let frames = stacks.all_frames();
     let keys = [texts.number("process"), texts.number("thread")];
@@ -140,7 +140,7 @@ fn samples(stacks: &Stacks, about: &About<'_>, out: &mut Vec<u8>, texts: &mut Te
 }
 
 /// A location and a function for each frame. Their ids are the number of the frame plus one: 0 is no id.
-fn functions(stacks: &Stacks, out: &mut Vec<u8>, texts: &mut Texts) {
+fn functions(stacks: &Stacks, out: &mut Vec<u8>, texts: &mut StringTable) {
     for (frame, named) in (1u64..).zip(stacks.all_frames()) {
         if named.level != Level::Call {
             continue;
@@ -170,23 +170,23 @@ mod tests {
 
     use flate2::read::GzDecoder;
 
-    use super::super::{Frame, Sample, Site};
+    use super::super::{ProfileFrame, ProfileSample, Site};
     use super::*;
-    use tributary_codec::protobuf::{Fields, Value, bytes_of, varint_of};
+    use tributary_codec::protobuf::{ProtobufFields, ProtobufValue, bytes_of, varint_of};
 
     #[test]
     fn samples_refer_to_locations_functions_and_texts() {
         let mut stacks = Stacks::default();
-        let frame = |name: &'static str| Frame {
+        let frame = |name: &'static str| ProfileFrame {
             function: Some(name.into()),
             site: Site { file: Some("/a.rb".into()), line: Some(7) },
         };
-        let sample = Sample {
+        let sample = ProfileSample {
             frames: vec![frame("inner"), frame("outer")],
             value: 3,
             agent: "shop".into(),
             thread: Some("main".into()),
-            ..Sample::default()
+            ..ProfileSample::default()
         };
         stacks.add(&sample);
         let values = vec![("samples", "count", Counted::Cpu, 1), ("cpu", "nanoseconds", Counted::Cpu, 1000)];
@@ -195,8 +195,8 @@ mod tests {
         write(&stacks.merged(|_| true, true, true), &about, &mut gzip).unwrap();
         GzDecoder::new(&gzip[..]).read_to_end(&mut profile).unwrap();
         let all = |number: u8| -> Vec<&[u8]> {
-            let of = |value| if let Value::Bytes(bytes) = value { Some(bytes) } else { None };
-            Fields::of(&profile)
+            let of = |value| if let ProtobufValue::Bytes(bytes) = value { Some(bytes) } else { None };
+            ProtobufFields::of(&profile)
                 .filter(|field| field.number == u64::from(number))
                 .filter_map(|field| of(field.value))
                 .collect()
@@ -216,7 +216,7 @@ mod tests {
             .collect();
         assert_eq!(names, ["inner", "outer"]);
         assert_eq!(bytes_of(samples[0], 2), [3, 0xb8, 0x17]);
-        let labels: Vec<_> = Fields::of(samples[0]).filter(|field| field.number == 3).collect();
+        let labels: Vec<_> = ProtobufFields::of(samples[0]).filter(|field| field.number == 3).collect();
         assert_eq!(labels.len(), 2);
         assert_eq!((varint_of(&profile, 9), varint_of(&profile, 10), varint_of(&profile, 12)), (9, 5, 1000));
     }

@@ -11,7 +11,7 @@ const MIN_SHARE: u64 = 200;
 
 /// The sums of a function: of itself, with everything that it called, and its calls.
 #[derive(Clone, Copy, Debug, Default)]
-struct Row {
+struct FunctionSums {
     own: u64,
     total: u64,
     calls: u64,
@@ -24,7 +24,7 @@ struct Row {
 pub fn write_top(stacks: &Stacks, counted: Counted, out: &mut impl Write) -> io::Result<()> {
     let column = counted.column();
     let (nodes, sums) = (stacks.tree().nodes(), stacks.cumulated(column));
-    let mut rows = vec![Row::default(); stacks.all_frames().len()];
+    let mut rows = vec![FunctionSums::default(); stacks.all_frames().len()];
     // How often each function is on the path of the current call.
     let mut on_path = vec![0u32; rows.len()];
     let mut path: Vec<u32> = Vec::new();
@@ -49,7 +49,7 @@ pub fn write_top(stacks: &Stacks, counted: Counted, out: &mut impl Write) -> io:
     let calls = if has_calls { format!("  {:>10}", "calls") } else { String::new() };
     writeln!(out, "{:>12}  {:>6}  {:>12}{calls}  function", "self", "share", "total")?;
     for row in order {
-        let Row { own, total, calls } = rows[row];
+        let FunctionSums { own, total, calls } = rows[row];
         let calls = if has_calls { format!("  {calls:>10}") } else { String::new() };
         let (own_shown, total) = (value(counted, own), value(counted, total));
         let name = &stacks.all_frames()[row].text;
@@ -117,12 +117,12 @@ pub fn value(counted: Counted, value: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Frame, Sample, Site};
+    use super::super::{ProfileFrame, ProfileSample, Site};
     use super::*;
 
     fn stacks() -> Stacks {
         let mut stacks = Stacks::default();
-        let frame = |name: &&'static str| Frame { function: Some((*name).into()), site: Site::default() };
+        let frame = |name: &&'static str| ProfileFrame { function: Some((*name).into()), site: Site::default() };
         for (frames, value, calls) in [
             (&["a"][..], 2_000_000, 1),
             (&["b", "a"], 5_000_000, 3),
@@ -131,7 +131,7 @@ mod tests {
         ] {
             for (counted, value) in [(Counted::Wall, value), (Counted::Calls, calls)] {
                 let frames = frames.iter().map(frame).collect();
-                stacks.add(&Sample { counted, value, frames, ..Sample::default() });
+                stacks.add(&ProfileSample { counted, value, frames, ..ProfileSample::default() });
             }
         }
         stacks.merged(|_| true, false, false)

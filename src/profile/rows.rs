@@ -19,7 +19,7 @@ const CLASS_WIDTH: usize = 40;
 
 /// A class and a site, as far as they are known.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct ClassSite {
     pub(super) class: Option<Arc<str>>,
     pub(super) file: Option<Arc<str>>,
     pub(super) line: Option<u64>,
@@ -29,8 +29,8 @@ pub(super) struct Place {
 #[derive(Debug, Default)]
 pub(super) struct Places {
     texts: HashMap<Arc<str>, (), RandomState>,
-    rows: HashMap<Place, u32, RandomState>,
-    places: Vec<Place>,
+    rows: HashMap<ClassSite, u32, RandomState>,
+    places: Vec<ClassSite>,
     is_full: bool,
     /// Bytes of the texts.
     text_bytes: usize,
@@ -39,7 +39,7 @@ pub(super) struct Places {
 impl Places {
     /// The number of a class and site.
     pub(super) fn row(&mut self, class: Option<&str>, site: &Site<'_>) -> u32 {
-        let place = Place {
+        let place = ClassSite {
             class: class.map(|text| self.text(text)),
             file: site.file.as_deref().map(|text| self.text(text)),
             line: site.line,
@@ -71,11 +71,11 @@ impl Places {
 
     /// Bytes of memory, approximately.
     pub(super) fn memory_bytes(&self) -> usize {
-        let row = size_of::<(Place, u32)>() + 1;
-        self.text_bytes + self.rows.capacity() * row + self.places.capacity() * size_of::<Place>()
+        let row = size_of::<(ClassSite, u32)>() + 1;
+        self.text_bytes + self.rows.capacity() * row + self.places.capacity() * size_of::<ClassSite>()
     }
 
-    pub(super) fn place(&self, row: u32) -> &Place {
+    pub(super) fn place(&self, row: u32) -> &ClassSite {
         &self.places[row as usize]
     }
 
@@ -86,23 +86,23 @@ impl Places {
 }
 
 /// The sums of a row. Rows are ordered by the first sum.
-pub(super) type Sums<const N: usize> = [u64; N];
+pub(super) type RowSums<const N: usize> = [u64; N];
 
 /// A table of classes and sites with sums, the largest first.
-pub(super) struct Table<'a, const N: usize> {
+pub(super) struct RowTable<'a, const N: usize> {
     pub(super) places: &'a Places,
     /// By row; a row of zeros is not shown.
-    pub(super) sums: &'a [Sums<N>],
+    pub(super) sums: &'a [RowSums<N>],
     /// The heads of the columns of sums.
     pub(super) heads: [&'static str; N],
     /// A column after the first sum has its share of the total.
     pub(super) has_share: bool,
 }
 
-impl<const N: usize> Table<'_, N> {
+impl<const N: usize> RowTable<'_, N> {
     /// Writes the table and a row of totals.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let mut rows: Vec<(u32, &Sums<N>)> = (0..).zip(self.sums).filter(|(_, sums)| **sums != [0; N]).collect();
+        let mut rows: Vec<(u32, &RowSums<N>)> = (0..).zip(self.sums).filter(|(_, sums)| **sums != [0; N]).collect();
         rows.sort_by(|(a, a_sums), (b, b_sums)| {
             Reverse(a_sums).cmp(&Reverse(b_sums)).then_with(|| self.order(*a).cmp(&self.order(*b)))
         });
@@ -129,7 +129,7 @@ impl<const N: usize> Table<'_, N> {
         writeln!(out, "{}total", self.numbers(&total, &total))
     }
 
-    fn numbers(&self, sums: &Sums<N>, total: &Sums<N>) -> String {
+    fn numbers(&self, sums: &RowSums<N>, total: &RowSums<N>) -> String {
         let mut line = String::new();
         for (at, sum) in sums.iter().enumerate() {
             let _ = write!(line, "{sum:>width$}  ", width = self.width(at, total));
@@ -140,7 +140,7 @@ impl<const N: usize> Table<'_, N> {
         line
     }
 
-    fn width(&self, column: usize, total: &Sums<N>) -> usize {
+    fn width(&self, column: usize, total: &RowSums<N>) -> usize {
         self.heads[column].len().max(total[column].to_string().len())
     }
 

@@ -9,18 +9,18 @@ use foldhash::quality::RandomState;
 use hashbrown::{HashMap, HashSet};
 
 use super::stacks::Stacks;
-use super::{Frame, Site, Span};
+use super::{ProfileFrame, ProfileSpan, Site};
 
 /// Spans that are held; when there are more, the traces that began first are summed up.
 const MAX_SPANS: usize = 4 << 20;
 
-type Trace = (u32, u128);
+type TraceKey = (u32, u128);
 
 /// Spans whose traces are not summed up.
 #[derive(Debug)]
 pub struct Spans {
-    traces: HashMap<Trace, Vec<Held>, RandomState>,
-    order: VecDeque<Trace>,
+    traces: HashMap<TraceKey, Vec<Held>, RandomState>,
+    order: VecDeque<TraceKey>,
     held: usize,
     max_held: usize,
     added: u64,
@@ -60,15 +60,15 @@ impl Spans {
     }
 
     /// Adds a span, for `stacks`.
-    pub fn add(&mut self, span: &Span<'_>, stacks: &mut Stacks) {
+    pub fn add(&mut self, span: &ProfileSpan<'_>, stacks: &mut Stacks) {
         let thread = stacks.thread(&span.agent, span.thread.as_deref());
         let process = stacks.tree().nodes()[thread as usize].caller;
         let function = match &span.detail {
             Some(detail) if !detail.is_empty() && *detail != span.name => format!("{} {detail}", span.name).into(),
             _ => span.name.clone(),
         };
-        let frame = stacks.frame(&Frame { function: Some(function), site: Site::default() });
-        let Span { id, parent, start, duration, trace, .. } = *span;
+        let frame = stacks.frame(&ProfileFrame { function: Some(function), site: Site::default() });
+        let ProfileSpan { id, parent, start, duration, trace, .. } = *span;
         let key = (process, trace);
         let spans = self.traces.entry(key).or_insert_with(|| {
             self.order.push_back(key);
@@ -188,7 +188,14 @@ mod tests {
         let (mut stacks, mut held) = (Stacks::default(), Spans::default());
         for (id, parent, start, duration) in spans {
             let (start, duration, parent) = (*start, *duration, Some(*parent).filter(|parent| *parent != 0));
-            let span = Span { id: *id, parent, start, duration, name: format!("s{id}").into(), ..Span::default() };
+            let span = ProfileSpan {
+                id: *id,
+                parent,
+                start,
+                duration,
+                name: format!("s{id}").into(),
+                ..ProfileSpan::default()
+            };
             held.add(&span, &mut stacks);
         }
         held.finish(&mut stacks);

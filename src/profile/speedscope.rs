@@ -30,7 +30,7 @@ pub fn write(stacks: &Stacks, counted: Counted, title: &str, out: &mut impl Writ
     writeln!(out)
 }
 
-fn frame(frame: &super::stacks::Named) -> Value {
+fn frame(frame: &super::stacks::TreeFrame) -> Value {
     let mut shown = json!({"name": frame.function.as_ref().unwrap_or(&frame.text)});
     if let Some(file) = &frame.file {
         shown["file"] = json!(file);
@@ -42,7 +42,7 @@ fn frame(frame: &super::stacks::Named) -> Value {
 }
 
 /// The open calls of the profile that is written.
-struct Layout {
+struct CallLayout {
     open: Vec<(usize, u32, u64)>,
     events: Vec<Value>,
     at: u64,
@@ -51,7 +51,7 @@ struct Layout {
 fn profiles(stacks: &Stacks, counted: Counted, title: &str) -> Vec<Value> {
     let (nodes, totals) = (stacks.tree().nodes(), stacks.cumulated(counted.column()));
     let mut profiles = Vec::new();
-    let mut layout = Layout { open: Vec::new(), events: Vec::new(), at: 0 };
+    let mut layout = CallLayout { open: Vec::new(), events: Vec::new(), at: 0 };
     let (mut process, mut name) = (String::new(), title.to_owned());
     for (node, depth) in stacks.order() {
         let named = stacks.named(node);
@@ -81,7 +81,7 @@ fn profiles(stacks: &Stacks, counted: Counted, title: &str) -> Vec<Value> {
     profiles
 }
 
-impl Layout {
+impl CallLayout {
     /// Closes calls that are not callers of a call at this depth.
     fn close(&mut self, depth: usize) {
         while let Some((_, frame, end)) = self.open.pop_if(|(open, ..)| *open >= depth) {
@@ -105,7 +105,7 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Frame, Sample, Site};
+    use super::super::{ProfileFrame, ProfileSample, Site};
     use super::*;
 
     #[test]
@@ -113,9 +113,15 @@ mod tests {
         let mut stacks = Stacks::default();
         for (frames, thread, value) in [(&["b", "a"][..], "t", 3), (&["a"], "t", 1), (&["c"], "t", 2), (&["d"], "u", 5)]
         {
-            let frame = |name: &&'static str| Frame { function: Some((*name).into()), site: Site::default() };
+            let frame = |name: &&'static str| ProfileFrame { function: Some((*name).into()), site: Site::default() };
             let frames = frames.iter().map(frame).collect();
-            stacks.add(&Sample { frames, value, thread: Some(thread.into()), agent: "p".into(), ..Sample::default() });
+            stacks.add(&ProfileSample {
+                frames,
+                value,
+                thread: Some(thread.into()),
+                agent: "p".into(),
+                ..ProfileSample::default()
+            });
         }
         let mut out = Vec::new();
         write(&stacks.merged(|_| true, false, true), Counted::Cpu, "title", &mut out).unwrap();

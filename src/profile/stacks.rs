@@ -8,7 +8,7 @@ use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
 use super::tree::{ROOT, Tree};
-use super::{Counted, Frame, Sample, words};
+use super::{Counted, ProfileFrame, ProfileSample, words};
 
 /// The maximum number of call paths; calls of further ones are added to their callers.
 const MAX_NODES: usize = 1 << 23;
@@ -33,7 +33,7 @@ pub enum Level {
 
 /// A frame of the tree.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct TreeFrame {
     /// What it is.
     pub level: Level,
     /// Its text, e.g. `label (file:line)`, without `;`.
@@ -49,7 +49,7 @@ pub struct Named {
 /// Sums by stack: two numbers for each stack, see [`Counted::column`].
 #[derive(Debug)]
 pub struct Stacks {
-    frames: Vec<Named>,
+    frames: Vec<TreeFrame>,
     numbers: HashMap<(Level, Box<str>), u32, RandomState>,
     tree: Tree,
     /// Memory that is left for names.
@@ -73,10 +73,10 @@ impl Stacks {
 
     /// Adds a sample. An allocation has two more frames than its stack: its site and the class of its objects; an object of a
     /// heap has them alone.
-    pub fn add(&mut self, sample: &Sample<'_>) {
-        let mut frames: Vec<Named> = sample.frames.iter().rev().map(named).collect();
+    pub fn add(&mut self, sample: &ProfileSample<'_>) {
+        let mut frames: Vec<TreeFrame> = sample.frames.iter().rev().map(named).collect();
         if sample.counted.has_classes() {
-            frames.push(named(&Frame { function: None, site: sample.site.clone() }));
+            frames.push(named(&ProfileFrame { function: None, site: sample.site.clone() }));
             frames.push(plain(Level::Call, words::folded(words::class(sample.class.as_deref()))));
         } else if frames.is_empty() {
             frames.push(plain(Level::Call, "(no frames)".to_owned()));
@@ -98,11 +98,11 @@ impl Stacks {
     }
 
     /// The number of a frame.
-    pub fn frame(&mut self, frame: &Frame<'_>) -> u32 {
+    pub fn frame(&mut self, frame: &ProfileFrame<'_>) -> u32 {
         self.number(named(frame))
     }
 
-    fn number(&mut self, frame: Named) -> u32 {
+    fn number(&mut self, frame: TreeFrame) -> u32 {
         let key = (frame.level, frame.text.clone());
         if let Some(number) = self.numbers.get(&key) {
             return *number;
@@ -184,12 +184,12 @@ impl Stacks {
     }
 
     /// The frame of a node.
-    pub fn named(&self, node: u32) -> &Named {
+    pub fn named(&self, node: u32) -> &TreeFrame {
         &self.frames[self.tree.nodes()[node as usize].frame as usize]
     }
 
     /// The frames, by number.
-    pub fn all_frames(&self) -> &[Named] {
+    pub fn all_frames(&self) -> &[TreeFrame] {
         &self.frames
     }
 
@@ -308,14 +308,14 @@ pub fn process_text(process: &str) -> String {
     words::folded(words::one_line(process))
 }
 
-fn plain(level: Level, text: String) -> Named {
-    Named { level, text: text.into(), function: None, file: None, line: None }
+fn plain(level: Level, text: String) -> TreeFrame {
+    TreeFrame { level, text: text.into(), function: None, file: None, line: None }
 }
 
-fn named(frame: &Frame<'_>) -> Named {
-    let Frame { function, site } = frame;
+fn named(frame: &ProfileFrame<'_>) -> TreeFrame {
+    let ProfileFrame { function, site } = frame;
     let text = |text: Option<&str>| text.map(words::one_line).filter(|text| !text.is_empty()).map(Box::from);
-    Named {
+    TreeFrame {
         level: Level::Call,
         text: words::frame(frame).into(),
         function: text(function.as_deref()),
@@ -329,10 +329,10 @@ mod tests {
     use super::super::Site;
     use super::*;
 
-    fn sample(frames: &[&'static str], value: u64) -> Sample<'static> {
-        let frame = |name: &&'static str| Frame { function: Some((*name).into()), site: Site::default() };
+    fn sample(frames: &[&'static str], value: u64) -> ProfileSample<'static> {
+        let frame = |name: &&'static str| ProfileFrame { function: Some((*name).into()), site: Site::default() };
         let frames = frames.iter().map(frame).collect();
-        Sample { value, frames, agent: "shop".into(), ..Sample::default() }
+        ProfileSample { value, frames, agent: "shop".into(), ..ProfileSample::default() }
     }
 
     fn folded(stacks: &Stacks, min_share: Option<u64>) -> String {
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn processes_and_threads_are_kept_or_merged() {
         let mut stacks = Stacks::default();
-        let of = |agent, thread, value| Sample { agent, thread, ..sample(&["a"], value) };
+        let of = |agent, thread, value| ProfileSample { agent, thread, ..sample(&["a"], value) };
         stacks.add(&of("x".into(), Some("t".into()), 1));
         stacks.add(&of("x".into(), Some("u".into()), 2));
         stacks.add(&of("y".into(), None, 4));

@@ -8,7 +8,7 @@ pub const ROOT: u32 = 0;
 
 /// A call path, with the sums of what ended in it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Node {
+pub struct CallNode {
     /// The calling node.
     pub caller: u32,
     /// The called frame; the user of the tree gives it a meaning.
@@ -28,7 +28,7 @@ pub struct Node {
 /// A tree of calls. Each node stands after its caller.
 #[derive(Debug)]
 pub struct Tree {
-    nodes: Vec<Node>,
+    nodes: Vec<CallNode>,
     callees: HashMap<(u32, u32), u32, RandomState>,
     max_nodes: usize,
     max_depth: u32,
@@ -41,7 +41,7 @@ impl Tree {
     pub fn new(max_nodes: usize, max_depth: u32, base: u32) -> Tree {
         // Node numbers have 32 bits.
         let max_nodes = max_nodes.min(u32::MAX as usize - 1);
-        Tree { nodes: vec![Node::default()], callees: HashMap::default(), max_nodes, max_depth, base }
+        Tree { nodes: vec![CallNode::default()], callees: HashMap::default(), max_nodes, max_depth, base }
     }
 
     /// The node of a call by `caller`. When there is no space for it, the call is folded into its caller: the result is
@@ -66,7 +66,7 @@ impl Tree {
                 }
                 let node = self.nodes.len() as u32;
                 let base = if depth <= self.base { node } else { self.nodes[caller as usize].base };
-                self.nodes.push(Node { caller, frame, depth, base, ..Node::default() });
+                self.nodes.push(CallNode { caller, frame, depth, base, ..CallNode::default() });
                 self.callees.insert((caller, frame), node);
                 node
             }
@@ -89,7 +89,7 @@ impl Tree {
     }
 
     /// Every node, the root first, each after its caller.
-    pub fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[CallNode] {
         &self.nodes
     }
 
@@ -139,13 +139,13 @@ impl Tree {
     /// Adds sums to those of callers, so that no total changes, until the samples of the others have at most `most` bytes in the
     /// output. Each sum of a path is a sample, of `sample_bytes` and of `frame_bytes` of each node of the path. Sums of the paths
     /// that were added first stay.
-    pub fn fold_to(&mut self, most: u64, sample_bytes: u64, mut frame_bytes: impl FnMut(&Node) -> u64) -> Folded {
+    pub fn fold_to(&mut self, most: u64, sample_bytes: u64, mut frame_bytes: impl FnMut(&CallNode) -> u64) -> Folded {
         let mut samples: Vec<u64> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             let bytes = samples.get(node.caller as usize).map(|caller| caller.saturating_add(frame_bytes(node)));
             samples.push(bytes.unwrap_or(sample_bytes));
         }
-        let has_sum = |node: &Node, column: usize| node.own[column] > 0;
+        let has_sum = |node: &CallNode, column: usize| node.own[column] > 0;
         let of_all = self
             .nodes
             .iter()
@@ -186,7 +186,7 @@ impl Tree {
 
     /// Bytes of memory, approximately.
     pub fn memory_bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>() + self.callees.capacity() * (size_of::<((u32, u32), u32)>() + 1)
+        self.nodes.capacity() * size_of::<CallNode>() + self.callees.capacity() * (size_of::<((u32, u32), u32)>() + 1)
     }
 }
 
@@ -264,7 +264,7 @@ mod tests {
                 of.fold([0, 0], |[a, b], node| [a + tree.nodes()[node as usize].own[0], b + tree.nodes()[node as usize].own[1]])
             };
             let bytes = |tree: &Tree| {
-                let sample = |node: &Node| 10 + u64::from(node.depth) * 7;
+                let sample = |node: &CallNode| 10 + u64::from(node.depth) * 7;
                 tree.nodes().iter().map(|node| sample(node) * COLUMNS.map(|column| u64::from(node.own[column] > 0)).iter().sum::<u64>()).sum::<u64>()
             };
             let (all, before) = (bytes(&tree), (0..tree.nodes().len() as u32).map(|node| sums(&tree, node)).collect::<Vec<_>>());

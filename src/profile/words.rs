@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Frame, Site};
+use super::{ProfileFrame, Site};
 
 /// A text on one line: control characters, line ends and bidirectional controls become spaces, and runs of spaces become one
 /// space.
@@ -44,8 +44,8 @@ pub(super) fn site(file: Option<&str>, line: Option<u64>) -> Option<String> {
 }
 
 /// The text of a frame: `label (file:line)`.
-pub(super) fn frame(frame: &Frame<'_>) -> String {
-    let Frame { function, site: Site { file, line } } = frame;
+pub(super) fn frame(frame: &ProfileFrame<'_>) -> String {
+    let ProfileFrame { function, site: Site { file, line } } = frame;
     let function = function.as_deref().map(one_line).filter(|function| !function.is_empty());
     folded(match (function, site(file.as_deref(), *line)) {
         (Some(function), Some(site)) => format!("{function} ({site})"),
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn frames_have_the_known_parts() {
         let named = |function: Option<&'static str>, file: Option<&'static str>, line| {
-            frame(&Frame { function: function.map(Into::into), site: Site { file: file.map(Into::into), line } })
+            frame(&ProfileFrame { function: function.map(Into::into), site: Site { file: file.map(Into::into), line } })
         };
         assert_eq!(named(Some("A#b"), Some("/a.rb"), Some(7)), "A#b (/a.rb:7)");
         assert_eq!(named(Some("A#b"), Some("<cfunc>"), Some(0)), "A#b (<cfunc>)");

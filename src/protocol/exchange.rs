@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use tributary_codec::http::Head;
+use tributary_codec::http::RequestHead;
 use tributary_event::Reason;
 use tributary_memory::MemoryBudget;
 
@@ -22,12 +22,12 @@ pub trait Exchange: Send + Sync + 'static {
     type Work: Work;
 
     /// Whether the body may contain a secret: then no loss shows how it begins.
-    fn is_secret(&self, _head: &Head) -> bool {
+    fn is_secret(&self, _head: &RequestHead) -> bool {
         false
     }
 
     /// Whether what explains the complete body of such a request hides its keys, so that the rest can be shown.
-    fn is_explained_without_keys(&self, _head: &Head) -> bool {
+    fn is_explained_without_keys(&self, _head: &RequestHead) -> bool {
         false
     }
 
@@ -38,7 +38,7 @@ pub trait Exchange: Send + Sync + 'static {
     }
 
     /// A head was received, and nothing of its body.
-    fn admit(&self, head: &Head, now: Now) -> HeadDecision;
+    fn admit(&self, head: &RequestHead, now: Now) -> HeadDecision;
 
     /// An admitted request was received completely. What it needs beside its body it takes of `memory`, that of the peer's
     /// address. None: of the memory of the exchange.
@@ -106,7 +106,7 @@ pub enum RequestOutcome {
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Its head.
-    pub head: Head,
+    pub head: RequestHead,
     /// Its body as it was transmitted.
     pub body: Bytes,
     /// Its number on the connection, from 1.

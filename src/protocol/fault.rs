@@ -7,7 +7,7 @@ use super::{Now, Output};
 /// Why a session has closed. It is reported once, at the end of the connection, so that the report does not depend on how
 /// the stream was cut into reads.
 #[derive(Debug)]
-pub struct Fault {
+pub struct SessionFault {
     /// The reason of the loss.
     pub reason: Reason,
     /// Offset of the message at fault in the peer's stream.
@@ -18,10 +18,10 @@ pub struct Fault {
     excerpt: Vec<u8>,
 }
 
-impl Fault {
+impl SessionFault {
     /// A fault without lost bytes.
     pub fn new(reason: Reason, offset: u64, detail: String) -> Self {
-        Fault { reason, offset, bytes: 0, detail, excerpt: Vec::new() }
+        SessionFault { reason, offset, bytes: 0, detail, excerpt: Vec::new() }
     }
 
     /// Adds lost bytes.
@@ -43,7 +43,7 @@ impl Fault {
 
     /// Writes the loss event.
     pub fn tell(&self, now: Now, out: &mut Output) {
-        let Fault { reason, offset, bytes, detail, excerpt } = self;
+        let SessionFault { reason, offset, bytes, detail, excerpt } = self;
         let position = Position { sequence: None, offset: *offset, length: *bytes };
         let loss = Loss { reason: *reason, bytes: *bytes, events: None, detail, excerpt };
         out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);

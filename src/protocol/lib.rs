@@ -20,7 +20,7 @@ use tributary_explain::{Explain, Raw};
 pub use exchange::{Exchange, Foreign, HeadDecision, Request, RequestOutcome, Response, Work};
 pub use loss_limit::LossLimit;
 pub use output::Output;
-pub use tributary_codec::http::Head;
+pub use tributary_codec::http::RequestHead;
 
 /// The protocols. Closed on purpose: a new one is a variant here, and the compiler lists the other places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,7 +119,7 @@ pub struct Now {
 pub trait Session: Send + 'static {
     /// Consumes complete messages at the front of `input`. Bytes that cannot be decoded are consumed too, and reported as
     /// a loss here or in [`Session::finish`].
-    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress;
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> ReceiveProgress;
 
     /// The connection is over: `rest` (what `receive` did not consume) can never become complete. It is empty when the call
     /// is repeated.
@@ -161,7 +161,7 @@ pub trait Session: Send + 'static {
 /// What a call to [`Session::receive`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub struct Progress {
+pub struct ReceiveProgress {
     /// Bytes at the front of the input that the session does not need again.
     pub consumed: usize,
     /// What to do next.

@@ -10,11 +10,11 @@ const MAX_BYTES: usize = 256;
 pub(super) struct Glob {
     source: String,
     /// The parts between `*`: at least one, and with one there is no `*`.
-    parts: Vec<Part>,
+    parts: Vec<GlobPart>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Part {
+enum GlobPart {
     Text(String),
     /// `None` is any character.
     Characters(Vec<Option<char>>),
@@ -44,7 +44,7 @@ impl Glob {
         let mut characters = source.chars();
         while let Some(character) = characters.next() {
             match character {
-                '*' => parts.push(Part::of(std::mem::take(&mut part))),
+                '*' => parts.push(GlobPart::of(std::mem::take(&mut part))),
                 '?' => part.push(None),
                 '[' => return wrong("has a `[`, and there are no sets of characters", "write `\\[` for a bracket"),
                 '\\' => match characters.next() {
@@ -54,7 +54,7 @@ impl Glob {
                 literal => part.push(Some(literal)),
             }
         }
-        parts.push(Part::of(part));
+        parts.push(GlobPart::of(part));
         Ok(Glob { source: source.to_owned(), parts })
     }
 
@@ -73,19 +73,19 @@ impl Glob {
     }
 }
 
-impl Part {
-    fn of(characters: Vec<Option<char>>) -> Part {
+impl GlobPart {
+    fn of(characters: Vec<Option<char>>) -> GlobPart {
         match characters.iter().copied().collect() {
-            Some(text) => Part::Text(text),
-            None => Part::Characters(characters),
+            Some(text) => GlobPart::Text(text),
+            None => GlobPart::Characters(characters),
         }
     }
 
     /// The number of bytes that it takes at the start of a text that begins with it.
     fn length_at(&self, text: &str) -> Option<usize> {
         match self {
-            Part::Text(own) => text.starts_with(own.as_str()).then_some(own.len()),
-            Part::Characters(characters) => {
+            GlobPart::Text(own) => text.starts_with(own.as_str()).then_some(own.len()),
+            GlobPart::Characters(characters) => {
                 let mut rest = text.chars();
                 let fits =
                     characters.iter().all(|own| rest.next().is_some_and(|found| own.is_none_or(|own| own == found)));
@@ -97,8 +97,8 @@ impl Part {
     /// The end of its first occurrence.
     fn find_end(&self, text: &str) -> Option<usize> {
         match self {
-            Part::Text(own) => text.find(own.as_str()).map(|start| start + own.len()),
-            Part::Characters(_) => {
+            GlobPart::Text(own) => text.find(own.as_str()).map(|start| start + own.len()),
+            GlobPart::Characters(_) => {
                 text.char_indices().find_map(|(start, _)| Some(start + self.length_at(&text[start..])?))
             }
         }
@@ -106,8 +106,8 @@ impl Part {
 
     fn is_end_of(&self, text: &str) -> bool {
         match self {
-            Part::Text(own) => text.ends_with(own.as_str()),
-            Part::Characters(characters) => {
+            GlobPart::Text(own) => text.ends_with(own.as_str()),
+            GlobPart::Characters(characters) => {
                 let start = text.char_indices().rev().nth(characters.len().saturating_sub(1));
                 start.is_some_and(|(start, _)| self.length_at(&text[start..]).is_some())
             }

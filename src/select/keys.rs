@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tributary_event::copy::Place;
+use tributary_event::copy::ValueLocation;
 use tributary_event::{KeyView, Name};
 
 use super::glob::Glob;
@@ -51,12 +51,14 @@ impl Keys {
 
     /// Whether a value of an event is meant. A member of an object is by its own key or by its path.
     #[inline]
-    pub(super) fn has(&self, place: Place<'_>) -> bool {
+    pub(super) fn has(&self, place: ValueLocation<'_>) -> bool {
         match place {
-            Place::Attribute(KeyView::Name(name)) => self.known.get(name.index()).is_some_and(|is_meant| *is_meant),
-            Place::Attribute(KeyView::Text(key)) => self.is_anywhere(key.text()),
-            Place::Member { key, path } => self.is_anywhere(key) || self.is_anywhere(path),
-            Place::Field(name) => self.is_anywhere(name),
+            ValueLocation::Attribute(KeyView::Name(name)) => {
+                self.known.get(name.index()).is_some_and(|is_meant| *is_meant)
+            }
+            ValueLocation::Attribute(KeyView::Text(key)) => self.is_anywhere(key.text()),
+            ValueLocation::Member { key, path } => self.is_anywhere(key) || self.is_anywhere(path),
+            ValueLocation::Field(name) => self.is_anywhere(name),
         }
     }
 

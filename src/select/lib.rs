@@ -24,7 +24,7 @@ use tributary_sink::{Chosen, Kinds, Selection};
 use condition::Condition;
 pub use options::{HashOptions, MAX_RULES, Options};
 use redact::Redaction;
-use sample::Sample;
+use sample::SampleRule;
 
 /// The rules of one sink, compiled.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Rules {
     /// Any of them; those that `sample` does not touch come first.
     takes: Vec<Condition>,
     unless: Vec<Condition>,
-    sample: Option<Sample>,
+    sample: Option<SampleRule>,
     redaction: Option<Redaction>,
 }
 

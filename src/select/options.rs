@@ -14,7 +14,7 @@ use super::glob::Glob;
 use super::keys::KeyGlob;
 use super::number::compare;
 use super::redact::CACHE_BYTES;
-use super::sample::{By, Sample};
+use super::sample::{By, SampleRule};
 
 /// The most conditions of `where` or `unless`, and the most keys of `remove` or `hash`. Each event is compared with all of
 /// them.
@@ -29,7 +29,7 @@ pub struct Options {
     pub(super) takes: Vec<Condition>,
     /// The sink takes no events that meet any of these.
     pub(super) unless: Vec<Condition>,
-    pub(super) sample: Option<Sample>,
+    pub(super) sample: Option<SampleRule>,
     pub(super) remove: Vec<KeyGlob>,
     /// Values that are replaced by a keyed hash of them.
     pub hash: Option<HashOptions>,
@@ -54,7 +54,7 @@ impl Options {
             }),
             unless: section.list_of_tables("unless", MAX_RULES, EXAMPLE, |one| read_condition(one, listeners)),
             sample: section.optional_section("sample", |sample| {
-                Sample::new(sample.required_fraction("keep"), sample.choice("by", By::default(), &By::NAMES))
+                SampleRule::new(sample.required_fraction("keep"), sample.choice("by", By::default(), &By::NAMES))
             }),
             remove: section.list_of_parsed("remove", MAX_RULES, KeyGlob::parse),
             hash: section.optional_section("hash", |hash| {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ring::hmac;
 
-use tributary_event::copy::{Action, Edits, LOSS_EXCERPT, Place};
+use tributary_event::copy::{Action, Edits, LOSS_EXCERPT, ValueLocation};
 use tributary_event::{Batch, Origin, Resource, ResourceValue, ValueView, write_hex};
 use tributary_sink::encode::json;
 
@@ -98,12 +98,12 @@ impl Redaction {
 
 impl Edits for Redaction {
     #[inline]
-    fn action(&self, place: Place<'_>) -> Action {
+    fn action(&self, place: ValueLocation<'_>) -> Action {
         if self.remove.has(place) {
             return Action::Remove;
         }
         match self.hash.has(place) {
-            true if matches!(place, Place::Field(LOSS_EXCERPT)) => Action::Remove,
+            true if matches!(place, ValueLocation::Field(LOSS_EXCERPT)) => Action::Remove,
             true => Action::Replace,
             false => Action::Keep,
         }

@@ -7,7 +7,7 @@ use tributary_event::{DataView, EventView, Kind, TraceId};
 
 /// Which share is kept, and what of.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Sample {
+pub(super) struct SampleRule {
     keep: f64,
     by: By,
     /// A random number of 64 bits at least this large is kept. 2^64 and more: none is.
@@ -29,12 +29,12 @@ impl By {
     pub(super) const NAMES: [(&'static str, By); 2] = [("trace_id", By::Trace), ("event", By::Event)];
 }
 
-impl Sample {
+impl SampleRule {
     /// Keeps this share: 0 to 1.
-    pub(super) fn new(keep: f64, by: By) -> Sample {
+    pub(super) fn new(keep: f64, by: By) -> SampleRule {
         // Exact: a multiplication by a power of two.
         let threshold = ((1.0 - keep) * 18_446_744_073_709_551_616.0) as u128;
-        Sample { keep, by, threshold }
+        SampleRule { keep, by, threshold }
     }
 
     /// Whether the event is kept. `ordinal` is its number, from 0, among the events of its batch that follow each other and
@@ -57,7 +57,7 @@ impl Sample {
     }
 }
 
-impl fmt::Display for Sample {
+impl fmt::Display for SampleRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the digits that the multiplication adds: 0.07 is 7 %.
         let percent = (self.keep * 1e10).round() / 1e8;
@@ -104,7 +104,7 @@ mod tests {
     /// The example of the OpenTelemetry specification: 25 % has the threshold `c0…`.
     #[test]
     fn thresholds_are_those_of_consistent_probability_sampling() {
-        let threshold = |keep| Sample::new(keep, By::Trace).threshold;
+        let threshold = |keep| SampleRule::new(keep, By::Trace).threshold;
         assert_eq!(threshold(0.25), 0xc000_0000_0000_0000);
         assert_eq!(threshold(0.5), 0x8000_0000_0000_0000);
         assert_eq!((threshold(1.0), threshold(0.0)), (0, 1 << 64));

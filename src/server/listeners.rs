@@ -24,12 +24,12 @@ use tributary_bytefrog::Hq;
 use tributary_datadog::DatadogSession;
 use tributary_endless::EndlessExchange;
 use tributary_memory::MemoryBudget;
-use tributary_nats::Fault;
+use tributary_nats::NatsFault;
 use tributary_pipeline::accounting::{Accounting, ListenerCounters, StoreFault, StoreStatus};
 use tributary_pipeline::{RequestedLevel, Sender};
 use tributary_protocol::Protocol;
 use tributary_rbkit as rbkit;
-use tributary_rbkit::{Agent, AgentOptions, Command, Control, PendingUndo, Subscription, UndoStore};
+use tributary_rbkit::{AgentOptions, Control, PendingUndo, RbkitAgent, RbkitCommand, Subscription, UndoStore};
 use tributary_sink::AckLevel;
 use tributary_transport::capture::Capture;
 use tributary_transport::clock::Clock;
@@ -42,7 +42,7 @@ use tributary_transport::tls::{Tls, TlsError};
 use tributary_zico::ZicoExchange;
 use tributary_zico::agents::Recorded;
 use tributary_zico::registrations::Registrations;
-use tributary_zico_store::{SharedStore, Store};
+use tributary_zico_store::{AgentStore, SharedStore};
 
 use super::{Bound, StartError};
 
@@ -79,7 +79,7 @@ pub(super) struct BoundListener {
     agents: Option<Arc<dyn Registrations>>,
     store: Option<Arc<StoreStatus>>,
     /// The processes that it connects to, and the store of what is switched on in them.
-    processes: Vec<Agent>,
+    processes: Vec<RbkitAgent>,
     profiles: Option<Arc<ProfileStore>>,
     /// The traced programs of the listener whose socket it takes over.
     runs: Option<Hq>,
@@ -95,7 +95,7 @@ pub(super) struct ListenerHandle {
     socket: Option<Socket>,
     agents: Option<Arc<dyn Registrations>>,
     /// The processes that it connects to.
-    processes: Vec<Agent>,
+    processes: Vec<RbkitAgent>,
     tls: Option<Tls>,
     counters: Arc<ListenerCounters>,
     stop: CancellationToken,
@@ -139,7 +139,7 @@ impl BoundListener {
     }
 
     /// The processes that it connects to.
-    pub(super) fn processes(&self) -> &[Agent] {
+    pub(super) fn processes(&self) -> &[RbkitAgent] {
         &self.processes
     }
 
@@ -174,7 +174,7 @@ impl BoundListener {
                     let store = SharedStore::start(options, bucket, &config.name, zico.max_sessions, note, decoding);
                     store.map(|store| Arc::new(store) as Arc<dyn Registrations>)
                 }
-                None => Store::open(options, &config.name).map(|store| Arc::new(store) as _),
+                None => AgentStore::open(options, &config.name).map(|store| Arc::new(store) as _),
             };
             opened.map_err(|error| StartError { part, source: io::Error::other(error) })
         };
@@ -185,12 +185,12 @@ impl BoundListener {
 }
 
 /// Notes in the status of a store whether it can be used.
-fn note_store(status: &Arc<StoreStatus>) -> impl Fn(Option<&Fault>) + Send + Sync + 'static + use<> {
+fn note_store(status: &Arc<StoreStatus>) -> impl Fn(Option<&NatsFault>) + Send + Sync + 'static + use<> {
     let status = status.clone();
     move |fault| {
         status.set_fault(fault.map(|fault| match fault {
-            Fault::Later(why) => StoreFault { why: why.clone(), is_blocked: false },
-            Fault::Blocked(why) => StoreFault { why: why.clone(), is_blocked: true },
+            NatsFault::Later(why) => StoreFault { why: why.clone(), is_blocked: false },
+            NatsFault::Blocked(why) => StoreFault { why: why.clone(), is_blocked: true },
         }));
     }
 }
@@ -199,7 +199,7 @@ fn note_store(status: &Arc<StoreStatus>) -> impl Fn(Option<&Fault>) + Send + Syn
 fn open_processes(
     name: &str,
     protocol: &ProtocolOptions,
-) -> Result<(Vec<Agent>, Option<Arc<ProfileStore>>), StartError> {
+) -> Result<(Vec<RbkitAgent>, Option<Arc<ProfileStore>>), StartError> {
     let ProtocolOptions::Rbkit(options) = protocol else { return Ok((Vec::new(), None)) };
     let open = |state_dir: &PathBuf| {
         ProfileStore::open(state_dir, name)
@@ -207,7 +207,7 @@ fn open_processes(
     };
     let profiles = options.state_dir.as_ref().map(open).transpose()?;
     let store = || profiles.clone().map(|store| store as Arc<dyn UndoStore>);
-    let processes = options.agents.iter().map(|agent| Agent::with_store(agent.clone(), store())).collect();
+    let processes = options.agents.iter().map(|agent| RbkitAgent::with_store(agent.clone(), store())).collect();
     Ok((processes, profiles))
 }
 
@@ -269,14 +269,14 @@ impl ListenerHandle {
     }
 
     /// The processes that it connects to.
-    pub(super) fn processes(&self) -> &[Agent] {
+    pub(super) fn processes(&self) -> &[RbkitAgent] {
         &self.processes
     }
 
     /// Lets other listeners that connect to the same processes undo what it has switched on. Call it before it stops.
-    pub(super) fn hand_over<'a>(&self, successors: impl Iterator<Item = &'a Agent> + Clone) {
+    pub(super) fn hand_over<'a>(&self, successors: impl Iterator<Item = &'a RbkitAgent> + Clone) {
         for agent in &self.processes {
-            let is_same = |other: &&Agent| other.options().request == agent.options().request;
+            let is_same = |other: &&RbkitAgent| other.options().request == agent.options().request;
             // Of several, the one that keeps most of it switched on.
             let successor = successors.clone().filter(is_same).max_by_key(|other| other.options().enable.len());
             if let Some(successor) = successor {
@@ -430,7 +430,7 @@ impl Runtime {
                 let Some(listener) = listener else { return running };
                 // A peer that connects to this listener publishes, and cannot be asked for its name.
                 let make = move |_, memory: &Arc<MemoryBudget>| {
-                    let agent = Agent::new(AgentOptions::default());
+                    let agent = RbkitAgent::new(AgentOptions::default());
                     Subscription::new(agent, options.clone(), max_message_bytes).within(memory)
                 };
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
@@ -521,7 +521,7 @@ const MAX_UNDO_WARNINGS: usize = 20;
 /// Undoes what a listener has switched on in a process, when the daemon stops.
 struct UndoProfiles {
     listener: String,
-    agent: Agent,
+    agent: RbkitAgent,
     /// Another daemon can do what is left.
     has_store: bool,
 }
@@ -563,6 +563,6 @@ impl Finish for UndoProfiles {
     }
 }
 
-fn listed(commands: &[Command]) -> String {
+fn listed(commands: &[RbkitCommand]) -> String {
     commands.iter().map(|command| command.as_str()).collect::<Vec<_>>().join(", ")
 }

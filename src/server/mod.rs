@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{error, warn};
 
-use crate::admin::{Endpoint, Layout, LayoutListener, LayoutSink, Scope, Serving, SharedLayout, Subject};
+use crate::admin::{DaemonLayout, Endpoint, LayoutListener, LayoutSink, Scope, Serving, SharedLayout, Subject};
 use crate::commands::{BytefrogAgents, Directory, Processes};
 use crate::config::admin::AdminOptions;
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
@@ -407,7 +407,7 @@ impl Server {
                 takes: takes.map(|listener| listener.name.clone()).collect(),
             }
         };
-        self.layout.set(Layout {
+        self.layout.set(DaemonLayout {
             listeners: self.config.listeners.iter().map(listener).collect(),
             sinks: self.config.sinks.iter().map(sink).collect(),
             memory_limit: self.config.memory_limit(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::config::{Config, Limits, ListenerConfig};
+use crate::config::{Config, ListenerConfig, ProcessLimits};
 use tributary_pipeline::Sinks;
 use tributary_select::Rules;
 use tributary_transport::tls::TlsError;
@@ -97,7 +97,7 @@ impl Server {
         }
         self.runtime.memory.set_limit(config.bounds().left_of(config.memory_limit()));
         self.runtime.memory.set_address_limit(config.limits.memory_per_address);
-        let without_threads = |limits: &Limits| Limits { threads: None, ..limits.clone() };
+        let without_threads = |limits: &ProcessLimits| ProcessLimits { threads: None, ..limits.clone() };
         if without_threads(&old.limits) != without_threads(&config.limits) {
             reloaded.changes.push("limits changed".to_owned());
         }

@@ -9,7 +9,7 @@ use tokio::time::{Duration, Instant, MissedTickBehavior};
 use super::Counts;
 use super::endless::Machine;
 use super::pace::SLICE;
-use super::tcp::{Connection, Outcome, unix_nanos};
+use super::tcp::{Outcome, SimulatedConnection, unix_nanos};
 
 /// The most events in a bundle.
 const MOST_EVENTS: u64 = 500;
@@ -19,7 +19,7 @@ const ATTEMPTS: u32 = 8;
 pub(super) const LAST_ANSWER: Duration = Duration::from_secs(60);
 
 /// Runs `connection`. `machine` creates the machine, given the time in nanoseconds since 1970.
-pub(super) async fn run(connection: Connection, machine: impl FnOnce(u64) -> Machine) -> Outcome {
+pub(super) async fn run(connection: SimulatedConnection, machine: impl FnOnce(u64) -> Machine) -> Outcome {
     let mut outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };
     if let Err(error) = converse(&connection, machine, &mut outcome).await {
         let text = format!("connection {} to {}: {error}", connection.number, connection.to);
@@ -29,7 +29,7 @@ pub(super) async fn run(connection: Connection, machine: impl FnOnce(u64) -> Mac
 }
 
 async fn converse(
-    connection: &Connection,
+    connection: &SimulatedConnection,
     machine: impl FnOnce(u64) -> Machine,
     outcome: &mut Outcome,
 ) -> io::Result<()> {

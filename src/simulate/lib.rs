@@ -27,30 +27,30 @@ use tokio_util::sync::CancellationToken;
 
 pub use counts::{Counts, Sent};
 use pace::Pace;
-use tcp::{Connection, Outcome};
+use tcp::{Outcome, SimulatedConnection};
 use tributary_protocol::Protocol;
 
 /// The kind of simulated agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Agent {
+pub enum AgentKind {
     /// Tracers that send Datadog-style binary spans over TCP.
-    Datadog(datadog::Dialect),
+    Datadog(datadog::DatadogDialect),
     /// Java agents of Bytefrog and Code Pulse.
     Bytefrog(bytefrog::Options),
     /// Machines that upload Endless OS metrics over HTTP.
-    Endless(endless::Version),
+    Endless(endless::AgentVersion),
     /// Java programs with a Zorka agent.
-    Zico(zico::Dialect),
+    Zico(zico::ZicoDialect),
 }
 
-impl Agent {
+impl AgentKind {
     /// Its protocol.
     pub fn protocol(self) -> Protocol {
         match self {
-            Agent::Datadog(_) => Protocol::Datadog,
-            Agent::Bytefrog(_) => Protocol::Bytefrog,
-            Agent::Endless(_) => Protocol::Endless,
-            Agent::Zico(_) => Protocol::Zico,
+            AgentKind::Datadog(_) => Protocol::Datadog,
+            AgentKind::Bytefrog(_) => Protocol::Bytefrog,
+            AgentKind::Endless(_) => Protocol::Endless,
+            AgentKind::Zico(_) => Protocol::Zico,
         }
     }
 }
@@ -89,11 +89,11 @@ pub enum Amount {
 /// [`bytefrog::Harm`]: the collector would have harmed a real agent. Otherwise the first connection that could not be
 /// opened, broke, or was not read for five seconds after the end: the error names it and how much all connections had
 /// sent. The other connections finish what they were sending.
-pub async fn run(agent: Agent, plan: Plan, stop: impl Future<Output = ()>) -> io::Result<Sent> {
+pub async fn run(agent: AgentKind, plan: Plan, stop: impl Future<Output = ()>) -> io::Result<Sent> {
     if plan.connections == 0 || plan.rate == Some(0) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a simulation takes a connection and a rate above 0"));
     }
-    if let Agent::Bytefrog(options) = agent {
+    if let AgentKind::Bytefrog(options) = agent {
         options.check()?;
     }
     let start = Instant::now();
@@ -133,7 +133,7 @@ pub async fn run(agent: Agent, plan: Plan, stop: impl Future<Output = ()>) -> io
     }
 }
 
-fn spawn_connections(agent: Agent, plan: Plan, start: Instant, halt: &CancellationToken) -> JoinSet<Outcome> {
+fn spawn_connections(agent: AgentKind, plan: Plan, start: Instant, halt: &CancellationToken) -> JoinSet<Outcome> {
     let connections = plan.connections as u64;
     let shares = (0..connections).map(|number| (number, share(plan.amount, number, connections)));
     let shares: Vec<_> = shares.filter(|&(_, events)| events > 0).collect();
@@ -143,19 +143,19 @@ fn spawn_connections(agent: Agent, plan: Plan, start: Instant, halt: &Cancellati
         let Plan { to, seed, .. } = plan;
         let halt = halt.clone();
         match agent {
-            Agent::Datadog(dialect) => {
-                let connection = Connection { number, to, events, pace, start, halt };
+            AgentKind::Datadog(dialect) => {
+                let connection = SimulatedConnection { number, to, events, pace, start, halt };
                 tasks.spawn(connection.run(move |now| datadog::Tracer::new(seed, number, now, dialect)));
             }
-            Agent::Bytefrog(options) => {
-                tasks.spawn(bytefrog::Agent { number, seed, to, options, events, pace, start, halt }.run());
+            AgentKind::Bytefrog(options) => {
+                tasks.spawn(bytefrog::AgentTask { number, seed, to, options, events, pace, start, halt }.run());
             }
-            Agent::Endless(version) => {
-                let connection = Connection { number, to, events, pace, start, halt };
+            AgentKind::Endless(version) => {
+                let connection = SimulatedConnection { number, to, events, pace, start, halt };
                 tasks.spawn(http::run(connection, move |now| endless::Machine::new(seed, number, now, version)));
             }
-            Agent::Zico(dialect) => {
-                let connection = Connection { number, to, events, pace, start, halt };
+            AgentKind::Zico(dialect) => {
+                let connection = SimulatedConnection { number, to, events, pace, start, halt };
                 tasks.spawn(zico::run(connection, seed, dialect));
             }
         }

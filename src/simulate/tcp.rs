@@ -24,7 +24,7 @@ const LAST_WRITE: Duration = Duration::from_secs(5);
 pub(super) const LAST_CLOSE: Duration = Duration::from_secs(2);
 
 /// The task of one connection.
-pub(super) struct Connection {
+pub(super) struct SimulatedConnection {
     /// Its number in the run, from 0.
     pub(super) number: u64,
     pub(super) to: SocketAddr,
@@ -49,7 +49,7 @@ pub(super) struct Outcome {
     pub(super) fault: Option<io::Error>,
 }
 
-impl Connection {
+impl SimulatedConnection {
     /// Runs the connection. `tracer` creates the tracer, given the time in nanoseconds since 1970.
     pub(super) async fn run(self, tracer: impl FnOnce(u64) -> Tracer) -> Outcome {
         let mut outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };

@@ -113,11 +113,11 @@ pub trait Sink: Send + 'static {
     /// What became of the events that this sink has taken. `None`: a batch is written when a flush that follows it returns
     /// `Ok`. A sink that keeps events beyond that, in a queue of its own, counts them itself; all events that it has taken
     /// are in one of the sums.
-    fn progress(&self) -> Option<Progress> {
+    fn progress(&self) -> Option<SinkProgress> {
         None
     }
 
-    /// Whether it has opened its queue, so that [`Progress`] has what an earlier process has left there.
+    /// Whether it has opened its queue, so that [`SinkProgress`] has what an earlier process has left there.
     fn is_queue_open(&self) -> bool {
         true
     }
@@ -208,7 +208,7 @@ impl AckLevel {
 
 /// Events of a sink with a queue of its own, since the sink was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Progress {
+pub struct SinkProgress {
     /// What an earlier process has left in the queue.
     pub resumed: u64,
     /// The destination has them.

@@ -15,11 +15,11 @@ const INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct OutageLog {
     sink: String,
     endpoint: String,
-    lines: Mutex<Lines>,
+    lines: Mutex<LoggedOutage>,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct LoggedOutage {
     /// When the last line was logged: that it is away, and that it refuses.
     last: [Option<Instant>; 2],
     /// The beginning of the present outage is logged.
@@ -66,7 +66,7 @@ impl OutageLog {
     }
 }
 
-impl Lines {
+impl LoggedOutage {
     fn is_due(&mut self, state: DestinationState, now: Instant) -> bool {
         let last = match state {
             DestinationState::Ready => return std::mem::take(&mut self.is_open),
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn an_outage_is_logged_at_once_then_once_a_minute_and_its_end_once() {
         use DestinationState::{Away, Ready, Refusing};
-        let (mut lines, start) = (Lines::default(), Instant::now());
+        let (mut lines, start) = (LoggedOutage::default(), Instant::now());
         let mut is_due = |state, seconds| lines.is_due(state, start + Duration::from_secs(seconds));
         assert!(!is_due(Ready, 0));
         assert!(is_due(Away, 1) && !is_due(Away, 60) && is_due(Away, 61));

@@ -14,7 +14,7 @@ use tributary_options::{Bounds, Section};
 
 use super::encode::source::{CACHE_BYTES, DEFINED_BYTES, Defined};
 use super::encode::terminal::Terminal;
-use super::encode::{Encoder, Fields, Format};
+use super::encode::{Encoder, Format, LineFields};
 use super::records::Records;
 use super::{Selection, Sink, SinkError, SinkFault};
 
@@ -39,7 +39,7 @@ pub struct Options {
     /// The encoding of events. Default JSON lines.
     pub format: Format,
     /// Which fields JSON lines have. Default every one.
-    pub fields: Fields,
+    pub fields: LineFields,
 }
 
 impl Options {
@@ -52,7 +52,7 @@ impl Options {
     /// Declares the memory that such a sink takes at most.
     pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         bounds.add(of, "lines on their way to the stream", FLUSH_BYTES as u64 + MOST_BATCH_BYTES);
-        if self.fields == Fields::Compact {
+        if self.fields == LineFields::Compact {
             bounds.add(of, "sources that are defined", DEFINED_BYTES + CACHE_BYTES);
         }
     }
@@ -123,7 +123,7 @@ impl Stdout {
     }
 
     /// The same; JSON lines have these fields.
-    pub fn with_fields(self, fields: Fields) -> Self {
+    pub fn with_fields(self, fields: LineFields) -> Self {
         Stdout { encoder: self.encoder.with_fields(fields), ..self }
     }
 

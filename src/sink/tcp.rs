@@ -113,7 +113,7 @@ pub struct Tcp {
     options: Options,
     encoder: JsonEncoder,
     records: Records,
-    connection: Option<Connection>,
+    connection: Option<SinkConnection>,
     /// The pause before the next attempt, and when that may begin.
     pause: Duration,
     next_attempt: Instant,
@@ -121,7 +121,7 @@ pub struct Tcp {
 }
 
 #[derive(Debug)]
-struct Connection {
+struct SinkConnection {
     stream: TcpStream,
     /// Since when the peer has taken no byte.
     stalled_since: Instant,
@@ -171,7 +171,7 @@ impl Tcp {
     }
 
     /// Opens a connection, after the pause that the last failure asks for.
-    async fn connect(&mut self) -> Result<Connection, SinkFault> {
+    async fn connect(&mut self) -> Result<SinkConnection, SinkFault> {
         tokio::select! {
             () = sleep_until(self.next_attempt) => {}
             () = self.status.asked_again() => {}
@@ -189,7 +189,7 @@ impl Tcp {
             Ok(stream) => {
                 // The last connection had this record only in part.
                 self.records.restart_record();
-                Ok(Connection { stream, stalled_since: Instant::now(), has_progress: false, is_closing: false })
+                Ok(SinkConnection { stream, stalled_since: Instant::now(), has_progress: false, is_closing: false })
             }
             Err(source) => {
                 self.postpone_attempt();
@@ -306,7 +306,7 @@ impl Sink for Tcp {
     }
 }
 
-impl Connection {
+impl SinkConnection {
     /// Writes everything; when the peer has closed its side, only to the end of a record.
     async fn write(&mut self, records: &mut Records) -> Result<(), Stop> {
         while !records.is_empty() {

@@ -110,7 +110,7 @@ impl Cursor {
         #[cfg(test)]
         super::tests::faults::note_cursor_synced(&file);
         Ok(match latest {
-            Some(Slot { count, saved, slot }) => {
+            Some(CursorSlot { count, saved, slot }) => {
                 let is_plain = [saved.settled.is_empty() || slot == 1, saved.settled.is_empty() || slot == 0];
                 Cursor { file, count, slot: 1 - slot, noted: Some(saved), is_synced: true, is_plain }
             }
@@ -266,22 +266,22 @@ fn decode(
 }
 
 /// A slot that is whole.
-struct Slot {
+struct CursorSlot {
     count: u64,
     saved: Saved,
     slot: u64,
 }
 
 /// The newer of the two slots.
-fn read(file: &File) -> io::Result<Option<Slot>> {
-    let mut newest: Option<Slot> = None;
+fn read(file: &File) -> io::Result<Option<CursorSlot>> {
+    let mut newest: Option<CursorSlot> = None;
     for slot in 0..2 {
         let mut bytes = [0; SLOT_BYTES];
         if read_up_to(file, &mut bytes, slot * SLOT_DISTANCE)? == SLOT_BYTES
             && let Some((count, saved)) = decode(&bytes, || read_ranges(file, slot))?
             && newest.as_ref().is_none_or(|newest| newest.count < count)
         {
-            newest = Some(Slot { count, saved, slot });
+            newest = Some(CursorSlot { count, saved, slot });
         }
     }
     Ok(newest)

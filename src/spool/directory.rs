@@ -11,7 +11,7 @@ use super::cursor::{self, Cursor, Peeked, Saved};
 use super::finding::Finding;
 use super::reader::{Damage, Reader};
 use super::record::Position;
-use super::segment::{Format, Name, Segment, format_of, sync_data};
+use super::segment::{Format, Segment, SegmentName, format_of, sync_data};
 
 /// Names beside the segments.
 const OWN: [&str; 7] = ["lock", "cursor", DROPPED, "damaged", "aside", "refused", RETRY];
@@ -86,7 +86,7 @@ impl Listed {
 /// The system's.
 pub(super) fn list(directory: &Path) -> io::Result<Listed> {
     let mut listed = Listed::default();
-    for name in names_in(&directory.join("aside"))?.into_iter().filter_map(|name| Name::parse(&name)) {
+    for name in names_in(&directory.join("aside"))?.into_iter().filter_map(|name| SegmentName::parse(&name)) {
         listed.last_serial = listed.last_serial.max(name.serial);
     }
     let mut names = names_in(directory)?;
@@ -94,8 +94,8 @@ pub(super) fn list(directory: &Path) -> io::Result<Listed> {
     for file_name in names {
         let path = directory.join(&file_name);
         let is_file = path.is_file();
-        let Some(name) = Name::parse(&file_name).filter(|_| is_file) else {
-            if file_name.strip_suffix(UNFINISHED).is_some_and(|name| is_file && Name::parse(name).is_some()) {
+        let Some(name) = SegmentName::parse(&file_name).filter(|_| is_file) else {
+            if file_name.strip_suffix(UNFINISHED).is_some_and(|name| is_file && SegmentName::parse(name).is_some()) {
                 listed.unfinished.push(path);
             } else if !OWN.contains(&file_name.as_str()) && path.symlink_metadata().is_ok() {
                 // A file that another process has removed meanwhile is not foreign.
@@ -203,7 +203,7 @@ fn names_in(directory: &Path) -> io::Result<Vec<String>> {
 ///
 /// # Errors
 /// The system's.
-pub(super) fn find_end(path: &Path, name: Name, findings: &mut Vec<Finding>) -> io::Result<Position> {
+pub(super) fn find_end(path: &Path, name: SegmentName, findings: &mut Vec<Finding>) -> io::Result<Position> {
     sync_data(&File::open(path)?)?;
     peek_end(path, name, findings)
 }
@@ -212,7 +212,7 @@ pub(super) fn find_end(path: &Path, name: Name, findings: &mut Vec<Finding>) -> 
 ///
 /// # Errors
 /// The system's.
-pub(super) fn peek_end(path: &Path, name: Name, findings: &mut Vec<Finding>) -> io::Result<Position> {
+pub(super) fn peek_end(path: &Path, name: SegmentName, findings: &mut Vec<Finding>) -> io::Result<Position> {
     let mut reader = Reader::open(path, name)?;
     reader.skip_all()?;
     let (offset, bytes) = reader.rest();

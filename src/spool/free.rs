@@ -7,9 +7,9 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use super::directory::UNFINISHED;
-use super::reader::{Reader, Step};
+use super::reader::{ReadStep, Reader};
 use super::record::Position;
-use super::segment::{Appending, HEADER, HEADER_BYTES, Name, Segment, sync_data};
+use super::segment::{Appending, HEADER, HEADER_BYTES, Segment, SegmentName, sync_data};
 use super::{Dropped, REMOVED_PART, Spool};
 
 impl Spool {
@@ -171,7 +171,7 @@ impl Spool {
 ///
 /// # Errors
 /// The system's, or a record is damaged. The file may exist nevertheless.
-fn copy_records(from: &Path, name: Name, numbers: &[u64], to: &Path) -> io::Result<u64> {
+fn copy_records(from: &Path, name: SegmentName, numbers: &[u64], to: &Path) -> io::Result<u64> {
     let mut reader = Reader::open(from, name)?;
     let (bytes, mut len) = (reader.rest().1 + HEADER_BYTES, HEADER_BYTES);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
@@ -180,10 +180,10 @@ fn copy_records(from: &Path, name: Name, numbers: &[u64], to: &Path) -> io::Resu
         reader.skip_to(*number)?;
         let head = loop {
             match reader.next(None, bytes)? {
-                Step::Record(head) if head.position.number == *number => break head,
+                ReadStep::Record(head) if head.position.number == *number => break head,
                 // Behind a gap.
-                Step::Record(head) if head.position.number < *number => {}
-                Step::Damaged(damage) if damage.end.number <= *number => {}
+                ReadStep::Record(head) if head.position.number < *number => {}
+                ReadStep::Damaged(damage) if damage.end.number <= *number => {}
                 _ => return Err(io::Error::new(io::ErrorKind::InvalidData, format!("record {number} is damaged"))),
             }
         };

@@ -47,12 +47,12 @@ pub use reader::Damage;
 use recent::RecentRecords;
 pub use record::Position;
 pub use retry::retry_refused;
-use segment::{Name, Segment, Writer, record_id};
-pub use snapshot::{DropError, Kept, Refused, Snapshot, drop_waiting, is_spool, kept, refused, used_by};
-pub use state::{AppendError, Dropped, UsedBy, Waiting};
+use segment::{Segment, SegmentName, Writer, record_id};
+pub use snapshot::{DropError, FileCount, Refused, Snapshot, drop_waiting, is_spool, kept, refused, used_by};
+pub use state::{AppendError, Dropped, SpoolBacklog, UsedBy};
 use taken::TakenRecords;
 use walk::Walk;
-pub use walk::{Item, Record};
+pub use walk::{SpoolItem, SpoolRecord};
 
 /// When more than this is appended and not synced, it is synced. It is kept in memory until then.
 pub const MAX_UNSYNCED_BYTES: u64 = 8 * 1024 * 1024;
@@ -61,7 +61,7 @@ const REMOVED_PART: u64 = 4;
 
 /// How much a spool may keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct SpoolLimits {
     /// All segments together, in bytes.
     pub max_bytes: u64,
     /// One segment, in bytes. Only a single larger record makes a segment longer.
@@ -74,7 +74,7 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct Spool {
     directory: PathBuf,
-    limits: Limits,
+    limits: SpoolLimits,
     /// Locked as long as it is open.
     _lock: File,
     cursor: Cursor,
@@ -102,7 +102,7 @@ pub struct Spool {
     /// Records that are taken and not acknowledged.
     taken: TakenRecords,
     /// What the operator has removed since the last start.
-    dropped: Waiting,
+    dropped: SpoolBacklog,
 }
 
 impl Spool {
@@ -111,10 +111,10 @@ impl Spool {
     ///
     /// # Errors
     /// The system's. The same call can succeed later.
-    pub fn take(&mut self) -> io::Result<Option<Item>> {
+    pub fn take(&mut self) -> io::Result<Option<SpoolItem>> {
         let position = self.walk.next();
         if let Some(recent) = self.recent.get(position.number) {
-            let record = Record {
+            let record = SpoolRecord {
                 position,
                 id: record_id(self.salt, position),
                 events: recent.events,
@@ -123,15 +123,15 @@ impl Spool {
             };
             self.walk.pass(record.next());
             self.taken.push(position, record.next(), Some(record.time), record.bytes());
-            return Ok(Some(Item::Record(record)));
+            return Ok(Some(SpoolItem::Record(record)));
         }
         // What is in memory is not read.
         let item = self.walk.step(&self.segments, Some(self.recent.start()))?;
         match &item {
-            Some(Item::Record(record)) => {
+            Some(SpoolItem::Record(record)) => {
                 self.taken.push(record.position, record.next(), Some(record.time), record.bytes());
             }
-            Some(Item::Damaged(damage)) => {
+            Some(SpoolItem::Damaged(damage)) => {
                 directory::copy_damaged(&self.directory, damage);
                 self.taken.push(damage.start, damage.end, None, 0);
                 self.taken.settle(damage.start.number);
@@ -142,7 +142,7 @@ impl Spool {
     }
 
     /// What the operator has removed between the last start and this one.
-    pub fn dropped(&self) -> Waiting {
+    pub fn dropped(&self) -> SpoolBacklog {
         self.dropped
     }
 
@@ -221,10 +221,10 @@ impl Spool {
     }
 
     /// What waits.
-    pub fn waiting(&self) -> Waiting {
+    pub fn waiting(&self) -> SpoolBacklog {
         let ((records, events), acknowledged) = (self.taken.settled_early(), self.taken.acknowledged());
         let end = self.recent.end();
-        Waiting {
+        SpoolBacklog {
             records: end.number - acknowledged.number - records,
             events: end.events - acknowledged.events - events,
             bytes: self.segments.iter().map(|segment| segment.len).sum(),
@@ -239,7 +239,7 @@ impl Spool {
     }
 
     /// Removes the file of a segment. A file that cannot be removed is found and removed at the next start.
-    fn remove(&mut self, name: Name) {
+    fn remove(&mut self, name: SegmentName) {
         self.walk.close(name);
         let path = self.directory.join(name.file_name());
         self.is_directory_unsynced = true;

@@ -8,14 +8,14 @@ use super::recent::RecentRecords;
 use super::record::Position;
 use super::taken::TakenRecords;
 use super::walk::Walk;
-use super::{Finding, Limits, Spool, Waiting, directory, retry};
+use super::{Finding, Spool, SpoolBacklog, SpoolLimits, directory, retry};
 
 impl Spool {
     /// Opens the spool in `directory`, or creates it.
     ///
     /// # Errors
     /// The system's, with the path; also when another process uses the spool.
-    pub fn open(directory: &Path, limits: Limits) -> Result<(Spool, Vec<Finding>), (PathBuf, io::Error)> {
+    pub fn open(directory: &Path, limits: SpoolLimits) -> Result<(Spool, Vec<Finding>), (PathBuf, io::Error)> {
         let at = |path: &Path| {
             let path = path.to_owned();
             move |error| (path, error)
@@ -44,7 +44,7 @@ impl Spool {
         let dropped_until = directory::dropped_until(directory).map_err(at(directory))?;
         let start = dropped_until.unwrap_or_default().max(saved.acknowledged);
         let (records, events) = saved.unsettled_until(start);
-        let dropped = Waiting { records, events, bytes: 0 };
+        let dropped = SpoolBacklog { records, events, bytes: 0 };
         if dropped.records > 0 {
             findings.push(Finding::Dropped(dropped.records, dropped.events));
         }

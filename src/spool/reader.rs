@@ -4,17 +4,17 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::record::{HEAD_BYTES, Head, MAGIC, Position};
-use super::segment::{HEADER_BYTES, Name, read_up_to};
+use super::record::{HEAD_BYTES, MAGIC, Position, RecordHead};
+use super::segment::{HEADER_BYTES, SegmentName, read_up_to};
 
 /// How many bytes are read at once when the next whole record is searched.
 const SEARCH_BYTES: usize = 64 * 1024;
 
 /// What [`Reader::next`] found.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum ReadStep {
     /// A whole record. Its payload is in the reader.
-    Record(Head),
+    Record(RecordHead),
     /// Records from `lost.start` up to the reader's new position are not whole.
     Damaged(Damage),
     /// There is no further record.
@@ -51,7 +51,7 @@ impl Damage {
 /// Reads the records of one segment in order.
 #[derive(Debug)]
 pub(super) struct Reader {
-    pub(super) name: Name,
+    pub(super) name: SegmentName,
     path: PathBuf,
     file: File,
     /// Nothing is read behind this.
@@ -68,7 +68,7 @@ impl Reader {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn open(path: &Path, name: Name) -> io::Result<Reader> {
+    pub(super) fn open(path: &Path, name: SegmentName) -> io::Result<Reader> {
         let file = File::open(path)?;
         let len = file.metadata()?.len();
         Ok(Reader {
@@ -123,7 +123,7 @@ impl Reader {
     pub(super) fn skip_all(&mut self) -> io::Result<()> {
         loop {
             self.skip_to(u64::MAX)?;
-            if let Step::End = self.next(None, self.len)? {
+            if let ReadStep::End = self.next(None, self.len)? {
                 return Ok(());
             }
         }
@@ -133,22 +133,22 @@ impl Reader {
     ///
     /// # Errors
     /// The system's. The same call can succeed later.
-    pub(super) fn next(&mut self, end: Option<Position>, len: u64) -> io::Result<Step> {
+    pub(super) fn next(&mut self, end: Option<Position>, len: u64) -> io::Result<ReadStep> {
         self.len = len;
         if end.is_some_and(|end| self.expected.number >= end.number) {
-            return Ok(Step::End);
+            return Ok(ReadStep::End);
         }
         let (start, offset) = (self.expected, self.offset);
         let damage = |reader: &Reader, end: Position| {
             let Reader { path, offset: behind, .. } = reader;
-            Step::Damaged(Damage { path: path.clone(), offset, bytes: behind - offset, start, end })
+            ReadStep::Damaged(Damage { path: path.clone(), offset, bytes: behind - offset, start, end })
         };
         if let Some(head) = self.head_at(self.offset)?
             && head.position == self.expected
         {
             let is_whole = self.read_payload(&head)?;
             self.pass(&head);
-            return Ok(if is_whole { Step::Record(head) } else { damage(self, self.expected) });
+            return Ok(if is_whole { ReadStep::Record(head) } else { damage(self, self.expected) });
         }
         // The head is damaged, or the file is torn here.
         match self.search(end)? {
@@ -157,37 +157,37 @@ impl Reader {
                 Ok(damage(self, head.position))
             }
             None => {
-                let Some(end) = end else { return Ok(Step::End) };
+                let Some(end) = end else { return Ok(ReadStep::End) };
                 (self.offset, self.expected) = (self.len, end);
                 Ok(damage(self, end))
             }
         }
     }
 
-    fn pass(&mut self, head: &Head) {
+    fn pass(&mut self, head: &RecordHead) {
         self.offset += head.record_bytes();
         self.expected = head.next();
     }
 
     /// The head at an offset, if it is valid and its record ends within the file.
-    fn head_at(&self, offset: u64) -> io::Result<Option<Head>> {
+    fn head_at(&self, offset: u64) -> io::Result<Option<RecordHead>> {
         let mut bytes = [0; HEAD_BYTES];
         if offset + HEAD_BYTES as u64 > self.len || read_up_to(&self.file, &mut bytes, offset)? < HEAD_BYTES {
             return Ok(None);
         }
-        let head = Head::decode(&bytes, self.name.salt);
+        let head = RecordHead::decode(&bytes, self.name.salt);
         Ok(head.filter(|head| offset + head.record_bytes() <= self.len))
     }
 
     /// Reads the payload of a record; the file has enough bytes for it. Returns whether it is whole.
-    fn read_payload(&mut self, head: &Head) -> io::Result<bool> {
+    fn read_payload(&mut self, head: &RecordHead) -> io::Result<bool> {
         self.payload.resize(head.length as usize, 0);
         let read = read_up_to(&self.file, &mut self.payload, self.offset + HEAD_BYTES as u64)?;
         Ok(head.is_payload(&self.payload[..read]))
     }
 
     /// The next valid head from the present offset on whose record is later than the expected one and before `end`.
-    fn search(&mut self, end: Option<Position>) -> io::Result<Option<(Head, u64)>> {
+    fn search(&mut self, end: Option<Position>) -> io::Result<Option<(RecordHead, u64)>> {
         let mut block = vec![0; SEARCH_BYTES];
         let mut at = self.offset;
         while at < self.len {

@@ -41,7 +41,7 @@ impl Default for Position {
 
 /// The head of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Head {
+pub(super) struct RecordHead {
     /// Where the record is.
     pub(super) position: Position,
     pub(super) events: u32,
@@ -51,10 +51,10 @@ pub(super) struct Head {
     payload_crc: u32,
 }
 
-impl Head {
+impl RecordHead {
     /// The head of a record with this payload, of at most `u32::MAX` bytes.
-    pub(super) fn of(position: Position, events: u32, time: u64, payload: &[u8]) -> Head {
-        Head { position, events, length: payload.len() as u32, time, payload_crc: crc32c::crc32c(payload) }
+    pub(super) fn of(position: Position, events: u32, time: u64, payload: &[u8]) -> RecordHead {
+        RecordHead { position, events, length: payload.len() as u32, time, payload_crc: crc32c::crc32c(payload) }
     }
 
     /// The head's bytes.
@@ -73,13 +73,13 @@ impl Head {
     }
 
     /// Reads a head. `None`: these bytes are none, or a damaged one.
-    pub(super) fn decode(bytes: &[u8; HEAD_BYTES], salt: u64) -> Option<Head> {
+    pub(super) fn decode(bytes: &[u8; HEAD_BYTES], salt: u64) -> Option<RecordHead> {
         let u32_at = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) << 32 | u64::from(u32_at(at + 4));
         if bytes[..4] != MAGIC || u32_at(40) != head_crc(salt, &bytes[..40]) {
             return None;
         }
-        Some(Head {
+        Some(RecordHead {
             position: Position { number: u64_at(8), events: u64_at(16) },
             events: u32_at(24),
             length: u32_at(4),
@@ -115,14 +115,14 @@ mod tests {
 
     #[test]
     fn a_head_is_read_back_and_any_changed_bit_or_other_salt_makes_it_invalid() {
-        let head = Head::of(Position { number: 7, events: 1 << 40 }, 3, 5, b"payload");
+        let head = RecordHead::of(Position { number: 7, events: 1 << 40 }, 3, 5, b"payload");
         let bytes = head.encode(99);
-        assert_eq!(Head::decode(&bytes, 99), Some(head));
-        assert_eq!(Head::decode(&bytes, 98), None);
+        assert_eq!(RecordHead::decode(&bytes, 99), Some(head));
+        assert_eq!(RecordHead::decode(&bytes, 98), None);
         for bit in 0..HEAD_BYTES * 8 {
             let mut changed = bytes;
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Head::decode(&changed, 99), None, "bit {bit}");
+            assert_eq!(RecordHead::decode(&changed, 99), None, "bit {bit}");
         }
         assert_eq!(head.next(), Position { number: 8, events: (1 << 40) + 3 });
         assert!(head.is_payload(b"payload") && !head.is_payload(b"paYload") && !head.is_payload(b"payloa"));

@@ -12,7 +12,7 @@ use std::io::{self, IoSlice, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use super::record::{Head, Position};
+use super::record::{Position, RecordHead};
 
 /// The first bytes of each segment; the last one is the version of the format.
 pub(super) const HEADER: &[u8; 16] = b"tributary spool\x01";
@@ -21,7 +21,7 @@ pub(super) const HEADER_BYTES: u64 = HEADER.len() as u64;
 
 /// The name of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Name {
+pub(super) struct SegmentName {
     /// Counts the segments of the spool.
     pub(super) serial: u32,
     /// Where its first record is.
@@ -30,20 +30,20 @@ pub(super) struct Name {
     pub(super) salt: u64,
 }
 
-impl Name {
+impl SegmentName {
     /// The file's name.
     pub(super) fn file_name(&self) -> String {
-        let Name { serial, start, salt } = self;
+        let SegmentName { serial, start, salt } = self;
         format!("{serial:08x}.{:016x}.{:016x}.{salt:016x}.spool", start.number, start.events)
     }
 
     /// Reads a file's name. `None`: it is no segment.
-    pub(super) fn parse(name: &str) -> Option<Name> {
+    pub(super) fn parse(name: &str) -> Option<SegmentName> {
         let parts: Vec<&str> = name.strip_suffix(".spool")?.split('.').collect();
         let [serial, number, events, salt] = parts.as_slice() else { return None };
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
         let start = Position { number: hex(number)?, events: hex(events)? };
-        let parsed = Name { serial: u32::from_str_radix(serial, 16).ok()?, start, salt: hex(salt)? };
+        let parsed = SegmentName { serial: u32::from_str_radix(serial, 16).ok()?, start, salt: hex(salt)? };
         // Only the one spelling that is written.
         (parsed.file_name() == name && start.number > 0).then_some(parsed)
     }
@@ -58,7 +58,7 @@ pub(super) fn record_id(salt: u64, position: Position) -> String {
 /// A file of a spool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Segment {
-    pub(super) name: Name,
+    pub(super) name: SegmentName,
     /// Length in bytes.
     pub(super) len: u64,
 }
@@ -90,7 +90,7 @@ pub(super) fn format_of(file: &File) -> io::Result<Format> {
 /// A segment that is written.
 #[derive(Debug)]
 pub(super) struct Writer {
-    pub(super) name: Name,
+    pub(super) name: SegmentName,
     file: File,
     /// Length in bytes, whole records only.
     len: u64,
@@ -107,7 +107,7 @@ impl Writer {
     ///
     /// # Errors
     /// The system's. The file may exist nevertheless, without a record.
-    pub(super) fn create(path: &Path, name: Name) -> io::Result<Writer> {
+    pub(super) fn create(path: &Path, name: SegmentName) -> io::Result<Writer> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all_at(HEADER, 0)?;
         let (len, end) = (HEADER_BYTES, name.start);
@@ -120,7 +120,7 @@ impl Writer {
     /// The system's. Nothing is appended then.
     pub(super) fn append(&mut self, payload: &[u8], events: u32, time: u64) -> io::Result<u64> {
         self.cut()?;
-        let head = Head::of(self.end, events, time, payload);
+        let head = RecordHead::of(self.end, events, time, payload);
         let bytes = head.encode(self.name.salt);
         let mut file = Appending { file: &self.file, at: self.len };
         if let Err(error) = file.write_all_vectored(&bytes, payload) {

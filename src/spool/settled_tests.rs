@@ -21,13 +21,13 @@ fn rest(settled: &[u64]) -> Vec<u64> {
 
 /// What waits, as a snapshot and as a spool that is opened say it, and what both read.
 fn assert_waiting(directory: &Path, numbers: &[u64]) {
-    let of = |waiting: Waiting| (waiting.records, waiting.events);
+    let of = |waiting: SpoolBacklog| (waiting.records, waiting.events);
     let expected = (numbers.len() as u64, sum(numbers.iter().copied()));
     let mut snapshot = Snapshot::read(directory).unwrap();
     assert_eq!(of(snapshot.waiting()), expected);
     let mut read = Vec::new();
     while let Some(item) = snapshot.next_item().unwrap() {
-        let Item::Record(record) = item else { panic!("{item:?}") };
+        let SpoolItem::Record(record) = item else { panic!("{item:?}") };
         assert_eq!(record.payload, payload(record.position.number));
         read.push(record.position.number);
     }
@@ -159,8 +159,8 @@ fn bytes(directory: &Path) -> u64 {
     segments(directory).iter().map(|path| fs::metadata(path).unwrap().len()).sum()
 }
 
-fn take(spool: &mut Spool) -> Record {
-    let Some(Item::Record(record)) = spool.take().unwrap() else { panic!("no record") };
+fn take(spool: &mut Spool) -> SpoolRecord {
+    let Some(SpoolItem::Record(record)) = spool.take().unwrap() else { panic!("no record") };
     record
 }
 
@@ -168,7 +168,7 @@ fn take(spool: &mut Spool) -> Record {
 #[test]
 fn what_is_settled_frees_its_space_although_older_records_are_not() {
     let directory = tempfile::tempdir().unwrap();
-    let limits = Limits { max_bytes: 3000, ..LIMITS };
+    let limits = SpoolLimits { max_bytes: 3000, ..LIMITS };
     let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
     let never_taken = [1, 40, 41, 170, 290];
     let mut ids = Vec::new();
@@ -197,7 +197,7 @@ fn what_is_settled_frees_its_space_although_older_records_are_not() {
 #[test]
 fn what_is_being_sent_stays_on_the_disk_when_the_oldest_records_are_dropped() {
     let directory = tempfile::tempdir().unwrap();
-    let limits = Limits { max_bytes: 2000, ..LIMITS };
+    let limits = SpoolLimits { max_bytes: 2000, ..LIMITS };
     let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
     let (mut dropped, mut last) = (0, 0);
     append(&mut spool, 1..=3);

@@ -14,9 +14,9 @@ use super::cursor::{self, Peeked, Saved};
 use super::directory::{self, peek_end};
 use super::finding::Finding;
 use super::record::Position;
-use super::segment::{Name, Segment};
-use super::state::{UsedBy, Waiting};
-use super::walk::{Item, Record, Walk};
+use super::segment::{Segment, SegmentName};
+use super::state::{SpoolBacklog, UsedBy};
+use super::walk::{SpoolItem, SpoolRecord, Walk};
 
 /// How often a listing is repeated whose files a daemon removes.
 const MAX_ATTEMPTS: usize = 20;
@@ -101,8 +101,8 @@ impl Snapshot {
     }
 
     /// What waits, damaged records included.
-    pub fn waiting(&self) -> Waiting {
-        Waiting {
+    pub fn waiting(&self) -> SpoolBacklog {
+        SpoolBacklog {
             records: self.waiting.0,
             events: self.waiting.1,
             bytes: self.segments.iter().map(|segment| segment.len).sum(),
@@ -113,23 +113,23 @@ impl Snapshot {
     ///
     /// # Errors
     /// The system's.
-    pub fn next_item(&mut self) -> io::Result<Option<Item>> {
+    pub fn next_item(&mut self) -> io::Result<Option<SpoolItem>> {
         loop {
             match self.step()? {
-                Some(Item::Record(record)) if record.payload.is_empty() => {}
+                Some(SpoolItem::Record(record)) if record.payload.is_empty() => {}
                 item => return Ok(item),
             }
         }
     }
 
-    fn step(&mut self) -> io::Result<Option<Item>> {
+    fn step(&mut self) -> io::Result<Option<SpoolItem>> {
         let from = self.walk.next();
         let item = self.walk.step(&self.segments, Some(self.end))?;
-        let Some(Item::Damaged(damage)) = item else { return Ok(item) };
+        let Some(SpoolItem::Damaged(damage)) = item else { return Ok(item) };
         // The daemon may have removed the segment since it was listed, or may be writing its end.
         let is_uncertain = damage.bytes == 0 || damage.end >= self.end;
         if !is_uncertain || !matches!(used_by(&self.directory), UsedBy::Process(_)) {
-            return Ok(Some(Item::Damaged(damage)));
+            return Ok(Some(SpoolItem::Damaged(damage)));
         }
         let now = Snapshot::read(&self.directory)?;
         self.segments = now.segments;
@@ -144,11 +144,11 @@ impl Snapshot {
     ///
     /// # Errors
     /// The system's.
-    pub fn oldest(&mut self) -> io::Result<Option<Record>> {
+    pub fn oldest(&mut self) -> io::Result<Option<SpoolRecord>> {
         loop {
             match self.next_item()? {
-                Some(Item::Record(record)) => break Ok(Some(record)),
-                Some(Item::Damaged(_)) => {}
+                Some(SpoolItem::Record(record)) => break Ok(Some(record)),
+                Some(SpoolItem::Damaged(_)) => {}
                 None => break Ok(None),
             }
         }
@@ -159,7 +159,9 @@ impl Snapshot {
 pub fn is_spool(directory: &Path) -> bool {
     let has_segment = || {
         fs::read_dir(directory).is_ok_and(|mut entries| {
-            entries.any(|entry| entry.is_ok_and(|entry| Name::parse(&entry.file_name().to_string_lossy()).is_some()))
+            entries.any(|entry| {
+                entry.is_ok_and(|entry| SegmentName::parse(&entry.file_name().to_string_lossy()).is_some())
+            })
         })
     };
     directory.join("cursor").exists() || has_segment()
@@ -181,7 +183,7 @@ pub fn used_by(directory: &Path) -> UsedBy {
 
 /// Files in a directory of a spool that are no segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Kept {
+pub struct FileCount {
     /// Their number.
     pub files: u64,
     /// Their size.
@@ -192,15 +194,15 @@ pub struct Kept {
 ///
 /// # Errors
 /// The system's.
-pub fn kept(directory: &Path, name: &str) -> io::Result<Kept> {
-    let mut kept = Kept::default();
+pub fn kept(directory: &Path, name: &str) -> io::Result<FileCount> {
+    let mut kept = FileCount::default();
     let entries = match fs::read_dir(directory.join(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(kept),
         entries => entries?,
     };
     for entry in entries {
         match entry?.metadata() {
-            Ok(metadata) => kept = Kept { files: kept.files + 1, bytes: kept.bytes + metadata.len() },
+            Ok(metadata) => kept = FileCount { files: kept.files + 1, bytes: kept.bytes + metadata.len() },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -289,7 +291,7 @@ impl std::error::Error for DropError {}
 ///
 /// # Errors
 /// A process uses the spool, and nothing is removed; or the system's: then the rest is removed by the next call.
-pub fn drop_waiting(directory: &Path) -> Result<Waiting, DropError> {
+pub fn drop_waiting(directory: &Path) -> Result<SpoolBacklog, DropError> {
     let _lock = directory::lock(directory).map_err(|(path, error)| match error.kind() {
         io::ErrorKind::ResourceBusy => DropError::InUse(used_by(directory)),
         _ => DropError::Io(path, error),

@@ -26,11 +26,11 @@ fn read_all(snapshot: &mut Snapshot) -> (Vec<u64>, Vec<(u64, u64)>) {
     let (mut numbers, mut damages) = (Vec::new(), Vec::new());
     while let Some(item) = snapshot.next_item().unwrap() {
         match item {
-            Item::Record(record) => {
+            SpoolItem::Record(record) => {
                 assert_eq!(record.payload, payload(record.position.number));
                 numbers.push(record.position.number);
             }
-            Item::Damaged(damage) => damages.push((damage.records(), damage.events())),
+            SpoolItem::Damaged(damage) => damages.push((damage.records(), damage.events())),
         }
     }
     (numbers, damages)
@@ -68,7 +68,7 @@ fn segments_that_a_daemon_removes_while_they_are_read_are_no_damage() {
     let mut spool = open(directory.path());
     append(&mut spool, 1..=60);
     let mut snapshot = Snapshot::read(directory.path()).unwrap();
-    assert!(matches!(snapshot.next_item(), Ok(Some(Item::Record(record))) if record.position.number == 1));
+    assert!(matches!(snapshot.next_item(), Ok(Some(SpoolItem::Record(record))) if record.position.number == 1));
     let sent = take_all(&mut spool).0;
     sent.iter().filter(|number| **number <= 40).for_each(|number| spool.acknowledge(*number));
     spool.tidy().unwrap();
@@ -110,15 +110,15 @@ fn what_an_operator_drops_is_counted_by_the_next_start_and_by_no_other() {
     assert_eq!((dropped.records, dropped.events), (18, sum(13..=30)));
     assert_eq!(segments(directory.path()), Vec::<PathBuf>::new());
     assert_eq!(drop_waiting(directory.path()).unwrap().records, 0);
-    assert_eq!(Snapshot::read(directory.path()).unwrap().waiting(), Waiting::default());
+    assert_eq!(Snapshot::read(directory.path()).unwrap().waiting(), SpoolBacklog::default());
     let (mut spool, findings) = Spool::open(directory.path(), LIMITS).unwrap();
     assert_eq!(findings, [Finding::Dropped(18, sum(13..=30))]);
     assert_eq!((spool.dropped().records, spool.dropped().events), (18, sum(13..=30)));
-    assert_eq!(spool.waiting(), Waiting::default());
+    assert_eq!(spool.waiting(), SpoolBacklog::default());
     append(&mut spool, 31..=35);
     drop(spool);
     let mut spool = open(directory.path());
-    assert_eq!(spool.dropped(), Waiting::default());
+    assert_eq!(spool.dropped(), SpoolBacklog::default());
     assert_eq!(take_all(&mut spool), ((31..=35).collect(), Vec::new()));
 }
 
@@ -136,7 +136,7 @@ fn a_drop_counts_exactly_without_a_cursor_and_with_damage() {
     assert_eq!(drop_waiting(directory.path()).unwrap().events, sum(1..=30));
     let (spool, findings) = Spool::open(directory.path(), LIMITS).unwrap();
     assert_eq!(findings, [Finding::Dropped(30, sum(1..=30))]);
-    assert_eq!(spool.waiting(), Waiting::default());
+    assert_eq!(spool.waiting(), SpoolBacklog::default());
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_file_in_the_place_of_the_directory_is_an_error_that_names_it() {
 fn the_memory_of_a_spool_with_many_records_does_not_grow_with_their_number() {
     const RECORDS: u64 = 30_000;
     let directory = tempfile::tempdir().unwrap();
-    let limits = Limits { max_bytes: 1 << 30, segment_bytes: 256 << 10, min_free_bytes: 0 };
+    let limits = SpoolLimits { max_bytes: 1 << 30, segment_bytes: 256 << 10, min_free_bytes: 0 };
     let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
     for _ in 0..RECORDS {
         spool.append(Bytes::from_static(b"{}\n"), 1).unwrap();
@@ -237,12 +237,12 @@ fn the_memory_of_a_spool_with_many_records_does_not_grow_with_their_number() {
     assert_eq!((spool.waiting().records, spool.waiting().events), (1, 1));
     spool.acknowledge(1);
     spool.tidy().unwrap();
-    assert_eq!(spool.waiting(), Waiting::default());
+    assert_eq!(spool.waiting(), SpoolBacklog::default());
 }
 
 fn take_one_of(spool: &mut Spool) -> Option<u64> {
     spool.take().unwrap().map(|item| match item {
-        Item::Record(record) => record.position.number,
-        Item::Damaged(damage) => panic!("{damage:?}"),
+        SpoolItem::Record(record) => record.position.number,
+        SpoolItem::Damaged(damage) => panic!("{damage:?}"),
     })
 }

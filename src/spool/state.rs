@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// What waits in a spool: appended and not acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Waiting {
+pub struct SpoolBacklog {
     /// The number of records.
     pub records: u64,
     /// The number of events.

@@ -77,7 +77,7 @@ pub(super) mod faults {
     }
 }
 
-pub(super) const LIMITS: Limits = Limits { max_bytes: 1 << 20, segment_bytes: 600, min_free_bytes: 0 };
+pub(super) const LIMITS: SpoolLimits = SpoolLimits { max_bytes: 1 << 20, segment_bytes: 600, min_free_bytes: 0 };
 
 pub(super) fn open(directory: &Path) -> Spool {
     let (spool, findings) = Spool::open(directory, LIMITS).unwrap();
@@ -102,12 +102,12 @@ pub(super) fn take_all(spool: &mut Spool) -> (Vec<u64>, Vec<(u64, u64)>) {
     let (mut numbers, mut damages) = (Vec::new(), Vec::new());
     while let Some(item) = spool.take().unwrap() {
         match item {
-            Item::Record(Record { position, events, payload: found, .. }) => {
+            SpoolItem::Record(SpoolRecord { position, events, payload: found, .. }) => {
                 let number = position.number;
                 assert_eq!((u64::from(events), &*found), (number, &*payload(number)), "record {number}");
                 numbers.push(number);
             }
-            Item::Damaged(damage) => damages.push((damage.records(), damage.events())),
+            SpoolItem::Damaged(damage) => damages.push((damage.records(), damage.events())),
         }
     }
     (numbers, damages)
@@ -116,7 +116,7 @@ pub(super) fn take_all(spool: &mut Spool) -> (Vec<u64>, Vec<(u64, u64)>) {
 /// Takes a whole record; its number.
 pub(super) fn take_one(spool: &mut Spool) -> u64 {
     match spool.take() {
-        Ok(Some(Item::Record(record))) => record.position.number,
+        Ok(Some(SpoolItem::Record(record))) => record.position.number,
         other => panic!("{other:?}"),
     }
 }
@@ -261,7 +261,7 @@ fn payloads_that_look_like_records_are_no_records() {
     drop(spool);
     let [path] = segments(directory.path()).try_into().unwrap();
     let forged = Bytes::from(fs::read(&path).unwrap()[16..].repeat(3));
-    let limits = Limits { segment_bytes: 1 << 16, ..LIMITS };
+    let limits = SpoolLimits { segment_bytes: 1 << 16, ..LIMITS };
     let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
     for _ in 0..3 {
         spool.append(forged.clone(), 1).unwrap();
@@ -276,8 +276,8 @@ fn payloads_that_look_like_records_are_no_records() {
     let mut found = Vec::new();
     while let Some(item) = spool.take().unwrap() {
         found.push(match item {
-            Item::Record(record) => record.position.number,
-            Item::Damaged(damage) => 100 + damage.records(),
+            SpoolItem::Record(record) => record.position.number,
+            SpoolItem::Damaged(damage) => 100 + damage.records(),
         });
     }
     assert_eq!(found, [1, 101, 3, 4]);
@@ -311,7 +311,7 @@ fn foreign_files_stay_and_segments_of_a_newer_version_are_moved() {
 #[test]
 fn a_full_spool_refuses_or_drops_its_oldest_segment() {
     let directory = tempfile::tempdir().unwrap();
-    let limits = Limits { max_bytes: 2000, ..LIMITS };
+    let limits = SpoolLimits { max_bytes: 2000, ..LIMITS };
     let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
     let mut last = 0;
     let why = loop {
@@ -346,7 +346,7 @@ fn a_full_spool_refuses_or_drops_its_oldest_segment() {
 #[test]
 fn the_file_system_keeps_its_free_space() {
     let directory = tempfile::tempdir().unwrap();
-    let limits = Limits { min_free_bytes: u64::MAX / 2, ..LIMITS };
+    let limits = SpoolLimits { min_free_bytes: u64::MAX / 2, ..LIMITS };
     let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
     let error = spool.append(payload(1), 1).unwrap_err().to_string();
     assert!(error.starts_with("the spool is full: its file system has "), "{error}");
@@ -517,18 +517,18 @@ fn whatever_happens_synced_records_are_taken_in_order_and_nothing_is_lost() {
                     let item = spool.take().unwrap();
                     next = (next..).find(|number| !settled.contains(number)).unwrap();
                     match item {
-                        Some(Item::Record(Record { position, payload: found, .. })) if found.is_empty() => {
+                        Some(SpoolItem::Record(SpoolRecord { position, payload: found, .. })) if found.is_empty() => {
                             assert!(ever_settled.contains(&position.number), "seed {seed}, step {step}");
                             settled.insert(position.number);
                             spool.acknowledge(position.number);
                         }
-                        Some(Item::Record(Record { position, payload: found, .. })) => {
+                        Some(SpoolItem::Record(SpoolRecord { position, payload: found, .. })) => {
                             let number = position.number;
                             assert_eq!((number, &*found), (next, &*payload(number)), "seed {seed}, step {step}");
                             taken.push(number);
                             next += 1;
                         }
-                        Some(Item::Damaged(damage)) => {
+                        Some(SpoolItem::Damaged(damage)) => {
                             // Not safe, and before one that was accepted.
                             let mut lost = damage.start.number..damage.end.number;
                             let is_uncertain = lost.all(|number| uncertain.contains(&number));
@@ -603,7 +603,7 @@ fn whatever_happens_synced_records_are_taken_in_order_and_nothing_is_lost() {
 fn what_is_delivered_is_removed_when_a_record_needs_its_space() {
     let directory = tempfile::tempdir().unwrap();
     // One segment is all that it may have.
-    let limits = Limits { max_bytes: 600, ..LIMITS };
+    let limits = SpoolLimits { max_bytes: 600, ..LIMITS };
     let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
     let mut last = 0;
     for _ in 0..20 {
@@ -646,7 +646,7 @@ fn records_that_are_held_are_taken_from_memory_and_leave_no_file() {
     let mut spool = Spool::open(directory.path(), LIMITS).unwrap().0;
     let mut found = Vec::new();
     while let Some(item) = spool.take().unwrap() {
-        let Item::Record(record) = item else { panic!("{item:?}") };
+        let SpoolItem::Record(record) = item else { panic!("{item:?}") };
         found.push((record.position.number, record.payload.is_empty()));
     }
     assert_eq!(found, [(301, false), (302, true), (303, true), (304, true), (305, false), (306, false)]);
@@ -655,7 +655,7 @@ fn records_that_are_held_are_taken_from_memory_and_leave_no_file() {
 #[test]
 fn records_that_the_disk_does_not_take_are_taken_from_memory_and_written_as_soon_as_it_does() {
     let directory = tempfile::tempdir().unwrap();
-    let limits = Limits { min_free_bytes: u64::MAX / 2, ..LIMITS };
+    let limits = SpoolLimits { min_free_bytes: u64::MAX / 2, ..LIMITS };
     let (mut spool, _) = Spool::open(directory.path(), limits).unwrap();
     (1..=5).for_each(|number| spool.hold(payload(number), number as u32).unwrap());
     assert!(spool.append(payload(6), 6).is_err() && spool.sync().is_err());

@@ -8,22 +8,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use super::reader::{Damage, Reader, Step};
+use super::reader::{Damage, ReadStep, Reader};
 use super::record::{HEAD_BYTES, Position};
-use super::segment::{Name, Segment, record_id};
+use super::segment::{Segment, SegmentName, record_id};
 
 /// A record, or what was lost in its place.
 #[derive(Debug)]
-pub enum Item {
+pub enum SpoolItem {
     /// A record.
-    Record(Record),
+    Record(SpoolRecord),
     /// Records that cannot be read.
     Damaged(Damage),
 }
 
 /// A record that was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Record {
+pub struct SpoolRecord {
     /// Where it is in the spool.
     pub position: Position,
     /// The same whenever this record is read, and different for every other record of any spool.
@@ -36,7 +36,7 @@ pub struct Record {
     pub payload: Bytes,
 }
 
-impl Record {
+impl SpoolRecord {
     /// What it takes in its file.
     pub(super) fn bytes(&self) -> u64 {
         (HEAD_BYTES + self.payload.len()) as u64
@@ -90,7 +90,7 @@ impl Walk {
     }
 
     /// Closes the file of this segment if it is open: the disk keeps the space of a removed file until then.
-    pub(super) fn close(&mut self, name: Name) {
+    pub(super) fn close(&mut self, name: SegmentName) {
         if self.reader.as_ref().is_some_and(|reader| reader.name == name) {
             self.reader = None;
         }
@@ -101,7 +101,11 @@ impl Walk {
     ///
     /// # Errors
     /// The system's. The same call can succeed later.
-    pub(super) fn step(&mut self, segments: &VecDeque<Segment>, end: Option<Position>) -> io::Result<Option<Item>> {
+    pub(super) fn step(
+        &mut self,
+        segments: &VecDeque<Segment>,
+        end: Option<Position>,
+    ) -> io::Result<Option<SpoolItem>> {
         while end.is_none_or(|end| self.next.number < end.number) {
             let following = segments.partition_point(|segment| segment.name.start.number <= self.next.number);
             let segment_end = segments.get(following).map(|segment| segment.name.start);
@@ -132,9 +136,9 @@ impl Walk {
             };
             match reader.next(before_settled(segment_end), segment.len)? {
                 // Damage kept the reader from skipping all records before the first one.
-                Step::Record(head) if head.position.number < self.next.number => {}
-                Step::Record(head) => {
-                    let record = Record {
+                ReadStep::Record(head) if head.position.number < self.next.number => {}
+                ReadStep::Record(head) => {
+                    let record = SpoolRecord {
                         position: head.position,
                         id: record_id(reader.name.salt, head.position),
                         events: head.events,
@@ -142,20 +146,20 @@ impl Walk {
                         payload: reader.take_payload().into(),
                     };
                     self.pass(head.next());
-                    return Ok(Some(Item::Record(record)));
+                    return Ok(Some(SpoolItem::Record(record)));
                 }
                 // Settled records, which may be in no file any more.
-                Step::Damaged(damage) if damage.end.number <= self.next.number => {}
-                Step::Damaged(damage) => {
+                ReadStep::Damaged(damage) if damage.end.number <= self.next.number => {}
+                ReadStep::Damaged(damage) => {
                     let start = damage.start.max(self.next);
                     if settled == Some(damage.end) {
                         // The reader may be at the end of the file.
                         self.reader = None;
                     }
                     self.pass(damage.end);
-                    return Ok(Some(Item::Damaged(Damage { start, ..damage })));
+                    return Ok(Some(SpoolItem::Damaged(Damage { start, ..damage })));
                 }
-                Step::End => {
+                ReadStep::End => {
                     // The last segment was shortened, or it ends before the next one begins.
                     let Some(end) = before_settled(segment_end.or(end)) else { return Ok(None) };
                     if self.next.number < end.number {
@@ -168,9 +172,9 @@ impl Walk {
     }
 
     /// All records up to `end` are gone.
-    fn lose(&mut self, path: PathBuf, end: Position) -> Item {
+    fn lose(&mut self, path: PathBuf, end: Position) -> SpoolItem {
         let damage = Damage { path, offset: 0, bytes: 0, start: self.next, end };
         self.continue_at(end);
-        Item::Damaged(damage)
+        SpoolItem::Damaged(damage)
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::record::{HEAD_BYTES, Position};
-use super::segment::{HEADER_BYTES, Name, Segment, Writer};
-use super::{AppendError, Dropped, Limits, MAX_UNSYNCED_BYTES, Spool, directory, now};
+use super::segment::{HEADER_BYTES, Segment, SegmentName, Writer};
+use super::{AppendError, Dropped, MAX_UNSYNCED_BYTES, Spool, SpoolLimits, directory, now};
 
 /// The heads of at most this many settled records that no segment has are written before the next record, so that it
 /// needs no segment of its own.
@@ -218,7 +218,7 @@ impl Spool {
     }
 
     fn require_room(&self, record_bytes: u64) -> Result<(), AppendError> {
-        let Limits { max_bytes, min_free_bytes, .. } = self.limits;
+        let SpoolLimits { max_bytes, min_free_bytes, .. } = self.limits;
         let needed = record_bytes + HEADER_BYTES;
         if self.waiting().bytes + needed > max_bytes {
             return Err(AppendError::Full(format!("max_bytes = {max_bytes} is reached")));
@@ -276,9 +276,9 @@ impl Spool {
     }
 
     /// The name of a new segment. Its serial is used up.
-    fn new_name(&mut self, start: Position) -> Name {
+    fn new_name(&mut self, start: Position) -> SegmentName {
         self.last_serial += 1;
         self.is_directory_unsynced = true;
-        Name { serial: self.last_serial, start, salt: self.salt }
+        SegmentName { serial: self.last_serial, start, salt: self.salt }
     }
 }

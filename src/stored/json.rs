@@ -10,14 +10,14 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value as Json};
 
-use super::{Data, OriginParts, Rebuilder, constant, hex, hex_bytes, reason, severity};
+use super::{OriginParts, Rebuilder, StoredData, constant, hex, hex_bytes, reason, severity};
 use tributary_event::{
     Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
     SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
 };
 
 #[derive(Deserialize)]
-struct Line<'a> {
+struct StoredLine<'a> {
     #[serde(borrow)]
     time: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -36,8 +36,8 @@ struct Line<'a> {
     #[serde(default, deserialize_with = "present")]
     body: Option<Json>,
     metric: Option<Metric>,
-    span: Option<Span>,
-    sample: Option<Sample>,
+    span: Option<StoredSpan>,
+    sample: Option<StoredSample>,
     loss: Option<Loss>,
     #[serde(default)]
     attributes: Map<String, Json>,
@@ -64,7 +64,7 @@ struct Metric {
 }
 
 #[derive(Deserialize)]
-struct Span {
+struct StoredSpan {
     trace_id: String,
     span_id: String,
     parent_span_id: Option<String>,
@@ -82,7 +82,7 @@ struct Ids {
 }
 
 #[derive(Deserialize)]
-struct Sample {
+struct StoredSample {
     #[serde(rename = "type")]
     sample_type: String,
     #[serde(default)]
@@ -90,11 +90,11 @@ struct Sample {
     value: Json,
     period_ns: Option<u64>,
     clock: Option<String>,
-    frames: Vec<Place>,
+    frames: Vec<StoredFrame>,
 }
 
 #[derive(Deserialize)]
-struct Place {
+struct StoredFrame {
     function: Option<String>,
     file: Option<String>,
     line: Option<u64>,
@@ -144,7 +144,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D
 /// The line is no event, or names a source that no line before it defines; nothing is added.
 pub fn read(line: &[u8], out: &mut Rebuilder) -> Result<(), String> {
     match parse(line)? {
-        Line { kind: None, source: Some(id), origin: Some(origin), resource: attributes, .. } => {
+        StoredLine { kind: None, source: Some(id), origin: Some(origin), resource: attributes, .. } => {
             out.define_source(&id, origin.parts(), resource(attributes)?);
             Ok(())
         }
@@ -175,7 +175,7 @@ pub fn read_of_listener(line: &[u8], out: &mut Rebuilder) -> Result<bool, String
     add(line, out).map(|()| true)
 }
 
-fn parse(line: &[u8]) -> Result<Line<'_>, String> {
+fn parse(line: &[u8]) -> Result<StoredLine<'_>, String> {
     serde_json::from_slice(line).map_err(|error| error.to_string())
 }
 
@@ -183,7 +183,7 @@ fn wrong<T>(what: &str) -> Result<T, String> {
     Err(format!("`{what}` is not as events have it"))
 }
 
-fn add(line: Line<'_>, out: &mut Rebuilder) -> Result<(), String> {
+fn add(line: StoredLine<'_>, out: &mut Rebuilder) -> Result<(), String> {
     let at = match line.time.as_deref().map(time) {
         Some(None) => return wrong("time"),
         at => at.flatten(),
@@ -224,7 +224,7 @@ fn resource(attributes: Map<String, Json>) -> Result<Vec<(String, ResourceValue)
 }
 
 /// `None`: it is not as its kind has it.
-fn data(line: &Line<'_>, out: &mut Rebuilder) -> Option<Data> {
+fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
     Some(match line.kind.as_deref()? {
         "log" => {
             let trace_id = line.trace_id.as_deref().map(hex);
@@ -234,7 +234,7 @@ fn data(line: &Line<'_>, out: &mut Rebuilder) -> Option<Data> {
                 None => None,
             };
             let body = line.body.as_ref().map(|body| value(body, out));
-            Data::Log { severity: severity(line.severity.as_deref()?)?, context, body }
+            StoredData::Log { severity: severity(line.severity.as_deref()?)?, context, body }
         }
         "span" => {
             let span = line.span.as_ref()?;
@@ -254,7 +254,7 @@ fn data(line: &Line<'_>, out: &mut Rebuilder) -> Option<Data> {
                 duration_nanos: span.duration_ns,
                 status,
             };
-            Data::Span { span: data, links: span.links.iter().map(link).collect::<Option<_>>()? }
+            StoredData::Span { span: data, links: span.links.iter().map(link).collect::<Option<_>>()? }
         }
         "metric" => {
             let metric = line.metric.as_ref()?;
@@ -271,7 +271,12 @@ fn data(line: &Line<'_>, out: &mut Rebuilder) -> Option<Data> {
                 _ => return None,
             };
             let start = flat(metric.start_time.as_deref().map(time))?;
-            Data::Metric(MetricData { metric_type, unit: constant(&metric.unit), value: number(&metric.value)?, start })
+            StoredData::Metric(MetricData {
+                metric_type,
+                unit: constant(&metric.unit),
+                value: number(&metric.value)?,
+                start,
+            })
         }
         "sample" => {
             let sample = line.sample.as_ref()?;
@@ -282,7 +287,7 @@ fn data(line: &Line<'_>, out: &mut Rebuilder) -> Option<Data> {
                 Some(_) => return None,
             };
             let builder = out.builder();
-            let frame = |frame: &Place| Frame {
+            let frame = |frame: &StoredFrame| Frame {
                 function: frame.function.as_deref().map(|text| builder.push_text(text)),
                 file: frame.file.as_deref().map(|text| builder.push_text(text)),
                 line: frame.line,
@@ -290,7 +295,7 @@ fn data(line: &Line<'_>, out: &mut Rebuilder) -> Option<Data> {
             let frames = sample.frames.iter().map(frame).collect();
             let (sample_type, unit) = (constant(&sample.sample_type), constant(&sample.unit));
             let value = number(&sample.value)?;
-            Data::Sample {
+            StoredData::Sample {
                 sample: SampleData { sample_type, unit, value, period_nanos: sample.period_ns, clock },
                 frames,
             }
@@ -298,7 +303,7 @@ fn data(line: &Line<'_>, out: &mut Rebuilder) -> Option<Data> {
         "loss" => {
             let Loss { reason: name, bytes, events, detail, excerpt } = line.loss.as_ref()?;
             let excerpt = hex_bytes(excerpt)?;
-            Data::Loss { reason: reason(name)?, bytes: *bytes, events: *events, detail: detail.clone(), excerpt }
+            StoredData::Loss { reason: reason(name)?, bytes: *bytes, events: *events, detail: detail.clone(), excerpt }
         }
         _ => return None,
     })

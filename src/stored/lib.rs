@@ -40,7 +40,7 @@ pub struct OriginParts<'a> {
 /// The data of a kind, with texts and values of the batch.
 #[derive(Debug)]
 #[allow(missing_docs)]
-pub enum Data {
+pub enum StoredData {
     Log { severity: Severity, context: Option<TraceContext>, body: Option<Value> },
     Span { span: SpanData, links: Vec<Link> },
     Metric(MetricData),
@@ -102,20 +102,20 @@ impl Rebuilder {
     }
 
     /// Adds an event.
-    pub fn push(&mut self, header: Header, attributes: &[(Key, Value)], data: Data) {
-        if let Data::Loss { reason, bytes, events, detail, excerpt } = &data {
+    pub fn push(&mut self, header: Header, attributes: &[(Key, Value)], data: StoredData) {
+        if let StoredData::Loss { reason, bytes, events, detail, excerpt } = &data {
             let loss = Loss { reason: *reason, bytes: *bytes, events: *events, detail, excerpt };
             return self.builder.loss_with(header, loss, attributes);
         }
         let mut event = self.builder.event(header);
         attributes.iter().for_each(|(key, value)| event.attribute(*key, *value));
         match data {
-            Data::Log { severity, context: Some(context), body } => event.log_in(context, severity, body),
-            Data::Log { severity, context: None, body } => event.log(severity, body),
-            Data::Span { span, links } => event.linked_span(span, links),
-            Data::Metric(metric) => event.metric(metric),
-            Data::Sample { sample, frames } => event.sample(sample, &frames),
-            Data::Loss { .. } => {}
+            StoredData::Log { severity, context: Some(context), body } => event.log_in(context, severity, body),
+            StoredData::Log { severity, context: None, body } => event.log(severity, body),
+            StoredData::Span { span, links } => event.linked_span(span, links),
+            StoredData::Metric(metric) => event.metric(metric),
+            StoredData::Sample { sample, frames } => event.sample(sample, &frames),
+            StoredData::Loss { .. } => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::row::{CRC_BYTES, ESCAPE, START, tag};
-use super::{Data, OriginParts, Rebuilder, constant, reason, severity};
+use super::{OriginParts, Rebuilder, StoredData, constant, reason, severity};
 use tributary_event::{
     Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
     SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
@@ -14,18 +14,18 @@ const MAX_DEPTH: usize = 128;
 
 /// Why a record cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum RowFault {
     /// Its bytes are not those that were written.
     Damaged,
     /// It was written in another form.
     Unknown,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for RowFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fault::Damaged => "its checksum is wrong",
-            Fault::Unknown => "its form is unknown",
+            RowFault::Damaged => "its checksum is wrong",
+            RowFault::Unknown => "its form is unknown",
         })
     }
 }
@@ -44,15 +44,15 @@ impl RowReader {
     ///
     /// # Errors
     /// Nothing is added.
-    pub fn read(&mut self, line: &[u8], out: &mut Rebuilder) -> Result<(), Fault> {
-        unescape(line, &mut self.record).ok_or(Fault::Damaged)?;
-        let Some((content, crc)) = self.record.split_last_chunk::<CRC_BYTES>() else { return Err(Fault::Damaged) };
+    pub fn read(&mut self, line: &[u8], out: &mut Rebuilder) -> Result<(), RowFault> {
+        unescape(line, &mut self.record).ok_or(RowFault::Damaged)?;
+        let Some((content, crc)) = self.record.split_last_chunk::<CRC_BYTES>() else { return Err(RowFault::Damaged) };
         if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {
-            return Err(Fault::Damaged);
+            return Err(RowFault::Damaged);
         }
         let mut record = Reader(content);
         self.attributes.clear();
-        read(&mut record, &mut self.block, &mut self.attributes, out).ok_or(Fault::Unknown)
+        read(&mut record, &mut self.block, &mut self.attributes, out).ok_or(RowFault::Unknown)
     }
 }
 
@@ -132,7 +132,7 @@ fn read_block(block: &mut Reader<'_>, out: &mut Rebuilder) -> Option<()> {
     Some(())
 }
 
-fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<Data> {
+fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<StoredData> {
     Some(match Kind::ALL.get(usize::from(record.byte()?))? {
         Kind::Log => {
             let severity = severity(record.text()?)?;
@@ -140,7 +140,7 @@ fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<Data> {
                 let trace_id = TraceId(record.array()?);
                 Some(TraceContext { trace_id, span_id: record.option(Reader::span_id)? })
             })?;
-            Data::Log { severity, context, body: record.option(|record| record.value(out, 0))? }
+            StoredData::Log { severity, context, body: record.option(|record| record.value(out, 0))? }
         }
         Kind::Span => {
             let span = SpanData {
@@ -159,7 +159,7 @@ fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<Data> {
             for _ in 0..record.number()? {
                 links.push(Link { trace_id: TraceId(record.array()?), span_id: record.span_id()? });
             }
-            Data::Span { span, links }
+            StoredData::Span { span, links }
         }
         Kind::Metric => {
             let metric_type = match record.byte()? {
@@ -169,7 +169,7 @@ fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<Data> {
                 _ => return None,
             };
             let unit = constant(record.text()?);
-            Data::Metric(MetricData {
+            StoredData::Metric(MetricData {
                 metric_type,
                 unit,
                 value: record.any_number()?,
@@ -191,9 +191,9 @@ fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<Data> {
                 let file = record.option(Reader::text)?.map(|text| builder.push_text(text));
                 frames.push(Frame { function, file, line: record.option(Reader::number)? });
             }
-            Data::Sample { sample: SampleData { sample_type, unit, value, period_nanos, clock }, frames }
+            StoredData::Sample { sample: SampleData { sample_type, unit, value, period_nanos, clock }, frames }
         }
-        Kind::Loss => Data::Loss {
+        Kind::Loss => StoredData::Loss {
             reason: reason(record.text()?)?,
             bytes: record.number()?,
             events: record.option(Reader::number)?,

@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use tokio::time::{timeout, timeout_at};
 use tracing::{debug, error};
 
-use tributary_driver::{Account, Step, call, loss_batch};
+use tributary_driver::{Account, DriverStep, call, loss_batch};
 use tributary_event::{Batch, Loss, Origin, Reason};
 use tributary_memory::MemoryLease;
 use tributary_memory::log_throttle::LogThrottle;
@@ -46,7 +46,7 @@ impl UndecidedBytes {
     }
 
     /// Makes one call of the work on this body.
-    pub(super) fn call(&mut self, out: &mut Output, now: Now, work: impl FnOnce(&mut Output) -> Flow) -> Step {
+    pub(super) fn call(&mut self, out: &mut Output, now: Now, work: impl FnOnce(&mut Output) -> Flow) -> DriverStep {
         call(out, &mut self.account, &self.context.counters, now, work)
     }
 

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use tributary_driver::capture::{Head, put_bytes, put_end, put_full, put_missing};
+use tributary_driver::capture::{CaptureHead, put_bytes, put_end, put_full, put_missing};
 use tributary_event::{Origin, UnixNanos};
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_protocol::{End, Protocol};
@@ -46,7 +46,7 @@ const LAST_WRITE_TIME: Duration = Duration::from_secs(1);
 pub struct Capture {
     protocol: Protocol,
     listener: Arc<str>,
-    messages: mpsc::Sender<Message>,
+    messages: mpsc::Sender<RecorderMessage>,
     queue: Arc<Queue>,
 }
 
@@ -59,9 +59,9 @@ struct Queue {
 }
 
 #[derive(Debug)]
-enum Message {
+enum RecorderMessage {
     Open {
-        head: Head,
+        head: CaptureHead,
     },
     /// `missing`: bytes before these that did not fit into the queue.
     Bytes {
@@ -112,7 +112,7 @@ impl Capture {
         Some(Arc::new(capture))
     }
 
-    fn new(listener: &str, protocol: Protocol) -> (Capture, mpsc::Receiver<Message>) {
+    fn new(listener: &str, protocol: Protocol) -> (Capture, mpsc::Receiver<RecorderMessage>) {
         let (sender, messages) = mpsc::channel();
         let listener: Arc<str> = listener.into();
         let queue =
@@ -127,7 +127,7 @@ impl Capture {
         }
         let now = clock.now();
         let age = u64::try_from((now.elapsed - opened).as_nanos()).unwrap_or(u64::MAX);
-        let head = Head {
+        let head = CaptureHead {
             protocol: self.protocol,
             listener: self.listener.to_string(),
             peer: origin.peer.to_string(),
@@ -135,7 +135,7 @@ impl Capture {
             opened: UnixNanos(now.unix.0.saturating_sub(age)),
         };
         // Here and below: a writer that has ended has logged why.
-        let _ = self.messages.send(Message::Open { head });
+        let _ = self.messages.send(RecorderMessage::Open { head });
         let connection = origin.connection;
         Some(Recording { capture: self.clone(), connection, clock, opened, missing: 0, end: None })
     }
@@ -180,7 +180,8 @@ impl Recording {
             return;
         }
         let missing = std::mem::take(&mut self.missing);
-        let message = Message::Bytes { connection: self.connection, at: self.at(), missing, bytes: bytes.to_vec() };
+        let message =
+            RecorderMessage::Bytes { connection: self.connection, at: self.at(), missing, bytes: bytes.to_vec() };
         let _ = self.capture.messages.send(message);
     }
 
@@ -202,7 +203,7 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         let end = self.end.unwrap_or(End::Stopped);
-        let message = Message::End { connection: self.connection, at: self.at(), missing: self.missing, end };
+        let message = RecorderMessage::End { connection: self.connection, at: self.at(), missing: self.missing, end };
         let _ = self.capture.messages.send(message);
     }
 }
@@ -213,7 +214,7 @@ struct Writer {
     dir: PathBuf,
     max_bytes: u64,
     /// `None` until the directory has been read.
-    kept: Option<Kept>,
+    kept: Option<CaptureFiles>,
     files: HashMap<u64, Recorded>,
     open_files: usize,
     queue: Arc<Queue>,
@@ -221,7 +222,7 @@ struct Writer {
 
 /// What is in the directory.
 #[derive(Debug, Default)]
-struct Kept {
+struct CaptureFiles {
     /// The finished files, oldest first.
     finished: VecDeque<(PathBuf, u64)>,
     /// What all files count, including those that are being written.
@@ -250,15 +251,15 @@ impl Writer {
         Writer { dir, max_bytes: options.max_bytes, kept: None, files: HashMap::new(), open_files: 0, queue }
     }
 
-    fn run(mut self, messages: &mpsc::Receiver<Message>) {
+    fn run(mut self, messages: &mpsc::Receiver<RecorderMessage>) {
         while let Ok(message) = messages.recv() {
             self.take(message);
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, message: RecorderMessage) {
         match message {
-            Message::Open { head } => {
+            RecorderMessage::Open { head } => {
                 // The name contains nothing from the peer: only the time and our number.
                 let path = self.dir.join(format!("{:020}-{}.{SUFFIX}", head.opened.0, head.connection));
                 let (connection, head) = (head.connection, head.to_bytes());
@@ -267,11 +268,11 @@ impl Writer {
                 self.write(connection, Duration::ZERO, 0, &[]);
                 self.queue.bytes.fetch_sub(MESSAGE_BYTES, Relaxed);
             }
-            Message::Bytes { connection, at, missing, bytes } => {
+            RecorderMessage::Bytes { connection, at, missing, bytes } => {
                 self.write(connection, at, missing, &bytes);
                 self.queue.bytes.fetch_sub(MESSAGE_BYTES + bytes.len(), Relaxed);
             }
-            Message::End { connection, at, missing, end } => self.finish(connection, at, missing, end),
+            RecorderMessage::End { connection, at, missing, end } => self.finish(connection, at, missing, end),
         }
     }
 
@@ -405,17 +406,17 @@ impl Writer {
         }
     }
 
-    fn kept(&mut self) -> io::Result<&mut Kept> {
+    fn kept(&mut self) -> io::Result<&mut CaptureFiles> {
         match &mut self.kept {
             Some(kept) => Ok(kept),
-            unread => Ok(unread.insert(Kept::read(&self.dir)?)),
+            unread => Ok(unread.insert(CaptureFiles::read(&self.dir)?)),
         }
     }
 }
 
-impl Kept {
+impl CaptureFiles {
     /// Reads what an earlier run has left in the directory, and creates it if it does not exist.
-    fn read(dir: &Path) -> io::Result<Kept> {
+    fn read(dir: &Path) -> io::Result<CaptureFiles> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let mut files = Vec::new();
         for entry in fs::read_dir(dir)? {
@@ -427,7 +428,7 @@ impl Kept {
         // Names begin with the time, so this is the order of age.
         files.sort();
         let bytes = files.iter().map(|(_, bytes)| bytes).sum();
-        Ok(Kept { finished: files.into(), bytes })
+        Ok(CaptureFiles { finished: files.into(), bytes })
     }
 }
 
@@ -449,7 +450,7 @@ mod tests {
     }
 
     /// A recorder with its directory, its messages and its writer.
-    fn recorder() -> (tempfile::TempDir, Arc<Capture>, mpsc::Receiver<Message>, Writer) {
+    fn recorder() -> (tempfile::TempDir, Arc<Capture>, mpsc::Receiver<RecorderMessage>, Writer) {
         let dir = tempfile::tempdir().unwrap();
         let options = CaptureOptions { dir: dir.path().into(), max_bytes: 1 << 30 };
         let (capture, messages) = Capture::new("test", Protocol::Datadog);

@@ -10,7 +10,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 use tracing::{debug, error};
 
 use tributary_codec::http::is_request;
-use tributary_driver::{Abandoned, SessionDriver, Step};
+use tributary_driver::{Abandoned, DriverStep, SessionDriver};
 use tributary_event::{Batch, Loss, Origin, Reason};
 use tributary_explain::Explain;
 use tributary_memory::MemoryLease;
@@ -19,7 +19,7 @@ use tributary_protocol::{Awaiting, End, Flow, Now, Session};
 
 use super::context::ConnectionContext;
 use super::read_buffer::{MEMORY_RETRY, ReadBuffer};
-use super::stream::Stream;
+use super::stream::ConnectionStream;
 
 /// A connection that has decoded for this long yields to the other tasks. A number of bytes would not be a bound: some bytes
 /// cost much more than others.
@@ -45,7 +45,7 @@ static ABORTED: LogThrottle = LogThrottle::new();
 /// A connection and its session.
 #[derive(Debug)]
 pub(super) struct Connection<S: Session> {
-    stream: Stream,
+    stream: ConnectionStream,
     driver: SessionDriver<S>,
     input: ReadBuffer,
     context: ConnectionContext,
@@ -80,7 +80,7 @@ impl<S: Session> Connection<S> {
     /// A connection that was accepted at `opened`. Boxed, because each future around it would otherwise contain a copy,
     /// and a daemon has thousands of connections.
     pub(super) fn new(
-        stream: Stream,
+        stream: ConnectionStream,
         session: S,
         origin: Arc<Origin>,
         context: ConnectionContext,
@@ -112,7 +112,7 @@ impl<S: Session> Connection<S> {
         self.show(self.explainers(), &rest, rest.len());
         loop {
             self.wait_for_sink_capacity().await;
-            let Step { flow, batch, .. } = self.driver.finish(&rest, end, now);
+            let DriverStep { flow, batch, .. } = self.driver.finish(&rest, end, now);
             self.hand_over(batch.map(Arc::new)).await;
             if flow != Flow::Again {
                 break;
@@ -222,7 +222,7 @@ impl<S: Session> Connection<S> {
         self.wait_for_sink_capacity().await;
         let now = self.now();
         let explainers = self.explainers();
-        let Step { consumed, flow, batch } = self.driver.receive(&self.input, now);
+        let DriverStep { consumed, flow, batch } = self.driver.receive(&self.input, now);
         self.show(explainers, &self.input[..consumed], self.input.len());
         self.input.advance(consumed);
         self.hand_over(batch.map(Arc::new)).await;
@@ -329,7 +329,7 @@ impl<S: Session> Connection<S> {
             return Some(end);
         };
         loop {
-            let Step { flow, batch, .. } = self.driver.handle_timeout(self.now(), is_woken);
+            let DriverStep { flow, batch, .. } = self.driver.handle_timeout(self.now(), is_woken);
             self.hand_over(batch.map(Arc::new)).await;
             if !self.reply().await {
                 return Some(End::Reset);
@@ -406,7 +406,7 @@ impl<S: Session> Connection<S> {
                 },
             }
         }
-        let Step { flow, batch, .. } = self.driver.shutdown(self.now());
+        let DriverStep { flow, batch, .. } = self.driver.shutdown(self.now());
         self.hand_over(batch.map(Arc::new)).await;
         if !self.reply().await {
             return Some(End::Reset);
@@ -426,7 +426,7 @@ impl<S: Session> Connection<S> {
     /// Lets the session hurry. `Some`: the connection is over.
     async fn hurry_session(&mut self) -> Option<End> {
         self.is_hurried = true;
-        let Step { batch, .. } = self.driver.hurry(self.now());
+        let DriverStep { batch, .. } = self.driver.hurry(self.now());
         self.hand_over(batch.map(Arc::new)).await;
         (!self.reply().await).then_some(End::Reset)
     }

@@ -29,7 +29,7 @@ use super::connection::Connection;
 use super::context::ConnectionContext;
 use super::options::ListenerOptions;
 use super::read_buffer::CONNECTION_BYTES;
-use super::stream::Stream;
+use super::stream::ConnectionStream;
 use super::tcp::{connection_memory, next_connection, set_options};
 
 /// How long connections are opened again to finish work at a peer.
@@ -197,7 +197,7 @@ impl Dialer {
         set_options(&stream, &context.options);
         let opened = context.clock.now().elapsed;
         let (tasks, abort) = (context.tasks.clone(), context.abort.clone());
-        let mut stream = Stream::plain(stream);
+        let mut stream = ConnectionStream::plain(stream);
         stream.record(context.recording(&origin, opened));
         let connection = Connection::new(stream, session, Arc::new(origin), context, opened);
         let serve = async move {

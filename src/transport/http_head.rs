@@ -10,11 +10,11 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{timeout, timeout_at};
 
 use tributary_event::{Loss, Origin, Reason};
-use tributary_protocol::{Foreign, Head, Response};
+use tributary_protocol::{Foreign, RequestHead, Response};
 
 use super::body::{MAX_DRAINED_BYTES, UndecidedBytes};
 use super::context::ConnectionContext;
-use super::stream::Stream;
+use super::stream::ConnectionStream;
 
 /// The response to a head that cannot be read, where hyper sends none.
 const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
@@ -24,8 +24,8 @@ const READ_BYTES: usize = 16 << 10;
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The head as exchanges see it.
-pub(super) fn head(parts: &Parts) -> Head {
-    Head {
+pub(super) fn head(parts: &Parts) -> RequestHead {
+    RequestHead {
         method: parts.method.as_str().to_owned(),
         // Proxies name the host as well.
         target: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
@@ -69,7 +69,7 @@ pub(super) async fn report_bad_head(
     bad: BadHead,
     unread: &[u8],
     recognise: impl FnOnce(&[u8]) -> Option<Foreign>,
-    mut stream: Stream,
+    mut stream: ConnectionStream,
     origin: &Arc<Origin>,
     context: &ConnectionContext,
 ) {
@@ -98,7 +98,7 @@ pub(super) async fn report_bad_head(
 /// Ends our side and reads for a moment what the peer still sends, so that the peer receives the response rather than a
 /// reset.
 async fn read_rest(
-    stream: &mut Stream,
+    stream: &mut ConnectionStream,
     excerpt: &mut Vec<u8>,
     undecided: &mut UndecidedBytes,
     context: &ConnectionContext,

@@ -12,18 +12,18 @@ use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::options::ListenerOptions;
-use super::stream::Stream;
+use super::stream::ConnectionStream;
 
 /// The time limits of one connection. Its stream, its requests and its task share them.
 #[derive(Debug)]
 pub(super) struct HttpTimeouts {
     clock: Clock,
-    phase: Mutex<Phase>,
+    phase: Mutex<TimeoutPhase>,
     has_written_since_read: AtomicBool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum TimeoutPhase {
     /// It waits for the head of the first request, since the connection was opened.
     First(Duration),
     /// It waits for the first byte of the next request, since the last response.
@@ -37,24 +37,24 @@ enum Phase {
 impl HttpTimeouts {
     /// The limits of a connection that was opened at `opened`.
     pub(super) fn new(clock: Clock, opened: Duration) -> Arc<Self> {
-        let phase = Mutex::new(Phase::First(opened));
+        let phase = Mutex::new(TimeoutPhase::First(opened));
         Arc::new(HttpTimeouts { clock, phase, has_written_since_read: AtomicBool::new(false) })
     }
 
     /// A head was received.
     pub(super) fn request(&self) {
-        self.set(|_| Phase::InRequest);
+        self.set(|_| TimeoutPhase::InRequest);
     }
 
     /// The response is complete.
     pub(super) fn answer(&self) {
         let now = self.clock.now().elapsed;
-        self.set(|_| Phase::Idle(now));
+        self.set(|_| TimeoutPhase::Idle(now));
     }
 
     /// Whether a request was received and is not answered yet.
     pub(super) fn is_in_request(&self) -> bool {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) == Phase::InRequest
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) == TimeoutPhase::InRequest
     }
 
     /// Whether anything was written after the last bytes were read.
@@ -66,24 +66,24 @@ impl HttpTimeouts {
     fn read(&self) {
         self.has_written_since_read.store(false, Relaxed);
         let now = self.clock.now().elapsed;
-        self.set(|phase| if let Phase::Idle(_) = phase { Phase::Head(now) } else { phase });
+        self.set(|phase| if let TimeoutPhase::Idle(_) = phase { TimeoutPhase::Head(now) } else { phase });
     }
 
     /// When the connection is closed, unless something happens before. `drain_deadline`: a stopping daemon waits until
     /// then for a head.
     pub(super) fn deadline(&self, options: &ListenerOptions, drain_deadline: Option<Instant>) -> Option<Instant> {
         let at = match *self.phase.lock().unwrap_or_else(PoisonError::into_inner) {
-            Phase::First(since) => since + options.handshake_timeout,
-            Phase::Idle(_) if options.idle_timeout.is_zero() => return drain_deadline,
-            Phase::Idle(since) => since + options.idle_timeout,
-            Phase::Head(since) => since + options.message_timeout,
-            Phase::InRequest => return None,
+            TimeoutPhase::First(since) => since + options.handshake_timeout,
+            TimeoutPhase::Idle(_) if options.idle_timeout.is_zero() => return drain_deadline,
+            TimeoutPhase::Idle(since) => since + options.idle_timeout,
+            TimeoutPhase::Head(since) => since + options.message_timeout,
+            TimeoutPhase::InRequest => return None,
         };
         let at = self.clock.instant(at);
         Some(drain_deadline.map_or(at, |drain_deadline| at.min(drain_deadline)))
     }
 
-    fn set(&self, next: impl FnOnce(Phase) -> Phase) {
+    fn set(&self, next: impl FnOnce(TimeoutPhase) -> TimeoutPhase) {
         let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
         *phase = next(*phase);
     }
@@ -92,7 +92,7 @@ impl HttpTimeouts {
 /// A stream that reports to the timeouts when it reads and writes.
 #[derive(Debug)]
 pub(super) struct TimedStream {
-    pub(super) stream: Stream,
+    pub(super) stream: ConnectionStream,
     pub(super) timeouts: Arc<HttpTimeouts>,
 }
 

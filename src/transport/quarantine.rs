@@ -42,14 +42,14 @@ const REDACTED: &[u8] = b"redacted";
 pub struct Quarantine {
     dir: PathBuf,
     max_bytes: u64,
-    kept: Arc<Mutex<Option<Kept>>>,
+    kept: Arc<Mutex<Option<QuarantineFiles>>>,
     /// Throttles the log line about requests that cannot be written.
     pub(super) trouble: Arc<LogThrottle>,
 }
 
 /// The files of the directory, oldest first.
 #[derive(Debug, Default)]
-struct Kept {
+struct QuarantineFiles {
     files: VecDeque<(PathBuf, u64)>,
     bytes: u64,
     /// Distinguishes files of the same time.
@@ -60,7 +60,7 @@ struct Kept {
 
 /// A request to write.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct QuarantineRecord {
     /// When it was received.
     pub at: UnixNanos,
     /// Where it came from.
@@ -83,23 +83,23 @@ impl Quarantine {
     ///
     /// # Errors
     /// The request is larger than `quarantine.max_bytes`, or those of the system.
-    pub async fn keep(&self, record: Record) -> io::Result<()> {
+    pub async fn keep(&self, record: QuarantineRecord) -> io::Result<()> {
         let (dir, max_bytes, kept) = (self.dir.clone(), self.max_bytes, self.kept.clone());
         let job = move || {
             // One at a time, so that the counters about the directory are exact.
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut *kept {
                 Some(kept) => kept.keep(&dir, max_bytes, &record),
-                unread => unread.insert(Kept::read(&dir)?).keep(&dir, max_bytes, &record),
+                unread => unread.insert(QuarantineFiles::read(&dir)?).keep(&dir, max_bytes, &record),
             }
         };
         blocking::Job::start("quarantine", job)?.await?
     }
 }
 
-impl Kept {
+impl QuarantineFiles {
     /// Reads what an earlier run has left in the directory, and creates it if it does not exist.
-    fn read(dir: &Path) -> io::Result<Kept> {
+    fn read(dir: &Path) -> io::Result<QuarantineFiles> {
         directories::create(dir)?;
         let mut files = Vec::new();
         for entry in fs::read_dir(dir)? {
@@ -111,10 +111,10 @@ impl Kept {
         // Names begin with the time, so this is the order of age.
         files.sort();
         let bytes = files.iter().map(|(_, bytes)| bytes).sum();
-        Ok(Kept { files: files.into(), bytes, count: 0, full: LogThrottle::new() })
+        Ok(QuarantineFiles { files: files.into(), bytes, count: 0, full: LogThrottle::new() })
     }
 
-    fn keep(&mut self, dir: &Path, max_bytes: u64, record: &Record) -> io::Result<()> {
+    fn keep(&mut self, dir: &Path, max_bytes: u64, record: &QuarantineRecord) -> io::Result<()> {
         let head = head(record);
         let size = ((head.len() + record.request.body.len()) as u64).max(FILE_BYTES);
         if size > max_bytes {
@@ -161,8 +161,8 @@ fn write(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
 }
 
 /// The head of the file.
-fn head(record: &Record) -> Vec<u8> {
-    let Record { at, origin, reason, request } = record;
+fn head(record: &QuarantineRecord) -> Vec<u8> {
+    let QuarantineRecord { at, origin, reason, request } = record;
     let time = jiff::Timestamp::from_nanosecond(i128::from(at.0)).unwrap_or_default();
     let target = without_secrets(&request.head.target);
     let mut head = format!("{} {target} HTTP/1.1\r\n", request.head.method).into_bytes();
@@ -202,14 +202,14 @@ fn stored_value<'a>(name: &str, value: &'a [u8]) -> Cow<'a, [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tributary_protocol::Head;
+    use tributary_protocol::RequestHead;
 
-    fn record(at: u64, body: Vec<u8>) -> Record {
+    fn record(at: u64, body: Vec<u8>) -> QuarantineRecord {
         let headers = vec![("content-length".to_owned(), b"1".to_vec()), ("host".to_owned(), b"h".to_vec())];
-        let head = Head { method: "PUT".into(), target: "/3/ab?c&api_key=SECRET".into(), headers };
+        let head = RequestHead { method: "PUT".into(), target: "/3/ab?c&api_key=SECRET".into(), headers };
         let origin = Arc::new(Origin::new("endless", "test".into(), "192.0.2.1:9".into(), 1));
         let request = Request { head, body: body.into(), number: 1 };
-        Record { at: UnixNanos(at), origin, reason: "bad\r\nbytes".into(), request }
+        QuarantineRecord { at: UnixNanos(at), origin, reason: "bad\r\nbytes".into(), request }
     }
 
     fn names(dir: &Path) -> Vec<String> {
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_file_is_the_request_with_the_reason_among_its_headers() {
         let dir = tempfile::tempdir().unwrap();
-        let mut kept = Kept::read(dir.path()).unwrap();
+        let mut kept = QuarantineFiles::read(dir.path()).unwrap();
         kept.keep(dir.path(), 1 << 20, &record(1_000_000_000, b"body".to_vec())).unwrap();
         let [name] = names(dir.path()).try_into().unwrap();
         assert_eq!(name, "00000000001000000000-000001.http");
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn secrets_in_headers_are_not_stored() {
         let dir = tempfile::tempdir().unwrap();
-        let mut kept = Kept::read(dir.path()).unwrap();
+        let mut kept = QuarantineFiles::read(dir.path()).unwrap();
         let mut record = record(1_000_000_000, b"body".to_vec());
         let headers = [
             ("authorization", "Bearer hunter2"),
@@ -276,12 +276,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         // Small files count as one block of the disk each.
         let limit = 10_000;
-        let mut kept = Kept::read(dir.path()).unwrap();
+        let mut kept = QuarantineFiles::read(dir.path()).unwrap();
         for at in 1..=3 {
             kept.keep(dir.path(), limit, &record(at, vec![0; 1000])).unwrap();
         }
         assert_eq!(names(dir.path()).len(), 2);
-        let mut kept = Kept::read(dir.path()).unwrap();
+        let mut kept = QuarantineFiles::read(dir.path()).unwrap();
         kept.keep(dir.path(), limit, &record(4, vec![0; 8000])).unwrap();
         assert_eq!(names(dir.path()), ["00000000000000000004-000001.http"]);
         assert!(kept.keep(dir.path(), limit, &record(5, vec![0; 10_000])).is_err());

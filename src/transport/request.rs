@@ -27,7 +27,7 @@ use tributary_memory::MemoryLease;
 use tributary_pipeline::tap::TapRequest;
 use tributary_pipeline::{Delivery, DeliveryOutcome, Unconfirmed};
 use tributary_protocol::{
-    Exchange, Flow, Head, HeadDecision, LossLimit, Output, Request, RequestOutcome, Response, Work,
+    Exchange, Flow, HeadDecision, LossLimit, Output, Request, RequestHead, RequestOutcome, Response, Work,
 };
 use tributary_sink::AckLevel;
 
@@ -36,7 +36,7 @@ use super::context::ConnectionContext;
 use super::http_head;
 use super::http_state::{HttpState, SMALL_BODY_BYTES};
 use super::http_timeouts::HttpTimeouts;
-use super::quarantine::Record;
+use super::quarantine::QuarantineRecord;
 
 /// A request that has been decoded for this long yields to the other tasks. Most are finished before.
 const YIELD_AFTER: Duration = Duration::from_micros(500);
@@ -121,7 +121,7 @@ impl<E: Exchange> HttpConnection<E> {
     }
 
     /// Shows a request on the taps.
-    fn show(&self, head: &Head, number: u64, body: impl FnOnce() -> Bytes, is_secret: bool, is_cut: bool) {
+    fn show(&self, head: &RequestHead, number: u64, body: impl FnOnce() -> Bytes, is_secret: bool, is_cut: bool) {
         let taps = self.context.sender.taps();
         if taps.wire_count() > 0 {
             let (origin, head, body) = (self.origin.clone(), head.clone(), body());
@@ -130,7 +130,7 @@ impl<E: Exchange> HttpConnection<E> {
     }
 
     /// Decodes a complete request, and waits until its events are delivered or `delivery_timeout` has passed.
-    async fn deliver(self: &Arc<Self>, head: Head, number: u64, received: ReceivedBody) -> Response {
+    async fn deliver(self: &Arc<Self>, head: RequestHead, number: u64, received: ReceivedBody) -> Response {
         let ReceivedBody { body, lease, mut undecided } = received;
         let complete = Instant::now();
         let until = complete + self.http.options.delivery_timeout;
@@ -201,21 +201,21 @@ impl<E: Exchange> HttpConnection<E> {
 }
 
 /// A response, and the level that the events of its request have reached if it is a success.
-type Answer = (Response, AckLevel);
+type LeveledResponse = (Response, AckLevel);
 
 /// A job that the task which waits for its response works on. When that task waits no longer, a task of its own does.
 struct InFlightRequest<'a> {
     /// `None`: it has ended.
-    job: Option<Pin<Box<dyn Future<Output = Answer> + Send>>>,
+    job: Option<Pin<Box<dyn Future<Output = LeveledResponse> + Send>>>,
     unconfirmed: Unconfirmed,
     context: &'a ConnectionContext,
 }
 
 impl Future for InFlightRequest<'_> {
     /// `None`: the job panicked.
-    type Output = Option<Answer>;
+    type Output = Option<LeveledResponse>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answer>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<LeveledResponse>> {
         let Some(job) = &mut self.job else { return Poll::Ready(None) };
         // A job that panicked is not polled again.
         let answer = match catch_unwind(AssertUnwindSafe(|| job.as_mut().poll(cx))) {
@@ -273,7 +273,7 @@ impl<E: Exchange> Job<E> {
         Box::new(Job { work, out, undecided, connection, _held: held })
     }
 
-    async fn run(mut self: Box<Self>, delivery: Delivery) -> Answer {
+    async fn run(mut self: Box<Self>, delivery: Delivery) -> LeveledResponse {
         let connection = self.connection.clone();
         let context = &connection.context;
         let out = &mut self.out;
@@ -335,7 +335,7 @@ impl<E: Exchange> Job<E> {
     async fn quarantine_if_asked(&mut self, received: UnixNanos) -> bool {
         let HttpConnection { http, origin, .. } = &*self.connection;
         let (Some(reason), Some(quarantine)) = (self.work.quarantine_reason(), &http.quarantine) else { return true };
-        let record = Record {
+        let record = QuarantineRecord {
             at: received,
             origin: origin.clone(),
             reason: reason.to_owned(),

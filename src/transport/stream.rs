@@ -17,7 +17,7 @@ use super::capture::Recording;
 
 /// A connection.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct ConnectionStream {
     wire: Wire,
     recording: Option<Recording>,
 }
@@ -29,15 +29,15 @@ enum Wire {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Stream {
+impl ConnectionStream {
     /// A connection without TLS.
     pub(super) fn plain(stream: TcpStream) -> Self {
-        Stream { wire: Wire::Plain(stream), recording: None }
+        ConnectionStream { wire: Wire::Plain(stream), recording: None }
     }
 
     /// A connection through TLS.
     pub(super) fn tls(stream: TlsStream<TcpStream>) -> Self {
-        Stream { wire: Wire::Tls(Box::new(stream)), recording: None }
+        ConnectionStream { wire: Wire::Tls(Box::new(stream)), recording: None }
     }
 
     /// Passes everything that is read from now on to `recording`.
@@ -83,9 +83,9 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for ConnectionStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Stream { wire, recording } = self.get_mut();
+        let ConnectionStream { wire, recording } = self.get_mut();
         let before = buffer.filled().len();
         let read = match wire {
             Wire::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
@@ -102,7 +102,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for ConnectionStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().wire {
             Wire::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),

@@ -31,7 +31,7 @@ use super::descriptors;
 use super::options::ListenerOptions;
 use super::proxy;
 use super::read_buffer::{CONNECTION_BYTES, MEMORY_RETRY, TLS_BYTES};
-use super::stream::Stream;
+use super::stream::ConnectionStream;
 use super::tls::Tls;
 
 /// Connections that the kernel queues until they are accepted. The kernel allows `net.core.somaxconn` at most, 4096 by
@@ -96,7 +96,7 @@ impl Draining {
 
 /// A connection that has been admitted.
 pub(super) struct Accepted {
-    pub(super) stream: Stream,
+    pub(super) stream: ConnectionStream,
     pub(super) peer: SocketAddr,
     pub(super) origin: Arc<Origin>,
     pub(super) context: ConnectionContext,
@@ -439,8 +439,8 @@ async fn secure(
     origin: &Arc<Origin>,
     context: &ConnectionContext,
     opened: Duration,
-) -> Option<Stream> {
-    let Some(acceptor) = tls else { return Some(Stream::plain(stream)) };
+) -> Option<ConnectionStream> {
+    let Some(acceptor) = tls else { return Some(ConnectionStream::plain(stream)) };
     let deadline = context.clock.instant(opened + context.options.handshake_timeout);
     let mut first = [0; Loss::EXCERPT];
     let peeked = tokio::select! {
@@ -451,7 +451,7 @@ async fn secure(
     if first[0] != TLS_FIRST_BYTE {
         let is_plain_allowed = context.options.tls.as_ref().is_some_and(|tls| tls.allow_plain);
         if is_plain_allowed {
-            return Some(Stream::plain(stream));
+            return Some(ConnectionStream::plain(stream));
         }
         let detail = "the listener expects TLS, and these bytes are not TLS (tls.allow_plain accepts both)";
         refuse(origin, context, Reason::Malformed, &first[..peeked], detail).await;
@@ -462,7 +462,7 @@ async fn secure(
         () = context.stop_handshakes.cancelled() => return None,
     };
     let (reason, detail) = match handshake {
-        Ok(Ok(stream)) => return Some(Stream::tls(stream)),
+        Ok(Ok(stream)) => return Some(ConnectionStream::tls(stream)),
         Ok(Err(error)) => (Reason::Malformed, format!("the TLS handshake failed: {error}")),
         Err(_) => {
             (Reason::Truncated, "a time limit passed: the TLS handshake took longer than handshake_timeout".to_owned())

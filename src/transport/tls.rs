@@ -31,9 +31,9 @@ impl std::error::Error for TlsError {}
 
 /// TLS of one listener. Clones are the same.
 #[derive(Clone)]
-pub struct Tls(Arc<Shared>);
+pub struct Tls(Arc<SharedTls>);
 
-struct Shared {
+struct SharedTls {
     options: TlsOptions,
     current: Mutex<Current>,
 }
@@ -76,7 +76,7 @@ impl Tls {
     pub fn open(options: &TlsOptions) -> Result<Tls, TlsError> {
         let files = Files::read(options)?;
         let current = Mutex::new(files.current(options)?);
-        Ok(Tls(Arc::new(Shared { options: options.clone(), current })))
+        Ok(Tls(Arc::new(SharedTls { options: options.clone(), current })))
     }
 
     /// The acceptor for a new connection.

@@ -13,7 +13,7 @@ use tributary_zico::agents::{Counters, session_digest};
 
 /// The agents of one file.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Known {
+pub struct KnownAgents {
     /// Registered agents, by number.
     pub agents: Vec<KnownAgent>,
     /// Sessions of agents that do not register, the latest first.
@@ -66,9 +66,9 @@ pub struct UnregisteredSession {
 ///
 /// # Errors
 /// The file cannot be read, or has another format.
-pub fn list(path: &Path, session_timeout: Duration, now: UnixNanos) -> Result<Known, StoreError> {
+pub fn list(path: &Path, session_timeout: Duration, now: UnixNanos) -> Result<KnownAgents, StoreError> {
     let connection = file::open_existing(path, false)?;
-    let read = || -> rusqlite::Result<Known> {
+    let read = || -> rusqlite::Result<KnownAgents> {
         let oldest = millis(now) - i64::try_from(session_timeout.as_millis()).unwrap_or(i64::MAX);
         let mut agents = connection.prepare(
             "SELECT id, uuid, name, app, env, attrs, address, registered, seen,
@@ -80,7 +80,7 @@ pub fn list(path: &Path, session_timeout: Duration, now: UnixNanos) -> Result<Kn
         let mut unregistered = connection.prepare(
             "SELECT session, address, first, seen, requests, bytes, events, losses FROM unregistered ORDER BY seen DESC",
         )?;
-        Ok(Known {
+        Ok(KnownAgents {
             agents: agents.query_map([oldest], agent)?.collect::<rusqlite::Result<_>>()?,
             unregistered: unregistered.query_map([], unregistered_session)?.collect::<rusqlite::Result<_>>()?,
         })

@@ -141,20 +141,20 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
         return Err(StoreError::new(path, format!("{DAMAGED} ({})", damage.replace('\n', "; "))));
     }
     match version(&connection).map_err(of)? {
-        Found::Nothing => {
+        DatabaseKind::Nothing => {
             keep_log(path, &connection)?;
             create(&mut connection).map_err(of)?;
         }
-        Found::Ours(VERSION) => keep_log(path, &connection)?,
-        Found::Ours(1) => {
+        DatabaseKind::Ours(VERSION) => keep_log(path, &connection)?,
+        DatabaseKind::Ours(1) => {
             keep_log(path, &connection)?;
             convert(&mut connection).map_err(of)?;
         }
-        Found::Ours(version) => {
+        DatabaseKind::Ours(version) => {
             let what = format!("it has schema {version}, and this version of tributary knows {VERSION}");
             return Err(StoreError::new(path, format!("{what}; run the version that wrote it, or move it away")));
         }
-        Found::Foreign => {
+        DatabaseKind::Foreign => {
             return Err(StoreError::new(path, "it is a database of another program; configure another state_dir"));
         }
     }
@@ -213,8 +213,8 @@ pub(super) fn open_existing(path: &Path, is_written: bool) -> Result<Connection,
     connection.busy_timeout(WRITE_TIMEOUT).map_err(of)?;
     connection.pragma_update(None, "foreign_keys", true).map_err(of)?;
     match version(&connection).map_err(of)? {
-        Found::Ours(VERSION) => Ok(connection),
-        Found::Ours(1) => {
+        DatabaseKind::Ours(VERSION) => Ok(connection),
+        DatabaseKind::Ours(1) => {
             let what = "it has schema 1; start the daemon once, which converts it";
             Err(StoreError::new(path, what))
         }
@@ -251,7 +251,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// What a database is.
-enum Found {
+enum DatabaseKind {
     /// It is empty.
     Nothing,
     /// It has this version of our schema.
@@ -260,13 +260,13 @@ enum Found {
     Foreign,
 }
 
-fn version(connection: &Connection) -> rusqlite::Result<Found> {
+fn version(connection: &Connection) -> rusqlite::Result<DatabaseKind> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     Ok(match (number("application_id")?, number("user_version")?) {
-        (APPLICATION, version) => Found::Ours(version),
-        (0, 0) if tables == 0 => Found::Nothing,
-        _ => Found::Foreign,
+        (APPLICATION, version) => DatabaseKind::Ours(version),
+        (0, 0) if tables == 0 => DatabaseKind::Nothing,
+        _ => DatabaseKind::Foreign,
     })
 }
 

@@ -32,14 +32,14 @@ use tributary_event::UnixNanos;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_system::blocking;
 use tributary_zico::agents::{
-    Agent, Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Requester, UNKNOWN_AGENT,
+    Agents, Counters, Opened, Opening, Registered, Registration, Requester, UNKNOWN_AGENT, ZicoAgent, ZicoRefusal,
 };
 
 use error::explain;
-use shared::Shared;
+use shared::SharedAgentStore;
 use time::millis;
 
-pub use agents::{Known, KnownAgent, UnregisteredSession, forget, list};
+pub use agents::{KnownAgent, KnownAgents, UnregisteredSession, forget, list};
 pub use bucket::SharedStore;
 pub use error::StoreError;
 pub use file::path;
@@ -47,26 +47,26 @@ pub use options::StoreOptions;
 
 /// The agents of one listener.
 #[derive(Debug)]
-pub struct Store {
-    shared: Arc<Shared>,
+pub struct AgentStore {
+    shared: Arc<SharedAgentStore>,
     writer: Option<JoinHandle<()>>,
 }
 
-impl Store {
+impl AgentStore {
     /// Opens the store of the listener with this name, or creates it.
     ///
     /// # Errors
     /// The file, or the file of keys, cannot be used: the error says which, why, and what to do.
-    pub fn open(options: &StoreOptions, listener: &str) -> Result<Store, StoreError> {
-        let shared = Arc::new(Shared::open(options, listener)?);
+    pub fn open(options: &StoreOptions, listener: &str) -> Result<AgentStore, StoreError> {
+        let shared = Arc::new(SharedAgentStore::open(options, listener)?);
         let writer = spawn_writer(shared.clone()).map_err(|error| {
             StoreError::new(Path::new(&shared.name), format!("its writer thread cannot be started: {error}"))
         })?;
-        Ok(Store { shared, writer: Some(writer) })
+        Ok(AgentStore { shared, writer: Some(writer) })
     }
 }
 
-impl Drop for Store {
+impl Drop for AgentStore {
     /// Writes all marks.
     fn drop(&mut self) {
         self.shared.marks.stop();
@@ -77,11 +77,11 @@ impl Drop for Store {
     }
 }
 
-impl Agents for Store {
-    fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, Refusal> {
+impl Agents for AgentStore {
+    fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, ZicoRefusal> {
         let shared = &*self.shared;
         if shared.admitted.as_ref().is_some_and(|keys| !blocking::run(|| keys.admit(&asked.rkey))) {
-            return Err(Refusal::Denied("the registration key is not accepted here"));
+            return Err(ZicoRefusal::Denied("the registration key is not accepted here"));
         }
         blocking::run(|| {
             let rkey = shared.digests.digest(&asked.rkey);
@@ -92,7 +92,7 @@ impl Agents for Store {
         })
     }
 
-    fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, Refusal> {
+    fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, ZicoRefusal> {
         let shared = &*self.shared;
         let opened = blocking::run(|| shared.open_session(asked, millis(now)));
         if opened.as_ref().err() == Some(&UNKNOWN_AGENT) {
@@ -103,18 +103,18 @@ impl Agents for Store {
         Ok(opened)
     }
 
-    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<Agent>, Refusal> {
+    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoRefusal> {
         let (shared, now) = (&*self.shared, millis(now));
         let found = shared.session(session, now).map_err(|error| shared.refusal(&error))?;
-        let found = found.ok_or(Refusal::Denied("the session is unknown or over; open another one"))?;
+        let found = found.ok_or(ZicoRefusal::Denied("the session is unknown or over; open another one"))?;
         if agent.is_some_and(|name| !found.is_called(name)) {
-            return Err(Refusal::Denied("the session belongs to another agent"));
+            return Err(ZicoRefusal::Denied("the session belongs to another agent"));
         }
         shared.marks.use_session(session, Some(found.clone()), now);
         Ok(found)
     }
 
-    fn agent(&self, name: &str) -> Result<Option<Arc<Agent>>, Refusal> {
+    fn agent(&self, name: &str) -> Result<Option<Arc<ZicoAgent>>, ZicoRefusal> {
         let found = self.shared.read(|connection| register::find(connection, name));
         Ok(found.map_err(|error| self.shared.refusal(&error))?.map(Arc::new))
     }
@@ -125,7 +125,7 @@ impl Agents for Store {
 }
 
 /// Starts the thread that writes marks, until the store is dropped.
-fn spawn_writer(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
+fn spawn_writer(shared: Arc<SharedAgentStore>) -> std::io::Result<JoinHandle<()>> {
     blocking::thread("agent store", move || {
         let failing = LogThrottle::new();
         loop {

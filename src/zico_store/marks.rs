@@ -11,7 +11,7 @@ use std::time::Duration;
 use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::keys;
-use tributary_zico::agents::{Agent, Counters, Requester};
+use tributary_zico::agents::{Counters, Requester, ZicoAgent};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How many sessions, and how many agents, are remembered while the file cannot be written.
@@ -20,14 +20,14 @@ const MAX_MARKS: usize = 10_000;
 /// What is not written to the file yet.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    pending: Mutex<Pending>,
+    pending: Mutex<PendingMarks>,
     /// Wakes the writer thread when it must stop.
     wake: Condvar,
 }
 
 /// Marks that wait to be written.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+pub(super) struct PendingMarks {
     /// By the session's id.
     sessions: HashMap<String, Used>,
     agents: HashMap<u64, (Counters, i64)>,
@@ -42,16 +42,16 @@ struct Used {
     /// When it was used last, in milliseconds since 1970.
     at: i64,
     /// Its agent. `None`: it must be looked up again.
-    agent: Option<Arc<Agent>>,
+    agent: Option<Arc<ZicoAgent>>,
 }
 
 impl Marks {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
+    fn pending(&self) -> MutexGuard<'_, PendingMarks> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks a session, which belongs to this agent, as used.
-    pub(super) fn use_session(&self, session: &str, agent: Option<Arc<Agent>>, now: i64) {
+    pub(super) fn use_session(&self, session: &str, agent: Option<Arc<ZicoAgent>>, now: i64) {
         let mut pending = self.pending();
         if let Some(used) = pending.sessions.get_mut(session) {
             used.at = now.max(used.at);
@@ -62,7 +62,7 @@ impl Marks {
     }
 
     /// When the session was last used, if that is not in the file yet, and its agent.
-    pub(super) fn used(&self, session: &str) -> Option<(i64, Option<Arc<Agent>>)> {
+    pub(super) fn used(&self, session: &str) -> Option<(i64, Option<Arc<ZicoAgent>>)> {
         self.pending().sessions.get(session).map(|used| (used.at, used.agent.clone()))
     }
 
@@ -74,7 +74,7 @@ impl Marks {
     /// Adds to the counters of an agent.
     pub(super) fn count(&self, requester: Requester<'_>, more: Counters, now: i64) {
         let mut pending = self.pending();
-        let Pending { agents, unregistered, .. } = &mut *pending;
+        let PendingMarks { agents, unregistered, .. } = &mut *pending;
         let (counters, seen) = match requester {
             Requester::Agent { id } => {
                 if agents.len() >= MAX_MARKS && !agents.contains_key(&id) {
@@ -113,14 +113,14 @@ impl Marks {
     }
 
     /// Takes all marks. What cannot be written is put back by [`Marks::restore`].
-    pub(super) fn take(&self) -> Pending {
+    pub(super) fn take(&self) -> PendingMarks {
         let mut pending = self.pending();
         let is_stopping = pending.is_stopping;
-        std::mem::replace(&mut *pending, Pending { is_stopping, ..Pending::default() })
+        std::mem::replace(&mut *pending, PendingMarks { is_stopping, ..PendingMarks::default() })
     }
 
     /// Puts marks back that could not be written.
-    pub(super) fn restore(&self, marks: Pending) {
+    pub(super) fn restore(&self, marks: PendingMarks) {
         for (session, used) in marks.sessions {
             self.use_session(&session, None, used.at);
         }
@@ -133,14 +133,18 @@ impl Marks {
     }
 }
 
-impl Pending {
+impl PendingMarks {
     pub(super) fn is_empty(&self) -> bool {
         self.sessions.is_empty() && self.agents.is_empty() && self.unregistered.is_empty()
     }
 }
 
 /// Writes marks in one transaction. Of unregistered sessions the latest `max_unregistered` are kept.
-pub(super) fn write(connection: &mut Connection, marks: &Pending, max_unregistered: usize) -> rusqlite::Result<()> {
+pub(super) fn write(
+    connection: &mut Connection,
+    marks: &PendingMarks,
+    max_unregistered: usize,
+) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
         let mut session = transaction.prepare_cached("UPDATE sessions SET used = max(used, ?2) WHERE hash = ?1")?;

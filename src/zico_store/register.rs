@@ -10,9 +10,9 @@ use tracing::warn;
 use super::adoption;
 use super::keys;
 use super::network::network;
-use super::shared::{FileError, Shared};
+use super::shared::{FileError, SharedAgentStore};
 use tributary_event::ResourceValue;
-use tributary_zico::agents::{Agent, Opened, Opening, Refusal, Registered, Registration, UNKNOWN_AGENT};
+use tributary_zico::agents::{Opened, Opening, Registered, Registration, UNKNOWN_AGENT, ZicoAgent, ZicoRefusal};
 
 /// The share of the table that is reserved for networks with few agents: one in this many.
 const RESERVE: usize = 10;
@@ -22,34 +22,34 @@ const FEW: usize = 10;
 const MAX_REMOVED: usize = 16;
 
 /// Why a transaction fails.
-enum Failure {
-    Refused(Refusal),
+enum TransactionFailure {
+    Refused(ZicoRefusal),
     File(rusqlite::Error),
     Random,
 }
 
-impl From<rusqlite::Error> for Failure {
+impl From<rusqlite::Error> for TransactionFailure {
     fn from(error: rusqlite::Error) -> Self {
-        Failure::File(error)
+        TransactionFailure::File(error)
     }
 }
 
-impl FileError for Failure {
+impl FileError for TransactionFailure {
     fn file_error(&self) -> Option<&rusqlite::Error> {
         match self {
-            Failure::File(error) => Some(error),
-            Failure::Refused(_) | Failure::Random => None,
+            TransactionFailure::File(error) => Some(error),
+            TransactionFailure::Refused(_) | TransactionFailure::Random => None,
         }
     }
 }
 
-impl From<Unspecified> for Failure {
+impl From<Unspecified> for TransactionFailure {
     fn from(_: Unspecified) -> Self {
-        Failure::Random
+        TransactionFailure::Random
     }
 }
 
-impl Shared {
+impl SharedAgentStore {
     /// Registers an agent. A store in memory that is full removes other agents, and retries.
     pub(super) fn register(
         &self,
@@ -57,12 +57,12 @@ impl Shared {
         rkey: &keys::Hash,
         address: &str,
         now: i64,
-    ) -> Result<Registered, Refusal> {
+    ) -> Result<Registered, ZicoRefusal> {
         let mut removed = 0;
         loop {
             let work = |transaction: &Transaction<'_>| self.registration(transaction, asked, rkey, address, now);
             match self.transact(work) {
-                Err(Failure::File(error)) if self.is_memory_full(&error) && removed < MAX_REMOVED => {
+                Err(TransactionFailure::File(error)) if self.is_memory_full(&error) && removed < MAX_REMOVED => {
                     let remove = |transaction: &Transaction<'_>| {
                         let newcomer = Newcomer::of(transaction, network(address))?;
                         self.remove_one(transaction, &newcomer, Space::InTable, now)
@@ -78,12 +78,15 @@ impl Shared {
     }
 
     /// Opens a session, or returns the live one of the key.
-    pub(super) fn open_session(&self, asked: &Opening, now: i64) -> Result<Opened, Refusal> {
+    pub(super) fn open_session(&self, asked: &Opening, now: i64) -> Result<Opened, ZicoRefusal> {
         self.transact(|transaction| self.opening(transaction, asked, now)).map_err(|failure| self.refuse(failure))
     }
 
     /// Runs one transaction. When it returns `Ok`, the result is on the disk.
-    fn transact<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Result<T, Failure>) -> Result<T, Failure> {
+    fn transact<T>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> Result<T, TransactionFailure>,
+    ) -> Result<T, TransactionFailure> {
         self.write(|connection| {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let result = work(&transaction)?;
@@ -92,11 +95,11 @@ impl Shared {
         })
     }
 
-    fn refuse(&self, failure: Failure) -> Refusal {
+    fn refuse(&self, failure: TransactionFailure) -> ZicoRefusal {
         match failure {
-            Failure::Refused(refusal) => refusal,
-            Failure::File(error) => self.refusal(&error),
-            Failure::Random => self.broken("the system has no random numbers"),
+            TransactionFailure::Refused(refusal) => refusal,
+            TransactionFailure::File(error) => self.refusal(&error),
+            TransactionFailure::Random => self.broken("the system has no random numbers"),
         }
     }
 
@@ -107,7 +110,7 @@ impl Shared {
         rkey: &keys::Hash,
         address: &str,
         now: i64,
-    ) -> Result<Registered, Failure> {
+    ) -> Result<Registered, TransactionFailure> {
         let Registration { name, app, env, .. } = asked;
         let known = transaction
             .prepare_cached("SELECT id FROM agents WHERE rkey = ? AND name = ? AND app = ? AND env = ?")?
@@ -159,7 +162,12 @@ impl Shared {
     }
 
     /// Makes space for one more agent of this network, or refuses it.
-    fn make_space(&self, transaction: &Transaction<'_>, newcomer: &Newcomer, now: i64) -> Result<(), Failure> {
+    fn make_space(
+        &self,
+        transaction: &Transaction<'_>,
+        newcomer: &Newcomer,
+        now: i64,
+    ) -> Result<(), TransactionFailure> {
         let (max_agents, max_of_network) = (self.options.max_agents, self.options.max_agents_per_address);
         let total = transaction.prepare_cached("SELECT agents FROM totals")?.query_row([], number)?;
         let is_reserved = total >= max_agents - max_agents / RESERVE && newcomer.agents >= self.few();
@@ -187,7 +195,7 @@ impl Shared {
                  (tributary agents forget)"
             );
         }
-        if is_removed { Ok(()) } else { Err(Failure::Refused(Refusal::Full(why.to_owned()))) }
+        if is_removed { Ok(()) } else { Err(TransactionFailure::Refused(ZicoRefusal::Full(why.to_owned()))) }
     }
 
     /// Removes an agent to make space for another one:
@@ -208,7 +216,7 @@ impl Shared {
         newcomer: &Newcomer,
         space: Space,
         now: i64,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, TransactionFailure> {
         let before = |retention: std::time::Duration| {
             now.saturating_sub(i64::try_from(retention.as_millis()).unwrap_or(i64::MAX))
         };
@@ -286,8 +294,8 @@ impl Shared {
         FEW.max(self.options.max_agents / 1000)
     }
 
-    fn opening(&self, transaction: &Transaction<'_>, asked: &Opening, now: i64) -> Result<Opened, Failure> {
-        let denied = || Failure::Refused(UNKNOWN_AGENT);
+    fn opening(&self, transaction: &Transaction<'_>, asked: &Opening, now: i64) -> Result<Opened, TransactionFailure> {
+        let denied = || TransactionFailure::Refused(UNKNOWN_AGENT);
         let agent = match find(transaction, &asked.agent)? {
             Some(agent) => agent,
             None if self.admitted.is_none() => self.adopt(transaction, asked, now)?.ok_or_else(denied)?,
@@ -318,7 +326,12 @@ impl Shared {
 
     /// Registers an agent that another daemon, or an earlier process of this one, has registered: with the UUID and the key of
     /// its request. `None`: what it calls itself is no UUID.
-    fn adopt(&self, transaction: &Transaction<'_>, asked: &Opening, now: i64) -> Result<Option<Agent>, Failure> {
+    fn adopt(
+        &self,
+        transaction: &Transaction<'_>,
+        asked: &Opening,
+        now: i64,
+    ) -> Result<Option<ZicoAgent>, TransactionFailure> {
         let Some(uuid) = adoption::uuid_of(asked) else { return Ok(None) };
         let newcomer = Newcomer::of(transaction, network(&asked.address))?;
         self.make_space(transaction, &newcomer, now)?;
@@ -336,7 +349,7 @@ impl Shared {
     }
 
     /// The agent of a live session.
-    pub(super) fn session(&self, session: &str, now: i64) -> rusqlite::Result<Option<Arc<Agent>>> {
+    pub(super) fn session(&self, session: &str, now: i64) -> rusqlite::Result<Option<Arc<ZicoAgent>>> {
         if let Some((used, Some(agent))) = self.marks.used(session)
             && used > now - self.timeout()
         {
@@ -410,7 +423,7 @@ fn number_at(row: &Row<'_>, column: usize) -> rusqlite::Result<usize> {
 }
 
 /// The number of the agent that proves its identity with its UUID and one of its keys.
-fn known_by_key(transaction: &Transaction<'_>, asked: &Registration) -> Result<Option<i64>, Failure> {
+fn known_by_key(transaction: &Transaction<'_>, asked: &Registration) -> Result<Option<i64>, TransactionFailure> {
     let (Some(uuid), Some(akey)) = (&asked.uuid, &asked.akey) else { return Ok(None) };
     let Some(agent) = find(transaction, uuid)? else { return Ok(None) };
     let id = agent.id as i64;
@@ -433,7 +446,7 @@ fn key_of(connection: &Connection, agent: i64, authkey: &str) -> rusqlite::Resul
 }
 
 /// The agent with this UUID or number.
-pub(super) fn find(connection: &Connection, name: &str) -> rusqlite::Result<Option<Agent>> {
+pub(super) fn find(connection: &Connection, name: &str) -> rusqlite::Result<Option<ZicoAgent>> {
     let number = name.parse::<i64>().ok();
     connection
         .prepare_cached("SELECT id, uuid, name, app, env, attrs FROM agents WHERE uuid = ?1 OR id = ?2")?
@@ -442,9 +455,9 @@ pub(super) fn find(connection: &Connection, name: &str) -> rusqlite::Result<Opti
 }
 
 /// The agent in the first six columns.
-fn agent_of(row: &Row<'_>) -> rusqlite::Result<Agent> {
+fn agent_of(row: &Row<'_>) -> rusqlite::Result<ZicoAgent> {
     let attrs: String = row.get(5)?;
-    Ok(Agent {
+    Ok(ZicoAgent {
         id: row.get::<_, i64>(0)? as u64,
         uuid: row.get(1)?,
         name: row.get(2)?,

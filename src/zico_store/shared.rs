@@ -14,7 +14,7 @@ use super::keys::{AdmittedKeys, RkeyDigests};
 use super::marks::{self, Marks};
 use super::options::StoreOptions;
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_zico::agents::Refusal;
+use tributary_zico::agents::ZicoRefusal;
 
 /// The connection that writes.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl FileError for rusqlite::Error {
 
 /// What the store and its writer thread share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedAgentStore {
     /// The file's path, for error texts.
     pub(super) name: String,
     pub(super) listener: String,
@@ -58,9 +58,9 @@ pub(super) struct Shared {
     _claim: Option<File>,
 }
 
-impl Shared {
+impl SharedAgentStore {
     /// Opens the store of a listener.
-    pub(super) fn open(options: &StoreOptions, listener: &str) -> Result<Shared, StoreError> {
+    pub(super) fn open(options: &StoreOptions, listener: &str) -> Result<SharedAgentStore, StoreError> {
         let admitted = options.keys_file.as_deref().map(AdmittedKeys::read).transpose()?;
         let (name, claim, writer, reader) = match &options.state_dir {
             None => {
@@ -82,7 +82,7 @@ impl Shared {
             }
         };
         let salt = file::salt(&writer).map_err(|error| StoreError::of(Path::new(&name), &error))?;
-        Ok(Shared {
+        Ok(SharedAgentStore {
             name,
             listener: listener.to_owned(),
             options: options.clone(),
@@ -133,14 +133,14 @@ impl Shared {
     }
 
     /// The answer to an agent when the file fails.
-    pub(super) fn refusal(&self, error: &rusqlite::Error) -> Refusal {
+    pub(super) fn refusal(&self, error: &rusqlite::Error) -> ZicoRefusal {
         let why = format!("{}: {}", self.name, explain(error));
         let broken = self.broken(&why);
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                Refusal::Full("the store of agents is locked; send it again".to_owned())
+                ZicoRefusal::Full("the store of agents is locked; send it again".to_owned())
             }
-            Some(ErrorCode::DiskFull) if self.reader.is_none() => Refusal::Full(
+            Some(ErrorCode::DiskFull) if self.reader.is_none() => ZicoRefusal::Full(
                 "as many agents are registered as fit into memory (configure state_dir for more)".to_owned(),
             ),
             _ => broken,
@@ -148,11 +148,11 @@ impl Shared {
     }
 
     /// The answer to an agent when the store cannot be used. The log says why.
-    pub(super) fn broken(&self, why: &str) -> Refusal {
+    pub(super) fn broken(&self, why: &str) -> ZicoRefusal {
         if let Some(suppressed) = self.failing.permit() {
             error!(listener = self.listener, error = why, suppressed, "cannot use the store of registered agents");
         }
-        Refusal::Broken
+        ZicoRefusal::Broken
     }
 
     /// Writes the marks to the file. Marks that cannot be written are kept for the next time.

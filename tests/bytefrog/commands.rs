@@ -4,26 +4,26 @@ use crate::bytefrog_support::agent::{Agent, Connection, soon};
 use crate::bytefrog_support::configuration::CollectorMessage;
 use crate::bytefrog_support::{daemon, wire};
 use crate::live::Daemon;
-use tributary::protocol::bytefrog::Command;
+use tributary::protocol::bytefrog::BytefrogCommand;
 
-const ALL: [(Command, CollectorMessage); 6] = [
-    (Command::Start, CollectorMessage::Start),
-    (Command::Stop, CollectorMessage::Stop),
-    (Command::Pause, CollectorMessage::Pause),
-    (Command::Unpause, CollectorMessage::Unpause),
-    (Command::Suspend, CollectorMessage::Suspend),
-    (Command::Unsuspend, CollectorMessage::Unsuspend),
+const ALL: [(BytefrogCommand, CollectorMessage); 6] = [
+    (BytefrogCommand::Start, CollectorMessage::Start),
+    (BytefrogCommand::Stop, CollectorMessage::Stop),
+    (BytefrogCommand::Pause, CollectorMessage::Pause),
+    (BytefrogCommand::Unpause, CollectorMessage::Unpause),
+    (BytefrogCommand::Suspend, CollectorMessage::Suspend),
+    (BytefrogCommand::Unsuspend, CollectorMessage::Unsuspend),
 ];
 
 /// Sends a command as these tests do: the reason if it is refused.
-fn command(daemon: &Daemon, run: u8, command: Command) -> Result<(), String> {
+fn command(daemon: &Daemon, run: u8, command: BytefrogCommand) -> Result<(), String> {
     let agents = daemon.server.bytefrog("test").unwrap();
     agents.command(run, command).map_err(|refusal| refusal.to_string())
 }
 
 /// Sends every command: those that were accepted.
-fn accepted(daemon: &Daemon, run: u8, commands: impl IntoIterator<Item = Command>) -> Vec<Command> {
-    let is_accepted = |one: &Command| match command(daemon, run, *one) {
+fn accepted(daemon: &Daemon, run: u8, commands: impl IntoIterator<Item = BytefrogCommand>) -> Vec<BytefrogCommand> {
+    let is_accepted = |one: &BytefrogCommand| match command(daemon, run, *one) {
         Ok(()) => true,
         Err(reason) => {
             assert!(reason.len() > 10, "a refusal gives its reason: {reason:?}");
@@ -62,12 +62,12 @@ async fn stop_pause_and_error_are_never_sent_before_start() {
         let mut agent = Agent::connect(&daemon.server, version).await;
         let run = agent.configuration.run;
         beat(&daemon, &mut agent, b'I').await;
-        let others = ALL.map(|(command, _)| command).into_iter().filter(|command| *command != Command::Start);
+        let others = ALL.map(|(command, _)| command).into_iter().filter(|command| *command != BytefrogCommand::Start);
         assert_eq!(accepted(&daemon, run, others), [], "before start");
-        assert_eq!(command(&daemon, run, Command::Start), Ok(()));
+        assert_eq!(command(&daemon, run, BytefrogCommand::Start), Ok(()));
         agent.until_message(&CollectorMessage::Start).await;
         assert_eq!(agent.messages_received().len(), 2, "{:?}", agent.messages_received());
-        assert_eq!(accepted(&daemon, run, [Command::Start]), [], "a second start");
+        assert_eq!(accepted(&daemon, run, [BytefrogCommand::Start]), [], "a second start");
     }
 }
 
@@ -87,7 +87,7 @@ async fn commands_wait_for_every_data_connection_and_until_the_agent_has_settled
     assert_eq!(accepted(&daemon, run, all()), [], "nothing shows that its buffers follow commands");
     agent.control.send(&wire::class_ignored("demo/Main")).await;
     beat(&daemon, &mut agent, b'T').await;
-    assert_eq!(command(&daemon, run, Command::Suspend), Ok(()));
+    assert_eq!(command(&daemon, run, BytefrogCommand::Suspend), Ok(()));
     agent.until_message(&CollectorMessage::Suspend).await;
     assert_eq!(agent.messages_received()[1..], [CollectorMessage::Start, CollectorMessage::Suspend]);
 }
@@ -102,8 +102,15 @@ async fn stop_does_not_wait_for_mode_t() {
     agent.control.send(&wire::class_ignored("demo/Main")).await;
     beat(&daemon, &mut agent, b'I').await;
     let run = agent.configuration.run;
-    assert_eq!(accepted(&daemon, run, [Command::Pause, Command::Suspend, Command::Unpause, Command::Unsuspend]), []);
-    assert_eq!(command(&daemon, run, Command::Stop), Ok(()));
+    assert_eq!(
+        accepted(
+            &daemon,
+            run,
+            [BytefrogCommand::Pause, BytefrogCommand::Suspend, BytefrogCommand::Unpause, BytefrogCommand::Unsuspend]
+        ),
+        []
+    );
+    assert_eq!(command(&daemon, run, BytefrogCommand::Stop), Ok(()));
     agent.until_message(&CollectorMessage::Suspend).await;
     for _ in 0..3 {
         beat(&daemon, &mut agent, b'S').await;
@@ -123,11 +130,11 @@ async fn pause_and_suspend_need_mode_t_unpause_p_and_unsuspend_s() {
     ];
     for (mode, allowed) in modes {
         for (one, messages_received) in
-            ALL.into_iter().filter(|(one, _)| !matches!(one, Command::Start | Command::Stop))
+            ALL.into_iter().filter(|(one, _)| !matches!(one, BytefrogCommand::Start | BytefrogCommand::Stop))
         {
             let (mut agent, _data) = tracing(&daemon, 1).await;
             if mode == b'P' || mode == b'S' {
-                let way = if mode == b'P' { Command::Pause } else { Command::Suspend };
+                let way = if mode == b'P' { BytefrogCommand::Pause } else { BytefrogCommand::Suspend };
                 assert_eq!(command(&daemon, agent.configuration.run, way), Ok(()));
             }
             beat(&daemon, &mut agent, mode).await;
@@ -152,10 +159,14 @@ async fn a_second_pause_is_refused_until_the_agent_has_reported_its_mode() {
     let daemon = daemon("").await;
     let (mut agent, _data) = tracing(&daemon, 1).await;
     let run = agent.configuration.run;
-    assert_eq!(command(&daemon, run, Command::Pause), Ok(()));
-    assert_eq!(accepted(&daemon, run, [Command::Pause, Command::Suspend]), [], "it may be paused already");
+    assert_eq!(command(&daemon, run, BytefrogCommand::Pause), Ok(()));
+    assert_eq!(
+        accepted(&daemon, run, [BytefrogCommand::Pause, BytefrogCommand::Suspend]),
+        [],
+        "it may be paused already"
+    );
     beat(&daemon, &mut agent, b'P').await;
-    assert_eq!(command(&daemon, run, Command::Unpause), Ok(()));
+    assert_eq!(command(&daemon, run, BytefrogCommand::Unpause), Ok(()));
     agent.until_message(&CollectorMessage::Unpause).await;
     assert_eq!(agent.messages_received()[2..], [CollectorMessage::Pause, CollectorMessage::Unpause]);
 }
@@ -166,7 +177,10 @@ async fn an_unpause_right_after_pause_is_sent_when_the_agent_has_confirmed() {
     let daemon = daemon("heartbeat_interval = \"5s\"").await;
     let (mut agent, _data) = tracing(&daemon, 1).await;
     let run = agent.configuration.run;
-    assert_eq!(accepted(&daemon, run, [Command::Pause, Command::Unpause]), [Command::Pause, Command::Unpause]);
+    assert_eq!(
+        accepted(&daemon, run, [BytefrogCommand::Pause, BytefrogCommand::Unpause]),
+        [BytefrogCommand::Pause, BytefrogCommand::Unpause]
+    );
     agent.until_message(&CollectorMessage::Pause).await;
     beat(&daemon, &mut agent, b'T').await;
     assert!(!agent.messages_received().contains(&CollectorMessage::Unpause), "it is not paused yet");

@@ -10,10 +10,10 @@ use crate::bytefrog_support::{daemon, wire};
 use crate::live::{member, within};
 use tributary::event::{BatchBuilder, Origin, Reason, UnixNanos};
 use tributary::memory::MemoryBudget;
-use tributary::protocol::bytefrog::{BytefrogSession, Calls, Hq, Options, Order};
+use tributary::protocol::bytefrog::{BytefrogSession, CallOutput, Hq, Options, Order};
 use tributary::protocol::{End, Now, Output, Session};
 use tributary::simulate::bytefrog::{Options as AgentOptions, Program};
-use tributary::simulate::{Agent, Amount, Plan, run};
+use tributary::simulate::{AgentKind, Amount, Plan, run};
 
 /// More numbers than a window of 65,536 has.
 const EVENTS: u64 = 150_000;
@@ -111,7 +111,7 @@ fn calls_of_many_busy_threads_become_their_spans_with_the_default_options() {
     for version in [1, 4] {
         let buffers = buffers(version);
         let expected = expected_spans(numbered(&buffers.concat(), version));
-        let run = decoded(version, Options { calls: Calls::Spans, ..Options::default() }, &buffers);
+        let run = decoded(version, Options { calls: CallOutput::Spans, ..Options::default() }, &buffers);
         assert_eq!(run.totals(1).losses, [0; Reason::ALL.len()], "version {version}");
         // Hundreds of thousands of lines: only the members that are compared are read.
         let spans: Vec<_> = run.text().lines().filter(|line| member(line, "kind") == Some("\"span\"")).collect();
@@ -238,7 +238,7 @@ async fn numbers_do_not_go_back_with_several_data_connections() {
         let to = daemon.server.address().unwrap();
         let plan = Plan { to, amount: Amount::Events(20_000), rate: None, connections: 1, seed: round };
         let agent = AgentOptions { version: 1 + (round % 4) as u8, threads: 16, ..AgentOptions::default() };
-        within("the agent ends", run(Agent::Bytefrog(agent), plan, std::future::pending())).await.unwrap();
+        within("the agent ends", run(AgentKind::Bytefrog(agent), plan, std::future::pending())).await.unwrap();
         daemon.until_all_closed().await;
         let (lines, _) = daemon.stop_with_lines().await;
         let losses: Vec<_> = lines.iter().filter(|line| member(line, "kind") == Some("\"loss\"")).collect();

@@ -7,7 +7,7 @@ use crate::bytefrog_support::wire;
 use crate::growth_support::{Case, assert_linear};
 use tributary::event::{BatchBuilder, Origin, UnixNanos};
 use tributary::memory::MemoryBudget;
-use tributary::protocol::bytefrog::{Calls, Hq, Options, Order};
+use tributary::protocol::bytefrog::{CallOutput, Hq, Options, Order};
 use tributary::protocol::{End, Now, Output, Session};
 
 const NOW: Now = Now { unix: UnixNanos(1_795_176_900_000_000_000), elapsed: Duration::ZERO };
@@ -34,7 +34,7 @@ fn with(change: impl FnOnce(&mut Options)) -> Options {
 }
 
 fn spans() -> Options {
-    with(|options| options.calls = Calls::Spans)
+    with(|options| options.calls = CallOutput::Spans)
 }
 
 fn ordered() -> Options {

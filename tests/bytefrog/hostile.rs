@@ -9,7 +9,7 @@ use crate::bytefrog_support::wire;
 use crate::hostile_support::{is_in_own_process, process_memory};
 use tributary::event::{BatchBuilder, Origin, UnixNanos};
 use tributary::memory::{Amplification, MemoryBudget};
-use tributary::protocol::bytefrog::{BytefrogSession, Calls, Hq, Options, Order};
+use tributary::protocol::bytefrog::{BytefrogSession, CallOutput, Hq, Options, Order};
 use tributary::protocol::{End, Flow, Now, Output, Session};
 
 /// A run of this version with one data connection, number 1, which has sent its hello.
@@ -53,7 +53,7 @@ const MANY: u32 = 60_000;
 
 #[test]
 fn exits_of_a_method_that_was_never_entered_search_no_deep_stack() {
-    let mut run = run(4, &Options { calls: Calls::Spans, ..Options::default() });
+    let mut run = run(4, &Options { calls: CallOutput::Spans, ..Options::default() });
     run.feed(1, &entries(0..MANY, |_| 7));
     let unknown = |number| wire::exit(4, 0, number, 8, 0);
     let before = run.count();

@@ -7,7 +7,7 @@ use crate::bytefrog_law_support::Run;
 use crate::bytefrog_support::wire;
 use crate::hostile_support::{is_in_own_process, process_memory};
 use tributary::memory::MemoryBudget;
-use tributary::protocol::bytefrog::{Calls, Hq, Options};
+use tributary::protocol::bytefrog::{CallOutput, Hq, Options};
 
 /// Runs per scenario: enough that memory left over from the preparation does not matter.
 const RUNS: u64 = 2;
@@ -16,7 +16,7 @@ const RUNS: u64 = 2;
 const UNACCOUNTED: u64 = 2 << 20;
 
 /// A way to make a collector use memory.
-type Scenario = (&'static str, Calls, fn(&mut Run));
+type Scenario = (&'static str, CallOutput, fn(&mut Run));
 
 /// Feeds messages in reads of a usual size.
 fn feed(run: &mut Run, messages: impl Iterator<Item = Vec<u8>>) {
@@ -86,17 +86,17 @@ fn one_name_for_each_thread(run: &mut Run) {
 }
 
 const SCENARIOS: [Scenario; 11] = [
-    ("events without names", Calls::Events, events_without_names),
-    ("events of one name", Calls::Events, events_of_one_name),
-    ("markers before their turn", Calls::Spans, markers_before_their_turn),
-    ("numbers with holes", Calls::Spans, numbers_with_holes),
-    ("deep stacks", Calls::Spans, deep_stacks),
-    ("stacks that were deep", Calls::Spans, stacks_that_were_deep),
-    ("small names", Calls::Events, small_names),
-    ("long names", Calls::Events, long_names),
-    ("broken names", Calls::Events, broken_names),
-    ("renames", Calls::Events, renames),
-    ("one name for each thread", Calls::Events, one_name_for_each_thread),
+    ("events without names", CallOutput::Events, events_without_names),
+    ("events of one name", CallOutput::Events, events_of_one_name),
+    ("markers before their turn", CallOutput::Spans, markers_before_their_turn),
+    ("numbers with holes", CallOutput::Spans, numbers_with_holes),
+    ("deep stacks", CallOutput::Spans, deep_stacks),
+    ("stacks that were deep", CallOutput::Spans, stacks_that_were_deep),
+    ("small names", CallOutput::Events, small_names),
+    ("long names", CallOutput::Events, long_names),
+    ("broken names", CallOutput::Events, broken_names),
+    ("renames", CallOutput::Events, renames),
+    ("one name for each thread", CallOutput::Events, one_name_for_each_thread),
 ];
 
 #[test]

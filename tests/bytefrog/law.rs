@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use tributary::memory::MemoryBudget;
 use tributary::protocol::End;
-use tributary::protocol::bytefrog::{Calls, DictionaryLimits, Hq, Options, Order};
+use tributary::protocol::bytefrog::{CallOutput, DictionaryLimits, Hq, Options, Order};
 
 /// Limits, and whether captures or live connections are decoded.
 #[derive(Clone, Debug)]
@@ -36,8 +36,10 @@ impl Setting {
 }
 
 fn setting() -> impl Strategy<Value = Setting> {
-    let modes =
-        (select(vec![Order::Received, Order::Sequence]), select(vec![Calls::Events, Calls::Spans, Calls::Both]));
+    let modes = (
+        select(vec![Order::Received, Order::Sequence]),
+        select(vec![CallOutput::Events, CallOutput::Spans, CallOutput::Both]),
+    );
     let millis = |least: u64, usual: u64| prop_oneof![1 => Just(least), 1 => least..50, 2 => Just(usual)];
     let waits = (millis(1, 2000), millis(0, 10_000), millis(0, 200));
     let limits =

@@ -12,7 +12,7 @@ use crate::bytefrog_support::{daemon, wire};
 use serde_json::Value;
 use tributary::event::{BatchBuilder, DataView, EventView, Origin, Reason, UnixNanos};
 use tributary::memory::MemoryBudget;
-use tributary::protocol::bytefrog::{BytefrogSession, Command, Hq, Options, Start};
+use tributary::protocol::bytefrog::{BytefrogCommand, BytefrogSession, Hq, Options, Start};
 use tributary::protocol::{End, Now, Output, Session};
 
 const UNTRACED: u8 = 127;
@@ -168,7 +168,7 @@ fn a_program_that_waits_for_its_start_keeps_its_id_until_it_was_started() {
     let hq = hq(Options { reserved_runs: 0, start: Start::OnCommand, ..Options::default() });
     let agents: Vec<_> = (0..127).map(|_| Peer::agent(&hq, ONE, Duration::ZERO)).collect();
     assert_eq!(Peer::agent(&hq, ONE, seconds(3600)).run(), UNTRACED);
-    hq.command(agents[5].run(), Command::Start, seconds(3600)).unwrap();
+    hq.command(agents[5].run(), BytefrogCommand::Start, seconds(3600)).unwrap();
     assert_eq!(Peer::agent(&hq, ONE, seconds(3609)).run(), UNTRACED);
     assert_eq!(Peer::agent(&hq, ONE, seconds(3610)).run(), agents[5].run());
 }
@@ -267,13 +267,13 @@ async fn a_java_program_is_traced_with_the_id_of_an_agent_that_never_connects() 
     let are_reported = |events: &[Value]| events.iter().filter(is_untraced).count() == 29;
     daemon.until("each agent without an id is a loss", are_reported).await;
     let agents = daemon.server.bytefrog("test").unwrap();
-    agents.command(held[3].configuration.run, Command::Start).unwrap();
+    agents.command(held[3].configuration.run, BytefrogCommand::Start).unwrap();
     let mut agent = Agent::connect(&daemon.server, 1).await;
     while agent.configuration.run == UNTRACED {
         agent = Agent::connect(&daemon.server, 1).await;
     }
     assert_eq!(agent.configuration.run, held[3].configuration.run);
-    agents.command(agent.configuration.run, Command::Start).unwrap();
+    agents.command(agent.configuration.run, BytefrogCommand::Start).unwrap();
     let mut data = agent.data(&daemon.server).await;
     data.send(&[wire::method(7, "shop/Cart.add;1;()V"), wire::entry(0, 0, 7, 0)].concat()).await;
     let entry = daemon.until_named("bytefrog.method.entry").await;

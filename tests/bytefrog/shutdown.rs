@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tributary::protocol::bytefrog::AgentStatus;
 use tributary::simulate::bytefrog::{Options, run_alone};
-use tributary::simulate::{Agent, Amount, Plan, Sent, run};
+use tributary::simulate::{AgentKind, Amount, Plan, Sent, run};
 
 /// No time limit passes, however busy the machine is.
 pub(super) const PATIENT: &str = "unresolved_wait = \"5m\"\nreorder_window = \"5m\"\nheartbeat_interval = \"100ms\"";
@@ -51,7 +51,7 @@ fn traced(to: SocketAddr, options: Options) -> JoinHandle<io::Result<Sent>> {
 /// The same with `rate` events each second.
 fn traced_at(to: SocketAddr, options: Options, rate: u64) -> JoinHandle<io::Result<Sent>> {
     let plan = Plan { to, amount: Amount::Events(u64::MAX), rate: Some(rate), connections: 1, seed: 5 };
-    tokio::spawn(run(Agent::Bytefrog(options), plan, std::future::pending()))
+    tokio::spawn(run(AgentKind::Bytefrog(options), plan, std::future::pending()))
 }
 
 async fn until_agent(daemon: &Daemon, what: &str, condition: impl Fn(&AgentStatus) -> bool) {
@@ -180,7 +180,7 @@ async fn agents_of_a_changed_listener_send_their_events_and_new_ones_are_traced(
             let sent = within("the agent ends", agent).await.unwrap();
             sent.unwrap_or_else(|error| panic!("{options:?}: {error}"));
             let plan = Plan { to: address, amount: Amount::Events(1_000), rate: None, connections: 1, seed: 6 };
-            let next = run(Agent::Bytefrog(options), plan, std::future::pending());
+            let next = run(AgentKind::Bytefrog(options), plan, std::future::pending());
             within("the next agent ends", next).await.unwrap();
             daemon.until_all_closed().await;
             let stopped = daemon.stop().await;
@@ -276,7 +276,7 @@ async fn a_stopping_daemon_ends_a_pause_before_it_stops_the_agent() {
     let (mut agent, data) = Puppet::trace(&daemon.server, 2).await;
     agent.control.send(&wire::class_ignored("demo/A")).await;
     let agents = daemon.server.bytefrog("test").unwrap();
-    let pause = tributary::protocol::bytefrog::Command::Pause;
+    let pause = tributary::protocol::bytefrog::BytefrogCommand::Pause;
     crate::live::until("pause", || agents.command(agent.configuration.run, pause).ok()).await;
     let stopping = tokio::spawn(daemon.stop());
     agent.until_message(&Suspend).await;

@@ -10,9 +10,9 @@ use serde_json::Value;
 use tokio::join;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tributary::protocol::bytefrog::{AgentStatus, Command, Mode};
+use tributary::protocol::bytefrog::{AgentStatus, BytefrogCommand, Mode};
 use tributary::simulate::bytefrog::{Harm, Observations, Options, run_alone};
-use tributary::simulate::{Agent, Amount, Plan, Sent, run};
+use tributary::simulate::{AgentKind, Amount, Plan, Sent, run};
 
 /// No time limit passes, however busy the machine is.
 const PATIENT: &str = "unresolved_wait = \"5m\"\nreorder_window = \"1m\"\nheartbeat_interval = \"100ms\"";
@@ -112,14 +112,14 @@ async fn until_agent(daemon: &Daemon, what: &str, condition: impl Fn(&AgentStatu
 }
 
 /// Sends a command as soon as it is harmless.
-async fn send(daemon: &Daemon, command: Command) {
+async fn send(daemon: &Daemon, command: BytefrogCommand) {
     let agents = daemon.server.bytefrog("test").unwrap();
     let agent = until_agent(daemon, "there is an agent", |_| true).await;
     until(command.as_str(), || agents.command(agent.run, command).ok()).await;
 }
 
 /// The same, and waits for the mode that the command leads to.
-async fn command(daemon: &Daemon, command: Command, mode: Mode) {
+async fn command(daemon: &Daemon, command: BytefrogCommand, mode: Mode) {
     send(daemon, command).await;
     until_agent(daemon, command.as_str(), |agent| agent.mode == mode).await;
 }
@@ -130,7 +130,7 @@ fn endless(daemon: &Daemon, version: u8) -> (impl Future<Output = io::Result<Sen
     let to = daemon.server.address().unwrap();
     let plan = Plan { to, amount: Amount::Events(u64::MAX), rate: Some(5_000), connections: 1, seed: 5 };
     let stop = async { drop(ended.await) };
-    (run(Agent::Bytefrog(options(version)), plan, stop), end)
+    (run(AgentKind::Bytefrog(options(version)), plan, stop), end)
 }
 
 #[tokio::test]
@@ -140,10 +140,10 @@ async fn commands_have_their_effect_and_do_no_harm() {
         let (agent, end) = endless(&daemon, version);
         let operator = async {
             for _ in 0..2 {
-                command(&daemon, Command::Suspend, Mode::Suspended).await;
-                command(&daemon, Command::Unsuspend, Mode::Tracing).await;
-                command(&daemon, Command::Pause, Mode::Paused).await;
-                command(&daemon, Command::Unpause, Mode::Tracing).await;
+                command(&daemon, BytefrogCommand::Suspend, Mode::Suspended).await;
+                command(&daemon, BytefrogCommand::Unsuspend, Mode::Tracing).await;
+                command(&daemon, BytefrogCommand::Pause, Mode::Paused).await;
+                command(&daemon, BytefrogCommand::Unpause, Mode::Tracing).await;
             }
             drop(end);
         };
@@ -160,7 +160,7 @@ async fn commands_have_their_effect_and_do_no_harm() {
 async fn a_stopped_agent_ends_without_harm() {
     let daemon = daemon(PATIENT).await;
     let (agent, _end) = endless(&daemon, 1);
-    let (sent, ()) = within("the agent ends", async { join!(agent, send(&daemon, Command::Stop)) }).await;
+    let (sent, ()) = within("the agent ends", async { join!(agent, send(&daemon, BytefrogCommand::Stop)) }).await;
     daemon.until_all_closed().await;
     assert_adds_up(&sent.unwrap(), &daemon.stop().await);
 }
@@ -172,7 +172,7 @@ async fn a_program_that_starts_on_command_waits_and_one_that_starts_suspended_is
         let (agent, end) = endless(&waiting, version);
         let operator = async {
             until_agent(&waiting, "it waits", |agent| !agent.is_started && agent.mode == Mode::Initializing).await;
-            command(&waiting, Command::Start, Mode::Tracing).await;
+            command(&waiting, BytefrogCommand::Start, Mode::Tracing).await;
             drop(end);
         };
         let (sent, ()) = within("the agent ends", async { join!(agent, operator) }).await;
@@ -183,7 +183,7 @@ async fn a_program_that_starts_on_command_waits_and_one_that_starts_suspended_is
         let (agent, end) = endless(&suspended, version);
         let operator = async {
             until_agent(&suspended, "it is suspended", |agent| agent.mode == Mode::Suspended).await;
-            command(&suspended, Command::Unsuspend, Mode::Tracing).await;
+            command(&suspended, BytefrogCommand::Unsuspend, Mode::Tracing).await;
             drop(end);
         };
         let (sent, ()) = within("the agent ends", async { join!(agent, operator) }).await;
@@ -194,7 +194,8 @@ async fn a_program_that_starts_on_command_waits_and_one_that_starts_suspended_is
 
 #[tokio::test]
 async fn a_daemon_that_stops_harms_no_program_in_any_state() {
-    let states = [None, Some((Command::Pause, Mode::Paused)), Some((Command::Suspend, Mode::Suspended))];
+    let states =
+        [None, Some((BytefrogCommand::Pause, Mode::Paused)), Some((BytefrogCommand::Suspend, Mode::Suspended))];
     for (version, state) in (1..=4).flat_map(|version| states.map(|state| (version, state))) {
         let daemon = daemon(PATIENT).await;
         let (agent, _end) = endless(&daemon, version);

@@ -13,7 +13,7 @@ use tributary::pipeline::options::{OnFailure, QueueOptions, WhenFull};
 use tributary::profile::limits::ProfileLimits;
 use tributary::protocol::datadog::{self, ListLayout, StringCache};
 use tributary::protocol::{Protocol, endless, zico};
-use tributary::sink::encode::{Fields, Format};
+use tributary::sink::encode::{Format, LineFields};
 use tributary::sink::{AckLevel, file};
 use tributary::sink::{http, nats, otlp, parquet, stdout, tcp};
 use tributary::transport::nats::options::NatsOptions;
@@ -42,7 +42,7 @@ fn an_empty_file_means_the_built_in_configuration() {
     assert_eq!(listener.protocol, ProtocolOptions::Datadog(datadog::Options::default()));
     let [sink] = config.sinks.as_slice() else { panic!("one sink") };
     assert_eq!(sink.name, "console");
-    assert_eq!(sink.kind, SinkKind::Stdout(stdout::Options { format: Format::Json, fields: Fields::Full }));
+    assert_eq!(sink.kind, SinkKind::Stdout(stdout::Options { format: Format::Json, fields: LineFields::Full }));
     assert_eq!(sink.queue, QueueOptions::default());
 }
 
@@ -135,7 +135,7 @@ fn every_option_of_a_listener_is_read_from_the_file() {
         list_layout: ListLayout::Padded32,
         string_cache: StringCache { min_entries: 1, max_entries: 2, bytes: 3 << 20 },
         kept_string_bytes: 4096,
-        waiting: datadog::Waiting { records: 5, bytes: 6, time: Duration::from_millis(7) },
+        waiting: datadog::WaitingLimits { records: 5, bytes: 6, time: Duration::from_millis(7) },
         max_record_entries: 8,
         max_record_bytes: 9 << 20,
         max_traces: 10,
@@ -278,7 +278,7 @@ fn every_option_of_a_sink_is_read_from_the_file() {
     let options = file::Options {
         path: "out/%H.txt".into(),
         format: Format::Text,
-        fields: Fields::Full,
+        fields: LineFields::Full,
         rotate_bytes: 4 << 20,
         rotate_interval: Duration::from_secs(60),
         rotate_records: 0,
@@ -301,9 +301,12 @@ fn every_option_of_a_sink_is_read_from_the_file() {
         kinds: [Kind::Span, Kind::Loss].into_iter().collect(),
     };
     assert_eq!(config.sinks[0].queue, queue);
-    assert_eq!(config.sinks[1].kind, SinkKind::Stdout(stdout::Options { format: Format::Text, fields: Fields::Full }));
+    assert_eq!(
+        config.sinks[1].kind,
+        SinkKind::Stdout(stdout::Options { format: Format::Text, fields: LineFields::Full })
+    );
     assert_eq!(config.sinks[2].kind, SinkKind::Discard);
-    let file = file::Options { fields: Fields::Compact, ..file::Options::default() };
+    let file = file::Options { fields: LineFields::Compact, ..file::Options::default() };
     assert_eq!(config.sinks[3].kind, SinkKind::File(file));
     assert_eq!(config.sinks[3].kind.to_string(), "compact json to events/%Y-%m-%d/{protocol}.ndjson");
     assert_eq!(config.sinks[0].kind.to_string(), "text to out/%H.txt");

@@ -10,8 +10,8 @@ use tokio::io::AsyncReadExt;
 use tokio::join;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tributary::simulate::datadog::{Dialect, Tracer};
-use tributary::simulate::{Agent, Amount, Counts, Plan, Sent, run};
+use tributary::simulate::datadog::{DatadogDialect, Tracer};
+use tributary::simulate::{AgentKind, Amount, Counts, Plan, Sent, run};
 
 /// A fixed time: 2026-11-20, in nanoseconds since 1970.
 const BASE: u64 = 1_795_132_800_000_000_000;
@@ -37,7 +37,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn of(stream: &[u8], dialect: Dialect) -> Walk {
+    fn of(stream: &[u8], dialect: DatadogDialect) -> Walk {
         let mut walk = Walk::default();
         let mut at = 0;
         while let Some(len) = walk.object(&stream[at..], dialect) {
@@ -50,7 +50,7 @@ impl Walk {
     }
 
     /// Counts the first object and returns its length, or `None` if it is incomplete.
-    fn object(&mut self, bytes: &[u8], dialect: Dialect) -> Option<usize> {
+    fn object(&mut self, bytes: &[u8], dialect: DatadogDialect) -> Option<usize> {
         if bytes.is_empty() {
             return None;
         }
@@ -59,7 +59,7 @@ impl Walk {
             0 => 14,
             1 => 18,
             2 => 83,
-            4 | 5 if dialect == Dialect::Padded32 => 515,
+            4 | 5 if dialect == DatadogDialect::Padded32 => 515,
             4 | 5 => 3 + 16 * usize::from(bytes[2]),
             6 => 14 + u32::from_be_bytes(bytes[10..14].try_into().unwrap()) as usize,
             other => panic!("object type dd{other:02x}"),
@@ -96,7 +96,7 @@ impl Walk {
 }
 
 /// A hello and `events` events of one connection.
-fn stream(seed: u64, connection: u64, events: u64, dialect: Dialect) -> (Vec<u8>, Counts) {
+fn stream(seed: u64, connection: u64, events: u64, dialect: DatadogDialect) -> (Vec<u8>, Counts) {
     let mut tracer = Tracer::new(seed, connection, BASE, dialect);
     let mut out = Vec::new();
     let mut counts = tracer.hello(&mut out);
@@ -108,15 +108,15 @@ fn stream(seed: u64, connection: u64, events: u64, dialect: Dialect) -> (Vec<u8>
 
 #[test]
 fn only_the_same_seed_and_connection_give_the_same_bytes() {
-    let (bytes, _) = stream(7, 0, 5_000, Dialect::Exact);
-    assert!(bytes == stream(7, 0, 5_000, Dialect::Exact).0);
-    assert!(bytes != stream(8, 0, 5_000, Dialect::Exact).0);
-    assert!(bytes != stream(7, 1, 5_000, Dialect::Exact).0);
+    let (bytes, _) = stream(7, 0, 5_000, DatadogDialect::Exact);
+    assert!(bytes == stream(7, 0, 5_000, DatadogDialect::Exact).0);
+    assert!(bytes != stream(8, 0, 5_000, DatadogDialect::Exact).0);
+    assert!(bytes != stream(7, 1, 5_000, DatadogDialect::Exact).0);
 }
 
 #[test]
 fn a_stream_has_as_many_objects_and_events_as_the_tracer_counts() {
-    for dialect in [Dialect::Exact, Dialect::Padded32] {
+    for dialect in [DatadogDialect::Exact, DatadogDialect::Padded32] {
         for events in [1, 2, 7, 1_000, 20_000] {
             let (bytes, counts) = stream(1, 0, events, dialect);
             let walk = Walk::of(&bytes, dialect);
@@ -129,9 +129,9 @@ fn a_stream_has_as_many_objects_and_events_as_the_tracer_counts() {
 #[test]
 fn a_connection_begins_with_the_process_and_its_attributes() {
     let mut hello = Vec::new();
-    let counts = Tracer::new(1, 0, BASE, Dialect::Exact).hello(&mut hello);
+    let counts = Tracer::new(1, 0, BASE, DatadogDialect::Exact).hello(&mut hello);
     assert_eq!(hello[..14], [0xdd, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 0]);
-    let walk = Walk::of(&hello, Dialect::Exact);
+    let walk = Walk::of(&hello, DatadogDialect::Exact);
     assert_eq!((walk.counts, walk.processes, walk.lists.len()), (counts, 1, 2));
     for text in ["env", "version", "runtime-id", "process_id"] {
         assert!(walk.texts.values().any(|(_, known)| known == text), "{text} is defined");
@@ -140,7 +140,7 @@ fn a_connection_begins_with_the_process_and_its_attributes() {
 
 #[test]
 fn a_trace_stays_within_its_limit_and_an_empty_one_writes_nothing() {
-    let mut tracer = Tracer::new(1, 0, BASE, Dialect::Exact);
+    let mut tracer = Tracer::new(1, 0, BASE, DatadogDialect::Exact);
     let mut out = Vec::new();
     assert_eq!(tracer.trace(0, &mut out), Counts::default());
     assert!(out.is_empty());
@@ -154,8 +154,8 @@ fn a_trace_stays_within_its_limit_and_an_empty_one_writes_nothing() {
 
 #[test]
 fn every_list_of_the_padded_dialect_takes_515_bytes_with_zeros_at_its_end() {
-    let (bytes, _) = stream(3, 0, 500, Dialect::Padded32);
-    let walk = Walk::of(&bytes, Dialect::Padded32);
+    let (bytes, _) = stream(3, 0, 500, DatadogDialect::Padded32);
+    let walk = Walk::of(&bytes, DatadogDialect::Padded32);
     assert!(walk.lists.len() > 500 && walk.lists.iter().all(|&len| len == 515));
     let list = &bytes[14..14 + 515];
     assert_eq!((list[..2].to_vec(), usize::from(list[2])), (vec![0xdd, 5], 4));
@@ -164,8 +164,8 @@ fn every_list_of_the_padded_dialect_takes_515_bytes_with_zeros_at_its_end() {
 
 #[test]
 fn every_used_id_is_defined_and_a_forgotten_id_is_defined_again() {
-    let (bytes, _) = stream(5, 0, 50_000, Dialect::Exact);
-    let walk = Walk::of(&bytes, Dialect::Exact);
+    let (bytes, _) = stream(5, 0, 50_000, DatadogDialect::Exact);
+    let walk = Walk::of(&bytes, DatadogDialect::Exact);
     assert!(walk.uses.iter().all(|id| walk.texts.contains_key(id)));
     let again = walk.texts.values().filter(|(times, _)| *times > 1).count();
     assert!(again > 500, "{again} of {} texts were defined more than once", walk.texts.len());
@@ -174,14 +174,14 @@ fn every_used_id_is_defined_and_a_forgotten_id_is_defined_again() {
 #[test]
 fn a_tracer_with_a_small_cache_declares_it_and_repeats_definitions() {
     let strings = |size| {
-        let mut tracer = Tracer::new(5, 0, BASE, Dialect::Exact).with_string_cache_size(size);
+        let mut tracer = Tracer::new(5, 0, BASE, DatadogDialect::Exact).with_string_cache_size(size);
         let mut out = Vec::new();
         tracer.hello(&mut out);
         assert_eq!(out[6..14], u64::from(size).to_be_bytes());
         for _ in 0..100 {
             tracer.trace(u64::MAX, &mut out);
         }
-        let walk = Walk::of(&out, Dialect::Exact);
+        let walk = Walk::of(&out, DatadogDialect::Exact);
         (walk.strings, walk.uses.len() as u64)
     };
     let (defined, uses) = strings(0);
@@ -191,8 +191,8 @@ fn a_tracer_with_a_small_cache_declares_it_and_repeats_definitions() {
 
 #[test]
 fn spans_look_like_those_of_a_real_program() {
-    let (bytes, _) = stream(9, 0, 50_000, Dialect::Exact);
-    let walk = Walk::of(&bytes, Dialect::Exact);
+    let (bytes, _) = stream(9, 0, 50_000, DatadogDialect::Exact);
+    let walk = Walk::of(&bytes, DatadogDialect::Exact);
     let per_span = |count: u64| count as f64 / walk.spans as f64;
     assert!((6.0..7.0).contains(&per_span(walk.entries)), "{} tags per span", per_span(walk.entries));
     assert!((0.015..0.025).contains(&per_span(walk.failed_spans)), "{} fail", per_span(walk.failed_spans));
@@ -219,7 +219,7 @@ async fn read_all(listener: TcpListener, connections: usize) -> Vec<Vec<u8>> {
 }
 
 /// The objects of all streams together.
-fn counted(streams: &[Vec<u8>], dialect: Dialect) -> (Counts, u64) {
+fn counted(streams: &[Vec<u8>], dialect: DatadogDialect) -> (Counts, u64) {
     let mut counts = Counts::default();
     for stream in streams {
         let walk = Walk::of(stream, dialect);
@@ -229,20 +229,20 @@ fn counted(streams: &[Vec<u8>], dialect: Dialect) -> (Counts, u64) {
     (counts, streams.iter().map(|stream| stream.len() as u64).sum())
 }
 
-fn assert_received(sent: &Sent, streams: &[Vec<u8>], dialect: Dialect) {
+fn assert_received(sent: &Sent, streams: &[Vec<u8>], dialect: DatadogDialect) {
     let (counts, bytes) = counted(streams, dialect);
     assert_eq!((sent.messages, sent.events, sent.bytes), (counts.messages, counts.events, bytes));
 }
 
 #[tokio::test]
 async fn a_count_is_sent_exactly_over_all_connections() {
-    for dialect in [Dialect::Exact, Dialect::Padded32] {
+    for dialect in [DatadogDialect::Exact, DatadogDialect::Padded32] {
         for (events, connections, opened) in
             [(1, 1, 1), (2, 1, 1), (7, 1, 1), (1_000, 1, 1), (1, 3, 1), (2, 3, 2), (7, 3, 3), (1_000, 3, 3)]
         {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let plan = plan(listener.local_addr().unwrap(), Amount::Events(events), connections);
-            let (sent, streams) = join!(run(Agent::Datadog(dialect), plan, pending()), read_all(listener, opened));
+            let (sent, streams) = join!(run(AgentKind::Datadog(dialect), plan, pending()), read_all(listener, opened));
             let sent = sent.unwrap();
             assert_eq!(sent.events, events, "{events} over {connections}");
             assert_received(&sent, &streams, dialect);
@@ -253,7 +253,8 @@ async fn a_count_is_sent_exactly_over_all_connections() {
 #[tokio::test]
 async fn nothing_to_send_opens_no_connection() {
     let unused = "127.0.0.1:1".parse().unwrap();
-    let sent = run(Agent::Datadog(Dialect::Exact), plan(unused, Amount::Events(0), 3), pending()).await.unwrap();
+    let sent =
+        run(AgentKind::Datadog(DatadogDialect::Exact), plan(unused, Amount::Events(0), 3), pending()).await.unwrap();
     assert_eq!((sent.messages, sent.events, sent.bytes), (0, 0, 0));
 }
 
@@ -264,10 +265,10 @@ async fn a_stop_and_the_end_of_the_time_leave_no_incomplete_object() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let plan = plan(listener.local_addr().unwrap(), amount, 2);
         let stop = tokio::time::sleep(stop);
-        let (sent, streams) = join!(run(Agent::Datadog(Dialect::Exact), plan, stop), read_all(listener, 2));
+        let (sent, streams) = join!(run(AgentKind::Datadog(DatadogDialect::Exact), plan, stop), read_all(listener, 2));
         let sent = sent.unwrap();
         assert!(sent.events > 2, "{sent}");
-        assert_received(&sent, &streams, Dialect::Exact);
+        assert_received(&sent, &streams, DatadogDialect::Exact);
     }
 }
 
@@ -276,9 +277,9 @@ async fn a_rate_is_exceeded_by_one_trace_at_most() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let amount = Amount::For(Duration::from_millis(300));
     let plan = Plan { rate: Some(2_000), ..plan(listener.local_addr().unwrap(), amount, 2) };
-    let (sent, streams) = join!(run(Agent::Datadog(Dialect::Exact), plan, pending()), read_all(listener, 2));
+    let (sent, streams) = join!(run(AgentKind::Datadog(DatadogDialect::Exact), plan, pending()), read_all(listener, 2));
     let sent = sent.unwrap();
-    assert_received(&sent, &streams, Dialect::Exact);
+    assert_received(&sent, &streams, DatadogDialect::Exact);
     // The machine can be slower than the rate, never faster.
     let allowed = 2_000.0 * sent.seconds + 2.0 * 13.0;
     assert!(sent.events > 2 && sent.events as f64 <= allowed, "{sent}");
@@ -292,7 +293,7 @@ async fn a_failed_connection_is_an_error_with_the_number_of_sent_events() {
         let (mut socket, _) = listener.accept().await.unwrap();
         socket.read_exact(&mut vec![0; 1_000_000]).await.unwrap();
     };
-    let (sent, ()) = join!(run(Agent::Datadog(Dialect::Exact), plan, pending()), collector);
+    let (sent, ()) = join!(run(AgentKind::Datadog(DatadogDialect::Exact), plan, pending()), collector);
     let error = sent.unwrap_err();
     let text = error.to_string();
     assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error:?}");
@@ -310,7 +311,7 @@ async fn a_reset_after_the_last_byte_is_an_error() {
         // Closing with bytes unread resets the connection.
         drop(socket);
     };
-    let (sent, ()) = join!(run(Agent::Datadog(Dialect::Exact), plan, pending()), collector);
+    let (sent, ()) = join!(run(AgentKind::Datadog(DatadogDialect::Exact), plan, pending()), collector);
     assert!(sent.is_err(), "{sent:?}");
 }
 
@@ -319,7 +320,7 @@ async fn a_plan_without_connections_or_rate_is_refused() {
     let unused = "127.0.0.1:1".parse().unwrap();
     let plan = plan(unused, Amount::Events(1), 1);
     for plan in [Plan { connections: 0, ..plan }, Plan { rate: Some(0), ..plan }] {
-        let error = run(Agent::Datadog(Dialect::Exact), plan, pending()).await.unwrap_err();
+        let error = run(AgentKind::Datadog(DatadogDialect::Exact), plan, pending()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
 }
@@ -343,12 +344,12 @@ async fn every_agent_fails_immediately_where_nothing_listens() {
     let closed = listener.local_addr().unwrap();
     drop(listener);
     let agents = [
-        Agent::Datadog(Dialect::Exact),
-        Agent::Bytefrog(tributary::simulate::bytefrog::Options::default()),
-        Agent::Endless(tributary::simulate::endless::Version::default()),
-        Agent::Zico(tributary::simulate::zico::Dialect::Gen2),
-        Agent::Zico(tributary::simulate::zico::Dialect::Gen1),
-        Agent::Zico(tributary::simulate::zico::Dialect::Doc),
+        AgentKind::Datadog(DatadogDialect::Exact),
+        AgentKind::Bytefrog(tributary::simulate::bytefrog::Options::default()),
+        AgentKind::Endless(tributary::simulate::endless::AgentVersion::default()),
+        AgentKind::Zico(tributary::simulate::zico::ZicoDialect::Gen2),
+        AgentKind::Zico(tributary::simulate::zico::ZicoDialect::Gen1),
+        AgentKind::Zico(tributary::simulate::zico::ZicoDialect::Doc),
     ];
     for agent in agents {
         let ended =

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::live::binary::run;
 use serde_json::Value;
-use tributary::spool::{Limits, Spool};
+use tributary::spool::{Spool, SpoolLimits};
 
-const LIMITS: Limits = Limits { max_bytes: 1 << 20, segment_bytes: 1 << 16, min_free_bytes: 0 };
+const LIMITS: SpoolLimits = SpoolLimits { max_bytes: 1 << 20, segment_bytes: 1 << 16, min_free_bytes: 0 };
 
 /// A spool of a sink `backend` in a directory, with these requests.
 fn spool(dir: &Path, requests: &[(&[u8], u32)]) -> Spool {

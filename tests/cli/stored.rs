@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
-use tributary::capture::{Head, put_bytes, put_end};
+use tributary::capture::{CaptureHead, put_bytes, put_end};
 use tributary::event::{Batch, UnixNanos};
 use tributary::protocol::{End, Protocol};
-use tributary::sink::encode::{Encoder, Fields, Format};
+use tributary::sink::encode::{Encoder, Format, LineFields};
 use tributary::stored::{Rebuilder, json};
 
 use crate::live::binary::{Ended, run};
@@ -161,7 +161,7 @@ fn compact(lines: &str) -> String {
         }
     }
     batches.push(rebuilder.take());
-    let mut encoder = Encoder::new(Format::Json).with_fields(Fields::Compact);
+    let mut encoder = Encoder::new(Format::Json).with_fields(LineFields::Compact);
     let (mut out, mut defined) = (Vec::new(), HashSet::new());
     for event in batches.iter().flat_map(Batch::events) {
         if let Some(source) = encoder.source(event)
@@ -353,7 +353,7 @@ fn a_capture_with_a_time_far_away_is_decoded_by_its_timers_and_not_by_its_second
     {
         let (listener, peer) = ("far".to_owned(), "127.0.0.1:1".to_owned());
         let opened = UnixNanos(1_795_000_000_000_000_000);
-        let mut capture = Head { protocol, listener, peer, connection: 1, opened }.to_bytes();
+        let mut capture = CaptureHead { protocol, listener, peer, connection: 1, opened }.to_bytes();
         put_bytes(&mut capture, Duration::ZERO, bytes);
         if protocol == Protocol::Bytefrog {
             put_bytes(&mut capture, Duration::from_secs(1), &heartbeats);

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tributary::config::Config;
 use tributary::server::Server;
-use tributary::simulate::{Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
+use tributary::simulate::{AgentKind, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
 
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 
@@ -220,7 +220,7 @@ async fn ruby_processes_are_listed_and_take_commands() {
         request: ([127, 0, 0, 1], 0).into(),
         ..Default::default()
     };
-    let process = rbkit::Process::bind(options).await.unwrap();
+    let process = rbkit::SimulatedProcess::bind(options).await.unwrap();
     let rbkit::Options { publish, request, .. } = process.options();
     let toml = format!(
         "{ADMIN}[listeners.ruby]\nprotocol = \"rbkit\"\n\
@@ -327,9 +327,9 @@ async fn every_recently_seen_agent_is_listed_with_its_resource_and_counters() {
     );
     let daemon = Daemon::start(&toml).await;
     let simulated = [
-        ("spans", Agent::Datadog(datadog::Dialect::default())),
-        ("desktops", Agent::Endless(endless::Version::default())),
-        ("zorka", Agent::Zico(zico::Dialect::default())),
+        ("spans", AgentKind::Datadog(datadog::DatadogDialect::default())),
+        ("desktops", AgentKind::Endless(endless::AgentVersion::default())),
+        ("zorka", AgentKind::Zico(zico::ZicoDialect::default())),
     ];
     for (listener, agent) in simulated {
         let bound = daemon.server.addresses().iter().find(|bound| &*bound.name == listener);

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tributary::capture::{MAGIC, Reader, What};
 use tributary::protocol::End;
-use tributary::simulate::{Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
+use tributary::simulate::{AgentKind, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
 
 /// No timeout passes, however busy the machine is. Heartbeats are rare, so that between the first messages of a connection
 /// and its end there are enough bytes for a replay to keep the order.
@@ -129,7 +129,7 @@ fn assert_same(found: &[String], expected: &[String]) {
 }
 
 /// Runs agents against a daemon that records them.
-async fn simulated(agent: Agent, connections: usize, events: u64, config: &str) -> (Stopped, u64) {
+async fn simulated(agent: AgentKind, connections: usize, events: u64, config: &str) -> (Stopped, u64) {
     let daemon = Daemon::start(config).await;
     let to = daemon.server.address().unwrap();
     let plan = Plan { to, amount: Amount::Events(events), rate: None, connections, seed: 11 };
@@ -147,7 +147,7 @@ async fn decode_replay(files: Vec<PathBuf>, config: &str, speed: &'static str) -
 }
 
 /// Records simulated agents, and compares the daemon's events with those of decoding and replaying.
-async fn assert_round_trip(agent: Agent, connections: usize, options: &[&str]) {
+async fn assert_round_trip(agent: AgentKind, connections: usize, options: &[&str]) {
     let protocol = agent.protocol().as_str();
     let dir = tempfile::tempdir().unwrap();
     let lines = format!("{}\nquarantine.dir = \"\"", options.join("\n"));
@@ -183,31 +183,31 @@ async fn assert_round_trip(agent: Agent, connections: usize, options: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn captures_of_datadog_are_what_was_received_and_decode_and_replay_to_the_same_events() {
-    assert_round_trip(Agent::Datadog(datadog::Dialect::Exact), 3, &[]).await;
+    assert_round_trip(AgentKind::Datadog(datadog::DatadogDialect::Exact), 3, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn captures_of_bytefrog_are_what_was_received_and_decode_and_replay_to_the_same_events() {
     for version in [1, 4] {
         let options = bytefrog::Options { version, ..Default::default() };
-        assert_round_trip(Agent::Bytefrog(options), 1, &PATIENT).await;
+        assert_round_trip(AgentKind::Bytefrog(options), 1, &PATIENT).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn captures_of_endless_are_what_was_received_and_decode_and_replay_to_the_same_events() {
-    assert_round_trip(Agent::Endless(endless::Version::V3), 3, &[]).await;
+    assert_round_trip(AgentKind::Endless(endless::AgentVersion::V3), 3, &[]).await;
 }
 
 #[tokio::test]
 async fn captures_of_zico_are_decoded_to_the_events_of_the_daemon() {
-    for dialect in [zico::Dialect::Gen1, zico::Dialect::Gen2] {
+    for dialect in [zico::ZicoDialect::Gen1, zico::ZicoDialect::Gen2] {
         let dir = tempfile::tempdir().unwrap();
         let config = recorded("zico", dir.path(), "quarantine.dir = \"\"");
-        let (live, _) = simulated(Agent::Zico(dialect), 2, 2_000, &config).await;
+        let (live, _) = simulated(AgentKind::Zico(dialect), 2, 2_000, &config).await;
         let decoded = decode("zico", &captures(dir.path()), &[]);
         match dialect {
-            zico::Dialect::Gen2 => assert_same(&sorted(&decoded), &sorted(&live.events)),
+            zico::ZicoDialect::Gen2 => assert_same(&sorted(&decoded), &sorted(&live.events)),
             // The ids that registrations were answered with are not among the received bytes.
             _ => assert_same(&sorted(&without_resource(decoded)), &sorted(&without_resource(live.events))),
         }
@@ -219,7 +219,7 @@ async fn captures_of_ruby_processes_that_the_daemon_connects_to_are_decoded_to_t
     let dir = tempfile::tempdir().unwrap();
     let any = "127.0.0.1:0".parse().unwrap();
     let options = rbkit::Options { publish: any, request: any, heap_objects: 100, ..Default::default() };
-    let process = rbkit::Process::bind(options).await.unwrap();
+    let process = rbkit::SimulatedProcess::bind(options).await.unwrap();
     let rbkit::Options { publish, request, .. } = process.options();
     let agents =
         format!("agents = [{{ publish = \"{publish}\", request = \"{request}\", enable = [\"memory_profile\"] }}]");

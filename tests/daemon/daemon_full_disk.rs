@@ -10,8 +10,8 @@ use serde_json::Value;
 use tokio::time::sleep;
 use tributary::event::Kind;
 use tributary::server::Server;
-use tributary::simulate::datadog::Dialect;
-use tributary::simulate::{Agent, Amount, Plan};
+use tributary::simulate::datadog::DatadogDialect;
+use tributary::simulate::{AgentKind, Amount, Plan};
 
 const DISK_BYTES: usize = 32 << 20;
 
@@ -28,7 +28,7 @@ async fn a_full_disk_slows_agents_down_and_nothing_is_lost_once_there_is_room() 
         Server::start(&crate::live::config(&format!("{}{sink}", crate::live::listener(limits)))).await.unwrap();
     let plan =
         Plan { to: server.address().unwrap(), amount: Amount::Events(20_000), rate: None, connections: 3, seed: 7 };
-    let agents = tokio::spawn(tributary::simulate::run(Agent::Datadog(Dialect::Exact), plan, pending()));
+    let agents = tokio::spawn(tributary::simulate::run(AgentKind::Datadog(DatadogDialect::Exact), plan, pending()));
     let archive = || server.accounting().totals().sinks.remove(0);
     until("the sink reports that it cannot write", || archive().is_retrying.then_some(())).await;
     // Longer than any limit, so that every connection would have reached one.

@@ -20,8 +20,8 @@ use tributary::memory::MemoryBudget;
 use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::datadog::{self, DatadogSession};
 use tributary::protocol::endless::{self, EndlessExchange};
-use tributary::protocol::zico::agents::{Agents, Opening, Refusal, Registration};
-use tributary::protocol::{End, Head, Now, Protocol, Request};
+use tributary::protocol::zico::agents::{Agents, Opening, Registration, ZicoRefusal};
+use tributary::protocol::{End, Now, Protocol, Request, RequestHead};
 use tributary::sink::Sink;
 use tributary::sink::file::{Compression, File, Options};
 use tributary::zico_store::StoreOptions;
@@ -121,7 +121,7 @@ fn an_upload_is_known_again_for_as_long_as_it_should_be() {
     let head = String::from_utf8(recorded[..end].to_vec()).unwrap();
     let target = head.split(' ').nth(1).unwrap().to_owned();
     let headers = vec![("x-endless-content-encoding".to_owned(), b"gzip".to_vec())];
-    let head = Head { method: "PUT".to_owned(), target, headers };
+    let head = RequestHead { method: "PUT".to_owned(), target, headers };
     let exchange = EndlessExchange::new(endless::Options::default(), &MemoryBudget::new(256 << 20));
     let hour = Duration::from_secs(3600);
     let keeps = endless::Options::default().dedup.time;
@@ -160,7 +160,7 @@ fn agents_stay_known_and_sessions_end_early_at_worst() {
     assert!(store.session(&first.session, None, before).is_ok());
     assert_eq!(store.open(&opening, before).unwrap().session, first.session);
     // Forward: the session is over, as after a long silence; the agent's key opens another.
-    assert!(matches!(store.session(&first.session, None, later), Err(Refusal::Denied(_))));
+    assert!(matches!(store.session(&first.session, None, later), Err(ZicoRefusal::Denied(_))));
     let second = store.open(&opening, later).unwrap();
     assert!(second.is_new && store.session(&second.session, None, later).is_ok());
     // And back to what it was: what was opened in the future is good.

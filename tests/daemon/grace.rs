@@ -12,8 +12,8 @@ use tokio::net::TcpStream;
 use tributary::event::{Header, Position, Severity, semconv};
 use tributary::memory::MemoryBudget;
 use tributary::protocol::{
-    Awaiting, End, Exchange, Flow, Head, HeadDecision, Now, Output, Progress, Request, RequestOutcome, Response,
-    Session, Work,
+    Awaiting, End, Exchange, Flow, HeadDecision, Now, Output, ReceiveProgress, Request, RequestHead, RequestOutcome,
+    Response, Session, Work,
 };
 use tributary::transport::options::ListenerOptions;
 
@@ -55,11 +55,11 @@ impl Full {
 }
 
 impl Session for Full {
-    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Output) -> Progress {
+    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Output) -> ReceiveProgress {
         // The last byte is that of an incomplete message.
         let consumed = input.len().saturating_sub(1);
         out.decoded_bytes += consumed as u64;
-        Progress { consumed, flow: Flow::Continue }
+        ReceiveProgress { consumed, flow: Flow::Continue }
     }
 
     fn finish(&mut self, _rest: &[u8], _end: End, now: Now, out: &mut Output) -> Flow {
@@ -118,7 +118,7 @@ struct Late {
 impl Exchange for Late {
     type Work = Nothing;
 
-    fn admit(&self, _head: &Head, _now: Now) -> HeadDecision {
+    fn admit(&self, _head: &RequestHead, _now: Now) -> HeadDecision {
         HeadDecision::Take { max_body_bytes: 100, key: "none" }
     }
 

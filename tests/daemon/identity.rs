@@ -4,7 +4,7 @@ use std::future::pending;
 
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
-use tributary::simulate::{Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
+use tributary::simulate::{AgentKind, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
 
 use crate::live::{Daemon, Stopped, within};
 
@@ -21,7 +21,7 @@ fn listener(protocol: &str, options: &str) -> String {
 /// A daemon that a simulated agent of this protocol has sent 300 events.
 async fn observed(protocol: &str, options: &str) -> Stopped {
     let plan = rbkit::Plan { amount: Amount::Events(300), rate: None, seed: 5 };
-    let process = rbkit::Process::bind(rbkit::Options {
+    let process = rbkit::SimulatedProcess::bind(rbkit::Options {
         publish: "127.0.0.1:0".parse().unwrap(),
         request: "127.0.0.1:0".parse().unwrap(),
         ..rbkit::Options::default()
@@ -42,11 +42,11 @@ async fn observed(protocol: &str, options: &str) -> Stopped {
             daemon.until_all_closed().await;
             return daemon.stop().await;
         }
-        "bytefrog" => Agent::Bytefrog(bytefrog::Options::default()),
-        "datadog" => Agent::Datadog(datadog::Dialect::default()),
-        "endless" => Agent::Endless(endless::Version::default()),
+        "bytefrog" => AgentKind::Bytefrog(bytefrog::Options::default()),
+        "datadog" => AgentKind::Datadog(datadog::DatadogDialect::default()),
+        "endless" => AgentKind::Endless(endless::AgentVersion::default()),
         // Newer agents do not register, and send no name of their application.
-        _ => Agent::Zico(zico::Dialect::Gen1),
+        _ => AgentKind::Zico(zico::ZicoDialect::Gen1),
     };
     let to = daemon.server.address().unwrap();
     let plan = Plan { to, amount: Amount::Events(300), rate: None, connections: 2, seed: 7 };

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
-use tributary::simulate::{self, Agent, Amount, Plan, Sent, bytefrog, datadog, endless, zico};
+use tributary::simulate::{self, AgentKind, Amount, Plan, Sent, bytefrog, datadog, endless, zico};
 
 /// A daemon with one listener of a protocol, and the address of its admin endpoint.
 async fn daemon(protocol: &str, options: &str) -> (Daemon, SocketAddr) {
@@ -26,7 +26,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(agent: Agent, daemon: &Daemon) -> Running {
+    fn start(agent: AgentKind, daemon: &Daemon) -> Running {
         let to = daemon.server.address().unwrap();
         let plan = Plan { to, amount: Amount::Events(u64::MAX), rate: Some(2_000), connections: 1, seed: 3 };
         let (end, ended) = oneshot::channel::<()>();
@@ -67,9 +67,9 @@ async fn profile(admin: SocketAddr, id: &str, arguments: &[&str]) -> Ended {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_and_spans_of_running_agents_are_summed_up() {
-    let java = Agent::Bytefrog(bytefrog::Options::default());
-    let zorka = Agent::Zico(zico::Dialect::default());
-    let spans = Agent::Datadog(datadog::Dialect::default());
+    let java = AgentKind::Bytefrog(bytefrog::Options::default());
+    let zorka = AgentKind::Zico(zico::ZicoDialect::default());
+    let spans = AgentKind::Datadog(datadog::DatadogDialect::default());
     for (agent, options, function, what) in [
         (java, "", "shop.", "entries and exits"),
         (java, "calls = \"spans\"", "shop.", "spans"),
@@ -91,7 +91,7 @@ async fn calls_and_spans_of_running_agents_are_summed_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_profiled_is_an_error() {
     let (daemon, admin) = daemon("endless", "quarantine.dir = \"\"").await;
-    let running = Running::start(Agent::Endless(endless::Version::default()), &daemon);
+    let running = Running::start(AgentKind::Endless(endless::AgentVersion::default()), &daemon);
     let id = id(&daemon, admin).await;
     let ended = profile(admin, &id, &["--for", "1s"]).await;
     assert_eq!((ended.code, ended.last_words()), (Some(1), "tributary: endless has no profiles"));

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
-use tributary::simulate::endless::{Machine, Version};
+use tributary::simulate::endless::{AgentVersion, Machine};
 
 const SENDERS: usize = 6;
 /// The events of each sender, on average, that have arrived when the listener changes.
@@ -111,7 +111,7 @@ async fn a_sender_that_never_reconnects_has_all_its_events_written_or_a_loss_of_
 /// when the connection ends without one. Returns the number of events.
 async fn uploader(address: SocketAddr, number: u64, is_over: Arc<AtomicBool>) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let mut machine = Machine::new(7, number, now, Version::V3);
+    let mut machine = Machine::new(7, number, now, AgentVersion::V3);
     let mut connection: Option<TcpStream> = None;
     let mut events = 0;
     while !is_over.load(Relaxed) {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::spawn_blocking;
-use tributary::simulate::{Agent, Amount, Plan, datadog, endless};
+use tributary::simulate::{AgentKind, Amount, Plan, datadog, endless};
 
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 
@@ -141,7 +141,7 @@ async fn requests_are_shown_with_explained_bodies_and_without_keys() {
     let tap = tap(&daemon, &["--wire"]).await;
     let plan =
         Plan { to: daemon.server.address().unwrap(), amount: Amount::Events(3), rate: None, connections: 1, seed: 1 };
-    within("sent", tributary::simulate::run(Agent::Endless(endless::Version::default()), plan, pending()))
+    within("sent", tributary::simulate::run(AgentKind::Endless(endless::AgentVersion::default()), plan, pending()))
         .await
         .unwrap();
     let zorka = daemon.server.addresses().iter().find(|bound| bound.name == "zorka").unwrap().address;
@@ -213,7 +213,7 @@ async fn a_tap_that_is_not_read_delays_no_connection_and_reports_what_it_dropped
         connections: 2,
         seed: 3,
     };
-    let agent = Agent::Datadog(datadog::Dialect::default());
+    let agent = AgentKind::Datadog(datadog::DatadogDialect::default());
     within("everything is sent", tributary::simulate::run(agent, plan, pending())).await.unwrap();
     daemon.until_all_closed().await;
     let written = || daemon.server.accounting().totals().sinks[0].written;
@@ -302,7 +302,7 @@ async fn readers_that_read_nothing_do_not_keep_their_places() {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let to = daemon.server.address().unwrap();
     let plan = Plan { to, amount: Amount::For(Duration::from_secs(600)), rate: None, connections: 2, seed: 3 };
-    let agent = Agent::Datadog(datadog::Dialect::default());
+    let agent = AgentKind::Datadog(datadog::DatadogDialect::default());
     let sending = tokio::spawn(tributary::simulate::run(agent, plan, async move { drop(stopped.await) }));
     within("no view is open", async { while taps(&daemon).await > 0 {} }).await;
     drop((stop, stalled));

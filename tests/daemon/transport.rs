@@ -14,7 +14,7 @@ use tributary::event::{Header, Loss, Origin, Position, Reason, Severity, UnixNan
 use tributary::memory::{Amplification, MemoryBudget};
 use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::datadog::{self, DatadogSession};
-use tributary::protocol::{Awaiting, End, Flow, Now, Output, Progress, Protocol, Session, Shutdown};
+use tributary::protocol::{Awaiting, End, Flow, Now, Output, Protocol, ReceiveProgress, Session, Shutdown};
 use tributary::transport::options::ListenerOptions;
 
 /// A connection on which the first span, `name`, was sent and has gone out.
@@ -312,7 +312,7 @@ async fn many_connections_that_come_and_go_leave_nothing_behind() {
 struct Fragile;
 
 impl Session for Fragile {
-    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> ReceiveProgress {
         if !input.is_empty() {
             let name = out.batch.push_text(str::from_utf8(input).unwrap()).into();
             let header = Header { name, time: None, observed: now.unix, position: Position::default() };
@@ -320,7 +320,7 @@ impl Session for Fragile {
             out.decoded_bytes += input.len() as u64;
             assert!(!input.ends_with(b"!"), "on purpose");
         }
-        Progress { consumed: input.len(), flow: Flow::Continue }
+        ReceiveProgress { consumed: input.len(), flow: Flow::Continue }
     }
 
     fn finish(&mut self, _rest: &[u8], _end: End, _now: Now, _out: &mut Output) -> Flow {
@@ -362,10 +362,10 @@ struct Polite {
 }
 
 impl Session for Polite {
-    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Output) -> Progress {
+    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Output) -> ReceiveProgress {
         self.is_due |= !input.is_empty();
         out.decoded_bytes += input.len() as u64;
-        Progress { consumed: input.len(), flow: Flow::Continue }
+        ReceiveProgress { consumed: input.len(), flow: Flow::Continue }
     }
 
     fn finish(&mut self, _rest: &[u8], _end: End, _now: Now, _out: &mut Output) -> Flow {
@@ -407,7 +407,7 @@ async fn a_session_that_closes_at_a_timeout_lingers_until_the_peer_closes() {
 struct Lossy;
 
 impl Session for Lossy {
-    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> ReceiveProgress {
         for (offset, byte) in input.iter().enumerate() {
             let position = Position { sequence: None, offset: offset as u64, length: 1 };
             let loss = Loss {
@@ -419,7 +419,7 @@ impl Session for Lossy {
             };
             out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
         }
-        Progress { consumed: input.len(), flow: Flow::Continue }
+        ReceiveProgress { consumed: input.len(), flow: Flow::Continue }
     }
 
     fn finish(&mut self, _rest: &[u8], _end: End, _now: Now, _out: &mut Output) -> Flow {
@@ -459,14 +459,14 @@ struct Held {
 }
 
 impl Session for Held {
-    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Output) -> Progress {
+    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Output) -> ReceiveProgress {
         if std::mem::take(&mut self.is_held) && !input.is_empty() {
             self.began.send(()).unwrap();
             self.may_continue.lock().unwrap().recv().unwrap();
         }
         out.decoded_bytes += input.len() as u64;
         out.reply.extend_from_slice(input);
-        Progress { consumed: input.len(), flow: Flow::Continue }
+        ReceiveProgress { consumed: input.len(), flow: Flow::Continue }
     }
 
     fn finish(&mut self, _rest: &[u8], _end: End, _now: Now, _out: &mut Output) -> Flow {
@@ -527,13 +527,13 @@ async fn what_has_arrived_before_a_listener_stops_is_decoded_and_answered_before
 struct Costly;
 
 impl Session for Costly {
-    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> ReceiveProgress {
         let limits = Amplification { ratio: 1, burst: 1 << 20, rate: 1 << 10 };
         out.decoded_bytes += input.len() as u64;
         if input.contains(&b'!') {
             out.charge(limits, 1, (1 << 20) + 3600 * (1 << 10), now.elapsed);
         }
-        Progress { consumed: input.len(), flow: Flow::Continue }
+        ReceiveProgress { consumed: input.len(), flow: Flow::Continue }
     }
 
     fn finish(&mut self, _rest: &[u8], _end: End, _now: Now, _out: &mut Output) -> Flow {

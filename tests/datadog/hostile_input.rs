@@ -8,7 +8,7 @@ use tributary::event::Kind;
 use tributary::memory::{MemoryBudget, MemoryLease};
 use tributary::protocol::End;
 use tributary::protocol::datadog::{ListLayout, Options};
-use tributary::simulate::datadog::{Dialect, Tracer};
+use tributary::simulate::datadog::{DatadogDialect, Tracer};
 
 // Events stay valid.
 
@@ -379,7 +379,8 @@ fn a_metric_that_is_dropped_is_unresolved_as_a_metric() {
 #[test]
 fn honest_tracers_are_never_throttled() {
     for (seed, cache) in [(1, 0), (2, 16), (3, 1024)] {
-        let mut tracer = Tracer::new(seed, 0, 1_795_176_900_000_000_000, Dialect::Exact).with_string_cache_size(cache);
+        let mut tracer =
+            Tracer::new(seed, 0, 1_795_176_900_000_000_000, DatadogDialect::Exact).with_string_cache_size(cache);
         let mut wire = Vec::new();
         tracer.hello(&mut wire);
         for _ in 0..300 {

@@ -17,7 +17,7 @@ use tributary::event::Reason;
 use tributary::memory::MemoryBudget;
 use tributary::protocol::End;
 use tributary::protocol::datadog::{ListLayout, Options};
-use tributary::simulate::datadog::{Dialect, Tracer};
+use tributary::simulate::datadog::{DatadogDialect, Tracer};
 
 /// The wire bytes of every recorded case.
 static CAPTURES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
@@ -88,7 +88,7 @@ fn legal() -> impl Strategy<Value = Vec<u8>> {
     let objects = (prop_oneof![Just(0), 1u64..6, any::<u64>()], vec(object(), 0..60))
         .prop_map(|(size, objects)| wire::process(size).into_iter().chain(objects.concat()).collect());
     let simulated = (any::<u64>(), 0u32..40, 1u64..6, any::<bool>()).prop_map(|(seed, cache, traces, padded)| {
-        let dialect = if padded { Dialect::Padded32 } else { Dialect::Exact };
+        let dialect = if padded { DatadogDialect::Padded32 } else { DatadogDialect::Exact };
         let mut tracer = Tracer::new(seed, 0, 1_795_176_900_000_000_000, dialect).with_string_cache_size(cache);
         let mut bytes = Vec::new();
         tracer.hello(&mut bytes);

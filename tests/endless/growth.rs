@@ -8,7 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tributary::memory::MemoryBudget;
 use tributary::protocol::endless::{EndlessExchange, Options};
-use tributary::protocol::{Head, Protocol};
+use tributary::protocol::{Protocol, RequestHead};
 
 fn case(name: &'static str, size: usize, attack: fn(usize) -> Vec<Vec<u8>>) -> Case {
     case_with(name, size, Options::default(), attack)
@@ -26,9 +26,9 @@ fn case_with(name: &'static str, size: usize, options: Options, attack: fn(usize
     })
 }
 
-fn head(bundle: &[u8], headers: &[(&str, &str)]) -> Head {
+fn head(bundle: &[u8], headers: &[(&str, &str)]) -> RequestHead {
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
-    Head { method: "PUT".to_owned(), target: format!("/3/{}", sha512(bundle)), headers }
+    RequestHead { method: "PUT".to_owned(), target: format!("/3/{}", sha512(bundle)), headers }
 }
 
 /// Appends the framing offsets of a container of variable size.

@@ -12,7 +12,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tributary::event::{Header, Position, Severity, semconv};
 use tributary::memory::MemoryBudget;
-use tributary::protocol::{Exchange, Flow, Head, HeadDecision, Now, Output, Request, RequestOutcome, Response, Work};
+use tributary::protocol::{
+    Exchange, Flow, HeadDecision, Now, Output, Request, RequestHead, RequestOutcome, Response, Work,
+};
 use tributary::transport::options::ListenerOptions;
 
 /// Does what the bodies say: `panic`; `throttle`, which asks for a pause of an hour, though all is done; anything else is
@@ -30,7 +32,7 @@ struct Task {
 impl Exchange for Obedient {
     type Work = Task;
 
-    fn admit(&self, _head: &Head, _now: Now) -> HeadDecision {
+    fn admit(&self, _head: &RequestHead, _now: Now) -> HeadDecision {
         HeadDecision::Take { max_body_bytes: 100, key: "none" }
     }
 

@@ -16,7 +16,7 @@ use tributary::event::{Origin, UnixNanos};
 use tributary::memory::MemoryBudget;
 use tributary::pipeline::accounting::{ListenerCounters, ListenerTotals};
 use tributary::protocol::endless::{Dedup, EndlessExchange, Options};
-use tributary::protocol::{Head, Now, Protocol, Request};
+use tributary::protocol::{Now, Protocol, Request, RequestHead};
 use tributary::sink::encode::{Encoder, Format};
 
 static CASES: LazyLock<Vec<Case>> =
@@ -31,7 +31,7 @@ fn put(exchange: &EndlessExchange, target: String, headers: &[(&str, &str)], bod
     let counters = ListenerCounters::new("test".into(), Protocol::Endless);
     let origin = Arc::new(Origin::new("endless", "test".into(), "test".into(), 1));
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
-    let head = Head { method: "PUT".into(), target, headers };
+    let head = RequestHead { method: "PUT".into(), target, headers };
     let request = Request { head, body: body.into(), number: 1 };
     let mut encoder = Encoder::new(Format::Json);
     let mut lines = Vec::new();

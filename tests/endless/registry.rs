@@ -11,7 +11,7 @@ use tributary::event::{Origin, UnixNanos};
 use tributary::memory::MemoryBudget;
 use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::endless::{EndlessExchange, Options};
-use tributary::protocol::{Head, Now, Protocol, Request};
+use tributary::protocol::{Now, Protocol, Request, RequestHead};
 use tributary::sink::encode::{Encoder, Format};
 use zgvariant::serialized::Context;
 use zgvariant::{LE, Variant, to_bytes};
@@ -27,7 +27,7 @@ fn upload(singular: Vec<Singular>, sequences: Vec<Sequence>) -> Vec<Value> {
         (1i32, 5i64, 1_700_000_000_000_000_000i64, vec![1u8; 16], singular, Vec::<Aggregate>::new(), sequences);
     let body = to_bytes(Context::new(LE, 0), &bundle).unwrap().bytes().to_vec();
     let exchange = EndlessExchange::new(Options::default(), &MemoryBudget::unlimited());
-    let head = Head { method: "PUT".into(), target: format!("/2/{}", sha512(&body)), headers: Vec::new() };
+    let head = RequestHead { method: "PUT".into(), target: format!("/2/{}", sha512(&body)), headers: Vec::new() };
     let now = Now { unix: UnixNanos(1_700_000_000_000_000_000), elapsed: Duration::from_secs(1) };
     let origin = Arc::new(Origin::new("endless", "test".into(), "test".into(), 1));
     let (mut encoder, mut lines) = (Encoder::new(Format::Json), Vec::new());

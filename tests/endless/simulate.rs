@@ -8,21 +8,21 @@ use crate::live::{Daemon, within};
 use serde_json::Value;
 use tributary::codec::gvariant::{Scratch, Skip, Slice, walk_type};
 use tributary::event::Kind;
-use tributary::simulate::endless::{Machine, Version};
-use tributary::simulate::{Agent, Amount, Plan, run};
+use tributary::simulate::endless::{AgentVersion, Machine};
+use tributary::simulate::{AgentKind, Amount, Plan, run};
 
 const START: u64 = 1_795_132_800_000_000_000;
 
-fn bundle_type(version: Version) -> &'static str {
+fn bundle_type(version: AgentVersion) -> &'static str {
     match version {
-        Version::V2 => "(ixxaya(uayxmv)a(uayxxmv)a(uaya(xmv)))",
-        Version::V3 => "(xxsa{ss}ya(aysxmv)a(ayssumv))",
+        AgentVersion::V2 => "(ixxaya(uayxmv)a(uayxxmv)a(uaya(xmv)))",
+        AgentVersion::V3 => "(xxsa{ss}ya(aysxmv)a(ayssumv))",
     }
 }
 
 #[test]
 fn bundles_of_an_independent_library_are_in_normal_form_at_any_size() {
-    for version in [Version::V2, Version::V3] {
+    for version in [AgentVersion::V2, AgentVersion::V3] {
         let mut machine = Machine::new(7, 0, START, version);
         for events in [0, 1, 2, 3, 5, 8, 40, 300, 2000] {
             let upload = machine.upload(events).unwrap();
@@ -35,7 +35,7 @@ fn bundles_of_an_independent_library_are_in_normal_form_at_any_size() {
 
 #[test]
 fn equal_seeds_give_equal_requests() {
-    for version in [Version::V2, Version::V3] {
+    for version in [AgentVersion::V2, AgentVersion::V3] {
         let requests = |seed, number| {
             let mut machine = Machine::new(seed, number, START, version);
             let mut request = |later: u64| {
@@ -51,12 +51,12 @@ fn equal_seeds_give_equal_requests() {
     }
 }
 
-async fn simulate(version: Version, events: u64, connections: usize) -> (Vec<Value>, tributary::simulate::Sent) {
+async fn simulate(version: AgentVersion, events: u64, connections: usize) -> (Vec<Value>, tributary::simulate::Sent) {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&listener(directory.path(), "")).await;
     let to = daemon.server.address().unwrap();
     let plan = Plan { to, amount: Amount::Events(events), rate: None, connections, seed: 3 };
-    let sent = within("the agents", run(Agent::Endless(version), plan, pending())).await.unwrap();
+    let sent = within("the agents", run(AgentKind::Endless(version), plan, pending())).await.unwrap();
     let stopped = daemon.stop().await;
     let totals = &stopped.totals.listeners[0];
     assert_eq!(totals.events() - totals.count(Kind::Loss), sent.events);
@@ -66,7 +66,7 @@ async fn simulate(version: Version, events: u64, connections: usize) -> (Vec<Val
 
 #[tokio::test]
 async fn every_simulated_event_of_version_3_arrives_once() {
-    let (events, sent) = simulate(Version::V3, 3000, 3).await;
+    let (events, sent) = simulate(AgentVersion::V3, 3000, 3).await;
     assert_eq!((sent.events, sent.messages), (3000, 6));
     let named = events.iter().filter(|event| event["attributes"]["endless.event.name"].is_string()).count();
     assert!(named > 2000 && named < 3000, "{named} of them are known");
@@ -81,7 +81,7 @@ async fn every_simulated_event_of_version_3_arrives_once() {
 
 #[tokio::test]
 async fn every_simulated_event_of_version_2_arrives_once() {
-    let (events, sent) = simulate(Version::V2, 2001, 1).await;
+    let (events, sent) = simulate(AgentVersion::V2, 2001, 1).await;
     assert_eq!((sent.events, sent.messages), (2001, 5));
     let elements = events.iter().filter(|event| event["name"] == "endless.sequence").count();
     assert!(elements > 20 && elements % 2 == 0);

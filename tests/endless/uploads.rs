@@ -11,7 +11,7 @@ use tributary::event::{Origin, Reason, UnixNanos};
 use tributary::memory::MemoryBudget;
 use tributary::pipeline::accounting::{ListenerCounters, ListenerTotals};
 use tributary::protocol::endless::{EndlessExchange, Options};
-use tributary::protocol::{Head, Now, Protocol, Request};
+use tributary::protocol::{Now, Protocol, Request, RequestHead};
 use tributary::sink::encode::{Encoder, Format};
 
 /// A listener without a socket.
@@ -60,7 +60,7 @@ fn recorded(request: &[u8]) -> Request {
 fn upload(version: u64, bundle: &[u8]) -> Request {
     let hash = ring::digest::digest(&ring::digest::SHA512, bundle);
     let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    let head = Head { method: "PUT".into(), target: format!("/{version}/{hex}"), headers: Vec::new() };
+    let head = RequestHead { method: "PUT".into(), target: format!("/{version}/{hex}"), headers: Vec::new() };
     Request { head, body: bundle.to_vec().into(), number: 1 }
 }
 

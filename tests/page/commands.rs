@@ -3,7 +3,7 @@
 use std::future::pending;
 
 use tributary::protocol::{bytefrog as bytefrog_protocol, rbkit as rbkit_protocol};
-use tributary::simulate::{self, Agent, Amount, Plan, bytefrog, rbkit};
+use tributary::simulate::{self, AgentKind, Amount, Plan, bytefrog, rbkit};
 
 use crate::browser::Browser;
 use crate::live::{PATIENCE, within};
@@ -30,7 +30,7 @@ async fn a_java_program_is_started_paused_suspended_and_stopped_from_its_page() 
     let world = World::start("", toml).await;
     let plan =
         Plan { to: world.address("java"), amount: Amount::For(PATIENCE * 2), rate: Some(100), connections: 1, seed: 7 };
-    let running = tokio::spawn(simulate::run(Agent::Bytefrog(bytefrog::Options::default()), plan, pending()));
+    let running = tokio::spawn(simulate::run(AgentKind::Bytefrog(bytefrog::Options::default()), plan, pending()));
     let connected = world.daemon.until_named("bytefrog.agent.connected").await;
     let run = &connected["resource"]["bytefrog.run.id"];
     browser.goto(&world.page(&format!("agents/java%3A{run}"))).await;
@@ -49,7 +49,7 @@ async fn a_java_program_is_started_paused_suspended_and_stopped_from_its_page() 
     command(&browser, "stop").await;
     let ended = world.daemon.until_named("bytefrog.run.ended").await;
     assert_eq!(&ended["resource"]["bytefrog.run.id"], run);
-    let known = bytefrog_protocol::Command::ALL.map(bytefrog_protocol::Command::as_str);
+    let known = bytefrog_protocol::BytefrogCommand::ALL.map(bytefrog_protocol::BytefrogCommand::as_str);
     assert_eq!(known.len(), states.len() + 1, "every command is tested: {known:?}");
     browser.close().await;
     running.abort();
@@ -61,7 +61,7 @@ async fn every_command_of_a_ruby_process_arrives_once() {
     let Some(browser) = Browser::open().await else { return };
     let any = ([127, 0, 0, 1], 0).into();
     let options = rbkit::Options { publish: any, request: any, heap_objects: 100, ..Default::default() };
-    let process = rbkit::Process::bind(options).await.unwrap();
+    let process = rbkit::SimulatedProcess::bind(options).await.unwrap();
     let rbkit::Options { publish, request, .. } = process.options();
     let toml = format!(
         "[listeners.ruby]\nprotocol = \"rbkit\"\nagents = [{{ publish = \"{publish}\", request = \"{request}\" }}]\n"
@@ -72,7 +72,7 @@ async fn every_command_of_a_ruby_process_arrives_once() {
     let running = tokio::spawn(process.run(plan, async { ended.await.unwrap_or_default() }));
     browser.goto(&world.page("agents/ruby%3A0")).await;
     browser.until_text("dl.facts .pill", "subscribed").await;
-    let commands = rbkit_protocol::Command::ALL.map(rbkit_protocol::Command::as_str);
+    let commands = rbkit_protocol::RbkitCommand::ALL.map(rbkit_protocol::RbkitCommand::as_str);
     for name in commands {
         command(&browser, name).await;
         browser.until_text(".outcome div:first-child", "received").await;

@@ -4,7 +4,7 @@
 use std::future::pending;
 
 use serde_json::{Value, json};
-use tributary::simulate::{Agent, Amount, bytefrog, datadog, endless, rbkit, zico};
+use tributary::simulate::{AgentKind, Amount, bytefrog, datadog, endless, rbkit, zico};
 
 use crate::browser::Browser;
 use crate::live::PATIENCE;
@@ -27,7 +27,7 @@ const VIEWS: [(&str, &str); 9] = [
 async fn busy_world() -> World {
     let any = ([127, 0, 0, 1], 0).into();
     let options = rbkit::Options { publish: any, request: any, heap_objects: 3_000, ..Default::default() };
-    let process = rbkit::Process::bind(options).await.unwrap();
+    let process = rbkit::SimulatedProcess::bind(options).await.unwrap();
     let rbkit::Options { publish, request, .. } = process.options();
     let listeners = format!(
         "{LISTENERS}[listeners.ruby]\nprotocol = \"rbkit\"\nagents = [{{ publish = \"{publish}\", request = \"{request}\", \
@@ -45,10 +45,10 @@ async fn busy_world() -> World {
     world.daemon.until_named("rbkit.heap.dump").await;
     let java = bytefrog::Options { gaps: 9, ..Default::default() };
     for (listener, agent, events) in [
-        ("spans", Agent::Datadog(datadog::Dialect::Exact), 4_000),
-        ("java", Agent::Bytefrog(java), 3_000),
-        ("desktops", Agent::Endless(endless::Version::V3), 500),
-        ("zorka", Agent::Zico(zico::Dialect::Gen2), 1_500),
+        ("spans", AgentKind::Datadog(datadog::DatadogDialect::Exact), 4_000),
+        ("java", AgentKind::Bytefrog(java), 3_000),
+        ("desktops", AgentKind::Endless(endless::AgentVersion::V3), 500),
+        ("zorka", AgentKind::Zico(zico::ZicoDialect::Gen2), 1_500),
     ] {
         world.send(listener, agent, events).await;
     }

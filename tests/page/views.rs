@@ -3,7 +3,7 @@
 use std::future::pending;
 
 use serde_json::{Value, json};
-use tributary::simulate::{Agent, Amount, bytefrog, datadog, endless, rbkit, zico};
+use tributary::simulate::{AgentKind, Amount, bytefrog, datadog, endless, rbkit, zico};
 
 use crate::browser::Browser;
 use crate::live::wire as texts;
@@ -11,9 +11,9 @@ use crate::live::within;
 use crate::wire::{Span, hello, meta, now};
 use crate::world::{LISTENERS, World};
 
-const SPANS: Agent = Agent::Datadog(datadog::Dialect::Exact);
-const DESKTOPS: Agent = Agent::Endless(endless::Version::V3);
-const ZORKA: Agent = Agent::Zico(zico::Dialect::Gen2);
+const SPANS: AgentKind = AgentKind::Datadog(datadog::DatadogDialect::Exact);
+const DESKTOPS: AgentKind = AgentKind::Endless(endless::AgentVersion::V3);
+const ZORKA: AgentKind = AgentKind::Zico(zico::ZicoDialect::Gen2);
 
 /// The texts of a column of the first table, by its number.
 fn column(number: usize) -> String {
@@ -214,10 +214,14 @@ async fn exceptions_stand_beside_the_trace_in_which_they_were_thrown() {
 }
 
 /// A simulated Ruby process, and the listener that dials it.
-async fn ruby() -> (rbkit::Process, String) {
+async fn ruby() -> (rbkit::SimulatedProcess, String) {
     let any = ([127, 0, 0, 1], 0).into();
-    let process =
-        rbkit::Process::bind(rbkit::Options { publish: any, request: any, heap_objects: 500, ..Default::default() });
+    let process = rbkit::SimulatedProcess::bind(rbkit::Options {
+        publish: any,
+        request: any,
+        heap_objects: 500,
+        ..Default::default()
+    });
     let process = process.await.unwrap();
     let rbkit::Options { publish, request, .. } = process.options();
     let listener = format!(
@@ -298,7 +302,7 @@ async fn the_code_view_shows_what_ran_and_what_ran_since_a_mark() {
     let world = World::start("", LISTENERS).await;
     browser.goto(&world.page("code")).await;
     browser.until_text(".empty", "No Java program yet").await;
-    world.send("java", Agent::Bytefrog(bytefrog::Options::default()), 5_000).await;
+    world.send("java", AgentKind::Bytefrog(bytefrog::Options::default()), 5_000).await;
     browser.until_text(".row.small", "methods ran").await;
     let events = world.events();
     let entered: std::collections::BTreeSet<&str> = events

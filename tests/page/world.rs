@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tributary::pipeline::accounting::ListenerTotals;
 use tributary::protocol::Protocol;
-use tributary::simulate::{self, Agent, Amount, Plan, Sent};
+use tributary::simulate::{self, AgentKind, Amount, Plan, Sent};
 
 use crate::live::{Daemon, Stopped, until, within};
 
@@ -60,7 +60,7 @@ impl World {
     }
 
     /// Lets simulated agents send this many events to a listener, over two connections.
-    pub(crate) async fn send(&self, listener: &str, agent: Agent, events: u64) -> Sent {
+    pub(crate) async fn send(&self, listener: &str, agent: AgentKind, events: u64) -> Sent {
         let to = self.address(listener);
         let plan = Plan { to, amount: Amount::Events(events), rate: None, connections: 2, seed: 7 };
         let sent = within(listener, simulate::run(agent, plan, pending())).await.unwrap();

@@ -3,7 +3,7 @@
 use crate::growth_support::{Case, assert_linear, connection_in_reads};
 use crate::rbkit_law_support::pack::{Pack, Texts, frame, hello};
 use tributary::protocol::Protocol;
-use tributary::protocol::rbkit::{Agent, AgentOptions, Options, Subscription};
+use tributary::protocol::rbkit::{AgentOptions, Options, RbkitAgent, Subscription};
 
 fn case(name: &'static str, size: usize, attack: fn(usize) -> Vec<u8>) -> Case {
     case_in_reads(name, size, 64 * 1024, attack)
@@ -13,7 +13,7 @@ fn case(name: &'static str, size: usize, attack: fn(usize) -> Vec<u8>) -> Case {
 fn case_in_reads(name: &'static str, size: usize, read_bytes: usize, attack: fn(usize) -> Vec<u8>) -> Case {
     Case::new(name, size as u64, move |size| {
         let wire = [hello("PUB"), attack(size as usize)].concat();
-        let agent = Agent::new(AgentOptions::default());
+        let agent = RbkitAgent::new(AgentOptions::default());
         let session = Subscription::new(agent, Options::default().into(), 16 << 20);
         move || connection_in_reads(session, Protocol::Rbkit, &wire, read_bytes)
     })

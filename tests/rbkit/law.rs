@@ -13,7 +13,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use tributary::protocol::End;
-use tributary::protocol::rbkit::{Agent, AgentOptions, Control, Options, Profile, Subscription};
+use tributary::protocol::rbkit::{AgentOptions, Control, Options, ProfileKind, RbkitAgent, Subscription};
 
 fn cuts_of(indexes: &[Index], length: usize) -> Vec<usize> {
     let mut cuts: Vec<usize> = indexes.iter().map(|index| index.index(length + 1)).collect();
@@ -274,10 +274,10 @@ proptest! {
         enabled in any::<bool>(),
     ) {
         let every = if enabled { Duration::from_secs(1) } else { Duration::ZERO };
-        let agent = Agent::new(AgentOptions {
+        let agent = RbkitAgent::new(AgentOptions {
             publish: Some("127.0.0.1:5555".to_owned()),
             request: Some("127.0.0.1:5556".to_owned()),
-            enable: if enabled { vec![Profile::Memory, Profile::Cpu] } else { Vec::new() },
+            enable: if enabled { vec![ProfileKind::Memory, ProfileKind::Cpu] } else { Vec::new() },
             snapshot_interval: every,
             gc_interval: every,
             ..AgentOptions::default()

@@ -8,7 +8,7 @@ use crate::rbkit_support::listener;
 use crate::rbkit_support::process::Running;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tributary::simulate::Amount;
-use tributary::simulate::rbkit::{Dialect, Options, Plan, Process, Report};
+use tributary::simulate::rbkit::{Options, Plan, RbkitDialect, Report, SimulatedProcess};
 
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 /// The samples of a process that ends.
@@ -16,7 +16,7 @@ const SAMPLES: u64 = 2_000;
 
 /// A process that ends when it has published [`SAMPLES`] events.
 async fn ending() -> (Options, JoinHandle<std::io::Result<Report>>) {
-    let process = Process::bind(Running::any()).await.unwrap();
+    let process = SimulatedProcess::bind(Running::any()).await.unwrap();
     let options = process.options();
     let plan = Plan { amount: Amount::Events(SAMPLES), rate: Some(4_000), seed: 5 };
     (options, tokio::spawn(process.run(plan, pending())))
@@ -82,7 +82,7 @@ async fn a_profile_is_switched_off_when_its_time_is_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_cannot_be_profiled_says_why() {
-    let released = Running::start(Options { dialect: Dialect::V0110, ..Running::any() }).await;
+    let released = Running::start(Options { dialect: RbkitDialect::V0110, ..Running::any() }).await;
     let ended = end(direct("profile", &released.options(), &["--for", "1h"])).await;
     assert_eq!((ended.code, &*ended.stdout), (Some(1), ""));
     assert!(ended.last_words().contains("which has no CPU profile"), "{}", ended.stderr);

@@ -17,7 +17,7 @@ use tributary::event::{
     BatchBuilder, Frame, Header, Number, Origin, Position, Resource, ResourceValue, SampleData, Severity, UnixNanos,
     semconv as names,
 };
-use tributary::profile::events::{self, EventFile, Lines};
+use tributary::profile::events::{self, EventFile, LineCounts};
 use tributary::sink::encode::{Encoder, Format};
 
 /// Its CPU samples, each as the rows of its frames.
@@ -344,5 +344,5 @@ fn a_batch_and_its_event_file_have_the_same_items() {
     let file = EventFile::open(std::io::Cursor::new(file)).unwrap().unwrap_or_else(|_| panic!("no event file"));
     let mut of_file = Vec::new();
     let lines = file.read(|item| of_file.push(format!("{item:?}"))).unwrap();
-    assert_eq!((of_file, lines), (of_batch, Lines { read: 7, skipped: 0, first_skipped: None }));
+    assert_eq!((of_file, lines), (of_batch, LineCounts { read: 7, skipped: 0, first_skipped: None }));
 }

@@ -11,20 +11,22 @@ use crate::rbkit_support::{listener, wire};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tributary::protocol::rbkit::{AgentStatus, Command};
+use tributary::protocol::rbkit::{AgentStatus, RbkitCommand};
 use tributary::simulate::Amount;
-use tributary::simulate::rbkit::{Dialect, Options, Plan, Process, Received, Report};
+use tributary::simulate::rbkit::{Options, Plan, RbkitDialect, Received, Report, SimulatedProcess};
 
 const ANY: &str = "127.0.0.1:0";
 /// A handshake interval so short that changes of the profiles are seen.
 const CURIOUS: &str = "handshake_interval = \"100ms\"";
 
-async fn process(dialect: Dialect, heap_objects: u32) -> Process {
+async fn process(dialect: RbkitDialect, heap_objects: u32) -> SimulatedProcess {
     let any: SocketAddr = ANY.parse().unwrap();
-    Process::bind(Options { publish: any, request: any, dialect, heap_objects, ..Options::default() }).await.unwrap()
+    SimulatedProcess::bind(Options { publish: any, request: any, dialect, heap_objects, ..Options::default() })
+        .await
+        .unwrap()
 }
 
-fn dialled(process: &Process, keys: &str) -> String {
+fn dialled(process: &SimulatedProcess, keys: &str) -> String {
     let Options { publish, request, .. } = process.options();
     format!("{{ publish = \"{publish}\", request = \"{request}\"{keys} }}")
 }
@@ -34,7 +36,7 @@ fn plan(events: u64) -> Plan {
 }
 
 /// A process that sends this many events, and a daemon with these keys for it.
-async fn observed(dialect: Dialect, keys: &str, events: u64) -> (Report, Stopped) {
+async fn observed(dialect: RbkitDialect, keys: &str, events: u64) -> (Report, Stopped) {
     let process = process(dialect, 2_500).await;
     let daemon = Daemon::start(&listener(&[dialled(&process, keys)], CURIOUS)).await;
     let report = within("the process ends", process.run(plan(events), pending())).await.unwrap();
@@ -61,18 +63,18 @@ fn assert_adds_up(report: &Report, stopped: &Stopped) {
 
 #[tokio::test]
 async fn all_dialects_add_up_with_every_profile() {
-    for dialect in Dialect::ALL {
+    for dialect in RbkitDialect::ALL {
         let memory = ", enable = [\"memory_profile\"]";
         let (report, stopped) = observed(dialect, memory, 6_000).await;
         assert_adds_up(&report, &stopped);
         let count = |name: &str| named(&stopped.events, name).len();
-        let is_spec = dialect == Dialect::Spec21;
+        let is_spec = dialect == RbkitDialect::Spec21;
         assert_eq!(is_spec, count("rbkit.object.created") == 0, "{}", dialect.as_str());
         assert_eq!(is_spec, count("rbkit.allocations") > 0, "{}", dialect.as_str());
         assert!(count("rbkit.gc.end_sweep") > 0 && count("rbkit.gc.heap_live_slots") > 0, "{}", dialect.as_str());
         assert_eq!((count("rbkit.cpu"), count("rbkit.gc.heap_swept_slots")), (0, 0));
         // The released gem has no CPU profile.
-        if dialect != Dialect::V0110 {
+        if dialect != RbkitDialect::V0110 {
             let cpu = ", enable = [\"cpu_profile\"], clock = \"wall\"";
             let (report, stopped) = observed(dialect, cpu, 2_000).await;
             assert_adds_up(&report, &stopped);
@@ -85,7 +87,7 @@ async fn all_dialects_add_up_with_every_profile() {
 #[tokio::test]
 async fn heap_dumps_have_all_their_objects_in_all_dialects() {
     let mut observations = JoinSet::new();
-    for dialect in Dialect::ALL {
+    for dialect in RbkitDialect::ALL {
         observations.spawn(observed(dialect, ", snapshot_interval = \"1s\"", 2_501));
     }
     for (report, stopped) in observations.join_all().await {
@@ -100,7 +102,7 @@ async fn heap_dumps_have_all_their_objects_in_all_dialects() {
 }
 
 /// What a process with this seed publishes to a collector that switches both profiles on, with zeros instead of all times.
-async fn published(seed: u64, dialect: Dialect) -> Vec<u8> {
+async fn published(seed: u64, dialect: RbkitDialect) -> Vec<u8> {
     let process = process(dialect, 10).await;
     let Options { publish, request, .. } = process.options();
     let collect = async {
@@ -134,7 +136,7 @@ fn without_times(mut bytes: Vec<u8>) -> Vec<u8> {
 
 #[tokio::test]
 async fn equal_seeds_give_equal_messages_but_for_their_times() {
-    for dialect in Dialect::ALL.into_iter().filter(|dialect| *dialect != Dialect::V0110) {
+    for dialect in RbkitDialect::ALL.into_iter().filter(|dialect| *dialect != RbkitDialect::V0110) {
         let [first, again, other] = [5, 5, 6].map(|seed| published(seed, dialect));
         let (first, again, other) = tokio::join!(first, again, other);
         assert!(first.len() > 500_000, "{} {}", dialect.as_str(), first.len());
@@ -162,7 +164,7 @@ async fn a_stopping_daemon_switches_off_its_profiles() {
 
 #[tokio::test]
 async fn a_restarted_process_counts_from_zero() {
-    let first = process(Dialect::Master21Raw, 10).await;
+    let first = process(RbkitDialect::Master21Raw, 10).await;
     let addresses = first.options();
     let keys = ", enable = [\"memory_profile\"]";
     let daemon = Daemon::start(&listener(&[dialled(&first, keys)], "")).await;
@@ -170,7 +172,7 @@ async fn a_restarted_process_counts_from_zero() {
     for (seed, process) in [(1, Some(first)), (2, None)] {
         let process = match process {
             Some(process) => process,
-            None => Process::bind(addresses).await.unwrap(),
+            None => SimulatedProcess::bind(addresses).await.unwrap(),
         };
         let report = within("it ends", process.run(Plan { seed, ..plan(1_000) }, pending())).await.unwrap();
         assert_eq!(report.received.faults(), 0);
@@ -187,7 +189,7 @@ async fn a_restarted_process_counts_from_zero() {
 async fn restarted_in_container(is_profiling: bool) -> Received {
     let any: SocketAddr = ANY.parse().unwrap();
     let options = Options { publish: any, request: any, pid: Some(1), ..Options::default() };
-    let first = Process::bind(options).await.unwrap();
+    let first = SimulatedProcess::bind(options).await.unwrap();
     let restarted = Options { is_profiling, ..first.options() };
     let keys = ", enable = [\"memory_profile\"]";
     let daemon = Daemon::start(&listener(&[dialled(&first, keys)], "")).await;
@@ -229,9 +231,9 @@ async fn the_status_of_a_process_follows_our_commands_without_waiting_for_the_ne
     until_profiles(&daemon, true, true).await;
     // When a command has been answered, the status shows its effect.
     let processes = daemon.server.rbkit("test").unwrap();
-    processes.command(0, Command::StopCpuProfiling).await.unwrap();
+    processes.command(0, RbkitCommand::StopCpuProfiling).await.unwrap();
     assert_eq!(processes.agents()[0].cpu_profile, Some(false));
-    processes.command(0, Command::StartCpuProfiling).await.unwrap();
+    processes.command(0, RbkitCommand::StartCpuProfiling).await.unwrap();
     assert_eq!(processes.agents()[0].cpu_profile, Some(true));
     daemon.stop().await;
     let received = process.end().await;

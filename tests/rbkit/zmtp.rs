@@ -7,13 +7,13 @@ use std::time::Duration;
 use bytes::BytesMut;
 use proptest::prelude::*;
 use serde_json::Value;
-use tributary::codec::zmtp::{self, Fault, Limits, Peer, Socket, Step};
+use tributary::codec::zmtp::{self, Peer, Socket, ZmtpElement, ZmtpFault, ZmtpLimits};
 use tributary::event::{BatchBuilder, Origin, Reason, UnixNanos};
-use tributary::protocol::rbkit::{Agent, AgentOptions, Control, Options, Subscription};
+use tributary::protocol::rbkit::{AgentOptions, Control, Options, RbkitAgent, Subscription};
 use tributary::protocol::{Flow, Now, Output, Session};
 
-const LIMITS: Limits =
-    Limits { max_message_bytes: 1 << 20, message_key: "key", max_frames: 16, max_command_bytes: 4096 };
+const LIMITS: ZmtpLimits =
+    ZmtpLimits { max_message_bytes: 1 << 20, message_key: "key", max_frames: 16, max_command_bytes: 4096 };
 const PUB_READY: &[u8] = b"\x04\x19\x05READY\x0BSocket-Type\0\0\0\x03PUB";
 
 fn data(name: &str) -> Vec<u8> {
@@ -30,13 +30,13 @@ struct Outcome {
     taken: Vec<(usize, usize)>,
     reply: Vec<u8>,
     /// Its offset is that in the stream.
-    fault: Option<Fault>,
+    fault: Option<ZmtpFault>,
     is_ready: bool,
     rest: usize,
 }
 
 /// Reads a stream that arrives in pieces, which end at `cuts`.
-fn read_stream(socket: Socket, limits: Limits, stream: &[u8], cuts: &[usize]) -> Outcome {
+fn read_stream(socket: Socket, limits: ZmtpLimits, stream: &[u8], cuts: &[usize]) -> Outcome {
     let mut peer = Peer::new(socket, limits);
     let (mut outcome, mut reply, mut at, mut body) = (Outcome::default(), BytesMut::new(), 0, None);
     // Only what follows our greeting is compared.
@@ -54,16 +54,16 @@ fn read_stream(socket: Socket, limits: Limits, stream: &[u8], cuts: &[usize]) ->
                 (at, body) = (from + length, None);
             }
             match peer.next(&stream[at..end], &mut reply) {
-                Ok(Step::More) => break,
-                Ok(Step::Taken { bytes }) => {
+                Ok(ZmtpElement::More) => break,
+                Ok(ZmtpElement::Taken { bytes }) => {
                     outcome.taken.push((at, bytes));
                     at += bytes;
                 }
-                Ok(Step::Frame { head, length, more, first }) => {
+                Ok(ZmtpElement::Frame { head, length, more, first }) => {
                     body = Some((at, head, length as usize, more, first));
                 }
                 Err(fault) => {
-                    outcome.fault = Some(Fault { offset: at + fault.offset, ..fault });
+                    outcome.fault = Some(ZmtpFault { offset: at + fault.offset, ..fault });
                     break 'stream;
                 }
             }
@@ -121,7 +121,7 @@ fn our_bytes_are_those_that_agents_have_answered() {
         let mut peer = Peer::new(socket, LIMITS);
         let mut out = BytesMut::new();
         peer.send_greeting(&mut out);
-        assert_eq!(peer.next(&greeting(), &mut out), Ok(Step::Taken { bytes: 64 }));
+        assert_eq!(peer.next(&greeting(), &mut out), Ok(ZmtpElement::Taken { bytes: 64 }));
         assert!(!peer.is_ready());
         then(&mut out);
         out
@@ -160,7 +160,7 @@ fn command_ready(socket: &str) -> Vec<u8> {
 
 #[test]
 fn a_session_sends_its_greeting_first_even_if_the_peer_is_faster() {
-    let agent = || Agent::new(AgentOptions { publish: Some("127.0.0.1:1".to_owned()), ..AgentOptions::default() });
+    let agent = || RbkitAgent::new(AgentOptions { publish: Some("127.0.0.1:1".to_owned()), ..AgentOptions::default() });
     let options = || Arc::new(Options::default());
     let published = first_reply(Subscription::new(agent(), options(), 1 << 20), "PUB");
     assert_eq!((published.len(), published[0], published[9]), (64 + 27 + 3, 0xFF, 0x7F), "{published:02x?}");

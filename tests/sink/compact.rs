@@ -10,7 +10,7 @@ use tributary::event::{
     Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, Resource, ResourceValue, Severity, UnixNanos, semconv,
 };
 use tributary::profile::events::EventFile;
-use tributary::sink::encode::{Encoder, Fields, Format};
+use tributary::sink::encode::{Encoder, Format, LineFields};
 use tributary::sink::file::{Compression, File, Options};
 use tributary::sink::stdout::Stdout;
 use tributary::sink::{Kinds, Selection, Sink};
@@ -29,7 +29,7 @@ pub(crate) fn full<'a>(batches: impl IntoIterator<Item = &'a Batch>) -> Vec<u8> 
 /// Compact lines, as an output that is never ended has them.
 async fn compact(batches: &[Batch]) -> Vec<u8> {
     let out = Shared::default();
-    let mut sink = Stdout::to(Box::new(out.clone()), Format::Json).with_fields(Fields::Compact);
+    let mut sink = Stdout::to(Box::new(out.clone()), Format::Json).with_fields(LineFields::Compact);
     for batch in batches {
         sink.write(Selection::new(batch, Kinds::ALL)).await.unwrap();
         sink.flush().await.unwrap();
@@ -129,7 +129,7 @@ fn alone(directory: &Path) -> Vec<u8> {
 }
 
 fn compact_options(directory: &tempfile::TempDir, path: &str) -> Options {
-    Options { fields: Fields::Compact, ..options(directory, path) }
+    Options { fields: LineFields::Compact, ..options(directory, path) }
 }
 
 #[tokio::test]

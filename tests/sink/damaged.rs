@@ -6,11 +6,11 @@ use std::io::{Cursor, Write as _};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tributary::capture::{Head, Reader, put_bytes, put_end, put_missing};
+use tributary::capture::{CaptureHead, Reader, put_bytes, put_end, put_missing};
 use tributary::event::{Batch, UnixNanos};
 use tributary::profile::events::EventFile;
 use tributary::protocol::{End, Protocol};
-use tributary::sink::encode::{Encoder, Fields, Format};
+use tributary::sink::encode::{Encoder, Format, LineFields};
 use tributary::sink::parquet;
 use tributary::stored::row_reader::RowReader;
 use tributary::stored::{Rebuilder, json};
@@ -95,7 +95,7 @@ async fn originals() -> Vec<Vec<u8>> {
         write(options(directory.path()), batches).await;
         originals.extend(files(directory.path(), ".parquet").iter().map(|path| std::fs::read(path).unwrap()));
         let mut compact = Vec::new();
-        let mut encoder = Encoder::new(Format::Json).with_fields(Fields::Compact);
+        let mut encoder = Encoder::new(Format::Json).with_fields(LineFields::Compact);
         batches.iter().flat_map(Batch::events).for_each(|event| encoder.encode(event, &mut compact));
         let mut rows = Vec::new();
         let mut encoder = Encoder::new(Format::Rows);
@@ -110,7 +110,7 @@ async fn originals() -> Vec<Vec<u8>> {
     lz4.write_all(&lines).unwrap();
     originals.extend([gzip.finish().unwrap(), lz4.finish().unwrap(), zstd::encode_all(&lines[..], 3).unwrap()]);
     let (listener, peer) = ("java".to_owned(), "127.0.0.1:1".to_owned());
-    let mut capture = Head {
+    let mut capture = CaptureHead {
         protocol: Protocol::Bytefrog,
         listener,
         peer,

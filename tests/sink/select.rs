@@ -17,7 +17,7 @@ use tributary::pipeline::options::{QueueOptions, WhenFull};
 use tributary::pipeline::{DeliveryOutcome, RequestedLevel, Sinks};
 use tributary::select::{Rule, Rules};
 use tributary::sink::AckLevel;
-use tributary::sink::encode::{Fields, Format};
+use tributary::sink::encode::{Format, LineFields};
 use tributary::sink::file::{self, File};
 use tributary::sink::http::{self, Http, SpoolOptions};
 use tributary::sink::otlp::{self, Otlp};
@@ -302,9 +302,9 @@ fn events(values: &[(Hidden, Place, usize)]) -> Batch {
 async fn written(directory: &Path, batch: impl Fn() -> Batch, text: &str) -> Vec<(String, Vec<u8>)> {
     let mut sinks = Sinks::new(CancellationToken::new());
     for (name, format, fields) in [
-        ("json", Format::Json, Fields::Full),
-        ("compact", Format::Json, Fields::Compact),
-        ("text", Format::Text, Fields::Full),
+        ("json", Format::Json, LineFields::Full),
+        ("compact", Format::Json, LineFields::Compact),
+        ("text", Format::Text, LineFields::Full),
     ] {
         let path = format!("{}/{name}.out", directory.display());
         let options = file::Options { path, format, fields, ..file::Options::default() };

@@ -15,8 +15,8 @@ use tokio::net::TcpStream;
 use tributary::event::Kind;
 use tributary::memory::MemoryBudget;
 use tributary::protocol::zico::Options;
-use tributary::simulate::zico::{Dialect, Jvm};
-use tributary::simulate::{Agent, Amount, Plan, run};
+use tributary::simulate::zico::{Jvm, ZicoDialect};
+use tributary::simulate::{AgentKind, Amount, Plan, run};
 
 const LISTENER: &str = "[listeners.test]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
 /// A gen2 record of method 1 that starts at 1.
@@ -132,7 +132,7 @@ async fn bombs_are_refused_and_the_next_request_is_accepted() {
 #[tokio::test]
 async fn a_trace_cut_at_every_third_byte_is_accepted_and_its_bytes_add_up() {
     let (daemon, mut stream) = begin("").await;
-    let mut jvm = Jvm::new(4, 0, START, Dialect::Gen2);
+    let mut jvm = Jvm::new(4, 0, START, ZicoDialect::Gen2);
     let told = jvm.trace(30, START + 1_000_000_000);
     let bodies = jvm.bodies(told.submissions().last().unwrap());
     assert_eq!(ask(&mut stream, &symbols("5e55", true, &bodies.symbols)).await.status, 202);
@@ -211,8 +211,8 @@ async fn agents_do_not_notice_what_others_send() {
         }));
     }
     let plan = Plan { to, amount: Amount::Events(3000), rate: None, connections: 2, seed: 5 };
-    for dialect in [Dialect::Gen2, Dialect::Gen1, Dialect::Doc] {
-        assert_eq!(within("the agents", run(Agent::Zico(dialect), plan, pending())).await.unwrap().events, 3000);
+    for dialect in [ZicoDialect::Gen2, ZicoDialect::Gen1, ZicoDialect::Doc] {
+        assert_eq!(within("the agents", run(AgentKind::Zico(dialect), plan, pending())).await.unwrap().events, 3000);
     }
     stop.send(true).unwrap();
     for attacker in tasks {

@@ -5,12 +5,12 @@ use crate::zico_support::open_store;
 use serde_json::{Value, json};
 use tributary::event::{ResourceValue, UnixNanos};
 use tributary::protocol::zico::agents::{Agents, Counters, Registered, Registration, Requester};
-use tributary::zico_store::{Store, StoreOptions};
+use tributary::zico_store::{AgentStore, StoreOptions};
 
 /// 2027-01-15T08:00:00Z.
 const NOW: UnixNanos = UnixNanos(1_800_000_000_000_000_000);
 
-fn register(store: &Store, name: &str) -> Registered {
+fn register(store: &AgentStore, name: &str) -> Registered {
     let attrs = vec![("zone".to_owned(), ResourceValue::Text("north".into()))];
     let (rkey, app, env) = ("secret".into(), "shop".into(), "TST".into());
     store

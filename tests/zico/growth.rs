@@ -5,7 +5,7 @@ use crate::growth_support::{Case, assert_linear, requests};
 use crate::zico_support::cbor::{array, gen1, gen2, int, map, null, reference, tag, text};
 use tributary::memory::MemoryBudget;
 use tributary::protocol::zico::{Options, ZicoExchange};
-use tributary::protocol::{Head, Protocol};
+use tributary::protocol::{Protocol, RequestHead};
 
 const GEN1: &str = "x-zorka-session-uuid";
 const GEN2: &str = "x-zorka-session-id";
@@ -25,10 +25,10 @@ fn case(name: &'static str, size: u64, session: &'static str, attack: fn(i64) ->
     })
 }
 
-fn head(session: &str, path: &str) -> Head {
+fn head(session: &str, path: &str) -> RequestHead {
     let headers = [(session, "00c0ffee12345678"), ("x-zorka-trace-uuid", "0123456789abcdef0123456789abcdef")];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
-    Head { method: "POST".to_owned(), target: format!("/agent/submit/{path}"), headers: headers.to_vec() }
+    RequestHead { method: "POST".to_owned(), target: format!("/agent/submit/{path}"), headers: headers.to_vec() }
 }
 
 fn repeat(n: i64, part: impl FnMut(i64) -> Vec<u8>) -> Vec<u8> {

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use ciborium::Value;
-use tributary::simulate::zico::{Bodies, Dialect, Jvm};
+use tributary::simulate::zico::{Bodies, Jvm, ZicoDialect};
 
 const START: u64 = 1_795_132_800_000_000_000;
-const DIALECTS: [Dialect; 3] = [Dialect::Doc, Dialect::Gen1, Dialect::Gen2];
+const DIALECTS: [ZicoDialect; 3] = [ZicoDialect::Doc, ZicoDialect::Gen1, ZicoDialect::Gen2];
 
 /// The items of a body.
 fn items(mut body: &[u8]) -> Vec<Value> {
@@ -34,12 +34,12 @@ fn number(value: &Value) -> u64 {
 }
 
 impl Found {
-    fn walk(&mut self, item: &Value, dialect: Dialect, is_little: bool) {
+    fn walk(&mut self, item: &Value, dialect: ZicoDialect, is_little: bool) {
         let Value::Tag(tag, inner) = item else { return };
         let record = match dialect {
-            Dialect::Doc => 0x0B,
-            Dialect::Gen1 => 8,
-            Dialect::Gen2 => 3,
+            ZicoDialect::Doc => 0x0B,
+            ZicoDialect::Gen1 => 8,
+            ZicoDialect::Gen2 => 3,
         };
         let word = |bytes: &[u8]| {
             let bytes: [u8; 8] = bytes.try_into().unwrap();
@@ -56,12 +56,12 @@ impl Found {
                 children.iter().for_each(|child| self.walk(child, dialect, is_little));
             }
             (0x22, Value::Array(fields)) => self.exception(fields),
-            (7, Value::Array(fields)) if dialect == Dialect::Gen2 => self.exception(fields),
-            (8, Value::Integer(_)) if dialect == Dialect::Gen2 => self.references += 1,
+            (7, Value::Array(fields)) if dialect == ZicoDialect::Gen2 => self.exception(fields),
+            (8, Value::Integer(_)) if dialect == ZicoDialect::Gen2 => self.references += 1,
             (0x23, Value::Integer(_)) => self.references += 1,
             (0x21, Value::Array(fields)) => drop(self.strings.insert(number(&fields[1]))),
-            (5, Value::Array(fields)) if dialect == Dialect::Gen2 => drop(self.strings.insert(number(&fields[1]))),
-            (6, Value::Array(fields)) if dialect == Dialect::Gen2 => drop(self.strings.insert(number(&fields[0]))),
+            (5, Value::Array(fields)) if dialect == ZicoDialect::Gen2 => drop(self.strings.insert(number(&fields[1]))),
+            (6, Value::Array(fields)) if dialect == ZicoDialect::Gen2 => drop(self.strings.insert(number(&fields[0]))),
             (9, Value::Map(pairs)) => {
                 self.tags.insert(9);
                 for (key, _) in pairs {
@@ -84,14 +84,16 @@ impl Found {
 }
 
 /// Collects the defined methods and strings.
-fn define(symbols: &[u8], dialect: Dialect, methods: &mut BTreeSet<u64>, strings: &mut BTreeSet<u64>) {
+fn define(symbols: &[u8], dialect: ZicoDialect, methods: &mut BTreeSet<u64>, strings: &mut BTreeSet<u64>) {
     for item in items(symbols) {
         let (tag, fields) = item.as_tag().unwrap();
         let fields = fields.as_array().unwrap();
         let id = number(&fields[0]);
         match (tag, dialect, fields.len()) {
-            (0x0D, Dialect::Doc, 3) | (1, Dialect::Gen1, 3) | (1, Dialect::Gen2, 2) => drop(strings.insert(id)),
-            (0x0E, Dialect::Doc, 4) | (2, Dialect::Gen1 | Dialect::Gen2, 4) => {
+            (0x0D, ZicoDialect::Doc, 3) | (1, ZicoDialect::Gen1, 3) | (1, ZicoDialect::Gen2, 2) => {
+                strings.insert(id);
+            }
+            (0x0E, ZicoDialect::Doc, 4) | (2, ZicoDialect::Gen1 | ZicoDialect::Gen2, 4) => {
                 assert!(fields[1..].iter().all(|name| strings.contains(&number(name))), "names come first");
                 methods.insert(id);
             }
@@ -102,9 +104,11 @@ fn define(symbols: &[u8], dialect: Dialect, methods: &mut BTreeSet<u64>, strings
 
 #[test]
 fn bodies_have_the_counted_events_and_refer_only_to_defined_names() {
-    for (dialect, number) in [(Dialect::Doc, 0), (Dialect::Gen1, 0), (Dialect::Gen1, 1), (Dialect::Gen2, 0)] {
+    for (dialect, number) in
+        [(ZicoDialect::Doc, 0), (ZicoDialect::Gen1, 0), (ZicoDialect::Gen1, 1), (ZicoDialect::Gen2, 0)]
+    {
         let mut jvm = Jvm::new(5, number, START, dialect);
-        let is_little = dialect == Dialect::Doc || number == 0;
+        let is_little = dialect == ZicoDialect::Doc || number == 0;
         let (mut methods, mut strings, mut all, mut parts) = (BTreeSet::new(), BTreeSet::new(), Found::default(), 0);
         let mut inner = 0;
         for visit in 0..600 {
@@ -131,12 +135,12 @@ fn bodies_have_the_counted_events_and_refer_only_to_defined_names() {
         }
         println!("{dialect:?} {number}: {all:?}, {parts} cuts");
         assert!(all.records > 10_000 && all.exceptions > 20, "{all:?}");
-        assert_eq!(all.references > 0, dialect == Dialect::Gen2 || (dialect == Dialect::Gen1 && is_little));
-        assert_eq!(parts > 0, dialect == Dialect::Gen1 && is_little, "{parts}");
+        assert_eq!(all.references > 0, dialect == ZicoDialect::Gen2 || (dialect == ZicoDialect::Gen1 && is_little));
+        assert_eq!(parts > 0, dialect == ZicoDialect::Gen1 && is_little, "{parts}");
         // The local tracers submit inner traces by themselves, too, and put upward attributes on their traces.
-        let is_local = dialect == Dialect::Gen2 || !is_little;
+        let is_local = dialect == ZicoDialect::Gen2 || !is_little;
         assert_eq!(all.tags.contains(&0x26), !is_local, "upward attributes");
-        assert_eq!(all.tags.contains(&0x0F), dialect == Dialect::Gen1 && is_local, "flags");
+        assert_eq!(all.tags.contains(&0x0F), dialect == ZicoDialect::Gen1 && is_local, "flags");
         assert_eq!(inner > 100, is_local, "{inner}");
     }
 }
@@ -176,7 +180,7 @@ fn all_names_are_sent_again_after_a_failure() {
         // The span ids of gen2 differ.
         let sizes = |bodies: &Bodies| bodies.parts.iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(sizes(&first).len(), sizes(&second).len());
-        assert!(dialect == Dialect::Gen2 || first.parts == second.parts);
+        assert!(dialect == ZicoDialect::Gen2 || first.parts == second.parts);
         jvm.forget();
         assert_eq!(jvm.bodies(&whole).symbols, first.symbols);
     }

@@ -6,16 +6,16 @@ use std::future::pending;
 use crate::live::{Daemon, losses, within};
 use serde_json::Value;
 use tributary::event::Kind;
-use tributary::simulate::zico::Dialect;
-use tributary::simulate::{Agent, Amount, Plan, Sent, run};
+use tributary::simulate::zico::ZicoDialect;
+use tributary::simulate::{AgentKind, Amount, Plan, Sent, run};
 
 const LISTENER: &str = "[listeners.test]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
 
-async fn simulate(dialect: Dialect, events: u64, connections: usize) -> (Vec<Value>, Sent) {
+async fn simulate(dialect: ZicoDialect, events: u64, connections: usize) -> (Vec<Value>, Sent) {
     let daemon = Daemon::start(LISTENER).await;
     let to = daemon.server.address().unwrap();
     let plan = Plan { to, amount: Amount::Events(events), rate: None, connections, seed: 3 };
-    let sent = within("the agents", run(Agent::Zico(dialect), plan, pending())).await.unwrap();
+    let sent = within("the agents", run(AgentKind::Zico(dialect), plan, pending())).await.unwrap();
     let stopped = daemon.stop().await;
     let totals = &stopped.totals.listeners[0];
     assert_eq!(totals.count(Kind::Loss), 0, "{:?}", losses(&stopped.events));
@@ -112,7 +112,7 @@ fn check_spans(events: &[Value], is_local: bool) {
 
 #[tokio::test]
 async fn every_event_of_gen2_arrives_once() {
-    let (events, _) = simulate(Dialect::Gen2, 4001, 3).await;
+    let (events, _) = simulate(ZicoDialect::Gen2, 4001, 3).await;
     assert_eq!(named(&events, "zico.session.opened"), 3);
     assert_eq!(named(&events, "zico.agent.registered"), 0);
     check_spans(&events, true);
@@ -120,7 +120,7 @@ async fn every_event_of_gen2_arrives_once() {
 
 #[tokio::test]
 async fn every_event_of_gen1_arrives_once_from_both_of_its_tracers() {
-    let (events, _) = simulate(Dialect::Gen1, 8000, 4).await;
+    let (events, _) = simulate(ZicoDialect::Gen1, 8000, 4).await;
     assert_eq!(named(&events, "zico.session.opened"), 4);
     assert_eq!(named(&events, "zico.agent.registered"), 4);
     check_spans(&events, true);
@@ -130,7 +130,7 @@ async fn every_event_of_gen1_arrives_once_from_both_of_its_tracers() {
 
 #[tokio::test]
 async fn every_event_of_the_documented_dialect_arrives_once() {
-    let (events, _) = simulate(Dialect::Doc, 4000, 2).await;
+    let (events, _) = simulate(ZicoDialect::Doc, 4000, 2).await;
     assert_eq!((named(&events, "zico.session.opened"), named(&events, "zico.agent.registered")), (2, 2));
     check_spans(&events, false);
     assert!(events.iter().any(|event| event["resource"]["zico.agent.shelves"] == 40));
@@ -138,7 +138,7 @@ async fn every_event_of_the_documented_dialect_arrives_once() {
 
 #[tokio::test]
 async fn the_smallest_counts_are_exact_too() {
-    for dialect in [Dialect::Doc, Dialect::Gen1, Dialect::Gen2] {
+    for dialect in [ZicoDialect::Doc, ZicoDialect::Gen1, ZicoDialect::Gen2] {
         for events in 1..=4 {
             simulate(dialect, events, 1).await;
         }
@@ -146,13 +146,13 @@ async fn the_smallest_counts_are_exact_too() {
 }
 
 /// Restarts the daemon while an agent sends.
-async fn survive(dialect: Dialect) {
+async fn survive(dialect: ZicoDialect) {
     let dir = tempfile::tempdir().unwrap();
     let kept = format!("{LISTENER}state_dir = \"{}\"\n", dir.path().display());
     let first = Daemon::start(&kept).await;
     let to = first.server.address().unwrap();
     let plan = Plan { to, amount: Amount::Events(3000), rate: Some(2000), connections: 2, seed: 9 };
-    let agents = tokio::spawn(run(Agent::Zico(dialect), plan, pending()));
+    let agents = tokio::spawn(run(AgentKind::Zico(dialect), plan, pending()));
     first.until_totals("there are events", |counters| counters.events() > 300).await;
     let first = first.stop().await;
     let second = Daemon::start(&kept.replace("127.0.0.1:0", &to.to_string())).await;
@@ -175,15 +175,15 @@ async fn survive(dialect: Dialect) {
 
 #[tokio::test]
 async fn gen2_agents_continue_after_a_restart_of_the_daemon() {
-    survive(Dialect::Gen2).await;
+    survive(ZicoDialect::Gen2).await;
 }
 
 #[tokio::test]
 async fn gen1_agents_continue_after_a_restart_of_the_daemon_with_its_store() {
-    survive(Dialect::Gen1).await;
+    survive(ZicoDialect::Gen1).await;
 }
 
 #[tokio::test]
 async fn doc_agents_continue_after_a_restart_of_the_daemon_with_its_store() {
-    survive(Dialect::Doc).await;
+    survive(ZicoDialect::Doc).await;
 }

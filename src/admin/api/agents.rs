@@ -6,10 +6,10 @@ use hyper::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::super::agents::{CommandError, Known, Sent, Status, all, attributes, send};
+use super::super::agents::{AgentEntry, CommandError, Sent, Status, all, attributes, send};
 use super::super::response::{self, AdminResponse};
 use super::answer::{ApiError, Made};
-use super::context::Context;
+use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::{ShownEvent, newest};
 use tributary_bytefrog as bytefrog;
@@ -51,11 +51,11 @@ struct ShownCommand {
 }
 
 /// The agent with this id.
-pub(super) fn find(context: &Context, id: &str) -> Result<Known, ApiError> {
+pub(super) fn find(context: &ApiContext, id: &str) -> Result<AgentEntry, ApiError> {
     all(&context.subject).into_iter().find(|agent| agent.id == id).ok_or_else(|| ApiError::gone("agent"))
 }
 
-fn shown(agent: &Known) -> ShownAgent {
+fn shown(agent: &AgentEntry) -> ShownAgent {
     let entry = agent.entry.as_ref();
     let last_seen_ms = entry.map(|entry| entry.last_seen.0 / 1_000_000);
     let is_silent = last_seen_ms.is_none_or(|at| at + SILENT_MS < wall_clock::now().0 / 1_000_000);
@@ -114,56 +114,58 @@ fn shown(agent: &Known) -> ShownAgent {
     }
 }
 
-fn commands(agent: &Known) -> Vec<ShownCommand> {
+fn commands(agent: &AgentEntry) -> Vec<ShownCommand> {
     match &agent.status {
-        Status::Bytefrog(status) => bytefrog::Command::ALL.map(|command| of_program(command, status)).into(),
-        Status::Rbkit(status) => rbkit::Command::ALL.map(|command| of_process(command, status)).into(),
+        Status::Bytefrog(status) => bytefrog::BytefrogCommand::ALL.map(|command| of_program(command, status)).into(),
+        Status::Rbkit(status) => rbkit::RbkitCommand::ALL.map(|command| of_process(command, status)).into(),
         Status::Other => Vec::new(),
     }
 }
 
-fn of_program(command: bytefrog::Command, status: &bytefrog::AgentStatus) -> ShownCommand {
-    use bytefrog::{Command, Mode};
+fn of_program(command: bytefrog::BytefrogCommand, status: &bytefrog::AgentStatus) -> ShownCommand {
+    use bytefrog::{BytefrogCommand, Mode};
     let (text, fits) = match command {
-        Command::Start => ("The program begins to run, and is traced.", !status.is_started),
-        Command::Stop => ("Tracing ends for good; the program continues.", status.is_started),
-        Command::Pause => {
+        BytefrogCommand::Start => ("The program begins to run, and is traced.", !status.is_started),
+        BytefrogCommand::Stop => ("Tracing ends for good; the program continues.", status.is_started),
+        BytefrogCommand::Pause => {
             ("The program stops at its next traced call, until it is unpaused.", status.mode == Mode::Tracing)
         }
-        Command::Unpause => ("The program continues.", status.mode == Mode::Paused),
-        Command::Suspend => ("The agent drops its events; the program continues.", status.mode == Mode::Tracing),
-        Command::Unsuspend => ("The agent sends its events again.", status.mode == Mode::Suspended),
+        BytefrogCommand::Unpause => ("The program continues.", status.mode == Mode::Paused),
+        BytefrogCommand::Suspend => {
+            ("The agent drops its events; the program continues.", status.mode == Mode::Tracing)
+        }
+        BytefrogCommand::Unsuspend => ("The agent sends its events again.", status.mode == Mode::Suspended),
     };
     ShownCommand { name: command.as_str(), text, is_possible: fits && status.has_control }
 }
 
-fn of_process(command: rbkit::Command, status: &rbkit::AgentStatus) -> ShownCommand {
-    use rbkit::Command;
+fn of_process(command: rbkit::RbkitCommand, status: &rbkit::AgentStatus) -> ShownCommand {
+    use rbkit::RbkitCommand;
     let (text, fits) = match command {
-        Command::Handshake => ("Asks the process which profiles are on.", true),
-        Command::StartMemoryProfile => (
+        RbkitCommand::Handshake => ("Asks the process which profiles are on.", true),
+        RbkitCommand::StartMemoryProfile => (
             "Each created and destroyed object is sent; the program becomes slower.",
             status.memory_profile != Some(true),
         ),
-        Command::StopMemoryProfile => ("Objects are not sent any more.", status.memory_profile != Some(false)),
-        Command::StartCpuProfiling => ("A stack is sent every millisecond.", status.cpu_profile != Some(true)),
-        Command::StopCpuProfiling => ("Stacks are not sent any more.", status.cpu_profile != Some(false)),
-        Command::UseCpuTime => ("The CPU profile counts the time for which the process runs.", true),
-        Command::UseWallTime => ("The CPU profile counts all time, also while the process waits.", true),
-        Command::TriggerGc => ("Collects garbage; the program stops meanwhile.", true),
-        Command::ObjectspaceSnapshot => ("Sends every object of the heap; the program stops meanwhile.", true),
+        RbkitCommand::StopMemoryProfile => ("Objects are not sent any more.", status.memory_profile != Some(false)),
+        RbkitCommand::StartCpuProfiling => ("A stack is sent every millisecond.", status.cpu_profile != Some(true)),
+        RbkitCommand::StopCpuProfiling => ("Stacks are not sent any more.", status.cpu_profile != Some(false)),
+        RbkitCommand::UseCpuTime => ("The CPU profile counts the time for which the process runs.", true),
+        RbkitCommand::UseWallTime => ("The CPU profile counts all time, also while the process waits.", true),
+        RbkitCommand::TriggerGc => ("Collects garbage; the program stops meanwhile.", true),
+        RbkitCommand::ObjectspaceSnapshot => ("Sends every object of the heap; the program stops meanwhile.", true),
     };
     ShownCommand { name: command.as_str(), text, is_possible: fits && status.is_reachable }
 }
 
 #[derive(Serialize)]
-struct List {
+struct AgentList {
     agents: Vec<ShownAgent>,
     total: usize,
 }
 
 /// `GET /agents`.
-pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&["protocol", "text"])?;
     let protocol = context.query.text("protocol");
     let text = context.query.text("text").map(str::to_lowercase);
@@ -177,11 +179,11 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
     let agents: Vec<ShownAgent> =
         all(&context.subject).into_iter().map(|agent| shown(&agent)).filter(is_wanted).collect();
     let total = agents.len();
-    context.json(&List { agents, total })
+    context.json(&AgentList { agents, total })
 }
 
 #[derive(Serialize)]
-struct One {
+struct AgentDetails {
     window: Window,
     coverage: Coverage,
     agent: Value,
@@ -190,7 +192,7 @@ struct One {
 }
 
 /// `GET /agents/ID`.
-pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
+pub(super) fn one(context: &ApiContext, id: &str) -> Result<Made, ApiError> {
     context.query.only(&[])?;
     let known = find(context, id)?;
     let window = Window::whole(context)?;
@@ -213,11 +215,11 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
         }),
         Status::Other => json!({}),
     };
-    context.json(&One { window, coverage, agent, commands: commands(&known), events })
+    context.json(&AgentDetails { window, coverage, agent, commands: commands(&known), events })
 }
 
 /// `POST /agents/ID/commands/COMMAND`.
-pub(super) async fn command(context: &Context, id: &str, command: &str) -> Result<AdminResponse, ApiError> {
+pub(super) async fn command(context: &ApiContext, id: &str, command: &str) -> Result<AdminResponse, ApiError> {
     context.query.only(&[])?;
     let (status, word, text) = match send(&context.subject, id, command).await {
         Ok(Sent::Sent) => (StatusCode::ACCEPTED, "sent", "sent: the agent acts on it when it reads it"),
@@ -229,13 +231,13 @@ pub(super) async fn command(context: &Context, id: &str, command: &str) -> Resul
 
 /// Finds the events of an agent.
 pub(super) struct Matcher<'a> {
-    agent: &'a Known,
+    agent: &'a AgentEntry,
     /// The last connection and resource, and whether they are those of the agent.
     last: Option<(Arc<Origin>, Arc<Resource>, bool)>,
 }
 
 impl<'a> Matcher<'a> {
-    pub(super) fn new(agent: &'a Known) -> Self {
+    pub(super) fn new(agent: &'a AgentEntry) -> Self {
         Matcher { agent, last: None }
     }
 

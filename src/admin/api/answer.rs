@@ -53,14 +53,14 @@ impl ApiError {
 
 /// The memory that one answer may take: what it is made of and its text, together `max_answer`.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct ResponseMemory {
     limit: usize,
     taken: AtomicUsize,
 }
 
-impl Room {
-    pub(super) fn new(limit: usize) -> Room {
-        Room { limit, taken: AtomicUsize::new(0) }
+impl ResponseMemory {
+    pub(super) fn new(limit: usize) -> ResponseMemory {
+        ResponseMemory { limit, taken: AtomicUsize::new(0) }
     }
 
     /// Takes `bytes` of it for good. `false`: less is left, and nothing is taken.
@@ -78,8 +78,8 @@ impl Room {
     }
 
     /// Half of what is left, for what an answer is made of: the text of the answer has the other half.
-    pub(super) fn half(&self) -> Room {
-        let half = Room::new(self.left() / 2);
+    pub(super) fn half(&self) -> ResponseMemory {
+        let half = ResponseMemory::new(self.left() / 2);
         let _ = self.take(half.limit);
         half
     }
@@ -115,7 +115,7 @@ pub(super) struct Made {
 
 impl Made {
     /// A JSON document. Texts of agents in it cannot control the terminal of a reader.
-    pub(super) fn json(room: &Room, document: &impl Serialize) -> Result<Made, ApiError> {
+    pub(super) fn json(room: &ResponseMemory, document: &impl Serialize) -> Result<Made, ApiError> {
         let mut out = Bounded::new(room.left());
         match write_json(&mut out, document) {
             Ok(()) => Ok(Made { bytes: out.bytes, content_type: "application/json", file: None }),
@@ -126,7 +126,7 @@ impl Made {
 
     /// A file, which `write` writes.
     pub(super) fn file(
-        room: &Room,
+        room: &ResponseMemory,
         name: String,
         content_type: &'static str,
         write: impl FnOnce(&mut Bounded) -> io::Result<()>,

@@ -7,12 +7,12 @@ use hashbrown::HashMap;
 use serde::Serialize;
 
 use super::answer::{ApiError, Made};
-use super::context::Context;
+use super::context::ApiContext;
 use super::coverage::{Window, snapshot};
-use super::profiles::{Answer, coverage, items};
+use super::profiles::{WindowResponse, coverage, items};
 use super::query::bad;
 use tributary_profile::stacks::process_text;
-use tributary_profile::{Item, Step};
+use tributary_profile::{CallStep, ProfileItem};
 use tributary_sink_view::Class;
 
 /// The calls of a chart.
@@ -30,19 +30,19 @@ struct Chart {
     agent: String,
     from_ms: u64,
     names: Vec<String>,
-    threads: Vec<Thread>,
+    threads: Vec<ChartThread>,
     is_cut: bool,
 }
 
 #[derive(Serialize, Default)]
-struct Thread {
+struct ChartThread {
     name: String,
-    calls: Calls,
+    calls: ChartCalls,
 }
 
 /// Calls by columns, by their start.
 #[derive(Serialize, Default)]
-struct Calls {
+struct ChartCalls {
     name: Vec<u32>,
     start_ns: Vec<u64>,
     duration_ns: Vec<u64>,
@@ -57,7 +57,7 @@ struct Timed {
 }
 
 /// `GET /profiles/chart`.
-pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn make(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&["agent", "thread", "from_ms", "to_ms"])?;
     let agent = context.query.text("agent").ok_or_else(|| bad("agent= must name a process"))?.to_owned();
     let (thread, window) = (context.query.text("thread"), Window::of(context)?);
@@ -74,7 +74,7 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
             has_room.then(|| *numbers.entry_ref(name).or_insert(next))
         };
         let (name, call) = match item {
-            Item::Span(span) if process_text(&span.agent) == agent => {
+            ProfileItem::Span(span) if process_text(&span.agent) == agent => {
                 let (Some(start), Some(duration)) = (span.start, span.duration) else { return };
                 let Some(name) = number(&span.name) else {
                     is_cut = true;
@@ -83,8 +83,8 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
                 let end = start.saturating_add(duration);
                 (span.thread.as_deref().unwrap_or("").to_owned(), Timed { name, start, end })
             }
-            Item::Call(call) if process_text(&call.agent) == agent => {
-                if call.step == Step::Break {
+            ProfileItem::Call(call) if process_text(&call.agent) == agent => {
+                if call.step == CallStep::Break {
                     return open.clear();
                 }
                 let (Some(name), at) = (number(&call.function), call.at.unwrap_or(0)) else {
@@ -98,15 +98,15 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
                 }
                 let stack = open.entry(call.thread_id).or_default();
                 match call.step {
-                    Step::Break => return,
-                    Step::Entry if !room.take(OPEN_BYTES) => {
+                    CallStep::Break => return,
+                    CallStep::Entry if !room.take(OPEN_BYTES) => {
                         is_cut = true;
                         return;
                     }
                     // A stack that never ends is not kept for ever.
-                    Step::Entry if stack.len() < MAX_OPEN => return stack.push((name, at)),
-                    Step::Entry => return,
-                    Step::Exit => {
+                    CallStep::Entry if stack.len() < MAX_OPEN => return stack.push((name, at)),
+                    CallStep::Entry => return,
+                    CallStep::Exit => {
                         let Some(place) = stack.iter().rposition(|(open, _)| *open == name) else { return };
                         let (name, start) = stack[place];
                         stack.truncate(place);
@@ -130,18 +130,19 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
     });
     let coverage = coverage(context, window)?;
     let first = threads.values().flatten().map(|call| call.start).min().unwrap_or(0);
-    let threads = threads.into_iter().map(|(name, calls)| Thread { name, calls: laid_out(calls, first) }).collect();
+    let threads =
+        threads.into_iter().map(|(name, calls)| ChartThread { name, calls: laid_out(calls, first) }).collect();
     let mut names = vec![String::new(); numbers.len()];
     numbers.into_iter().for_each(|(name, number)| names[number as usize] = name);
     let chart = Chart { agent, from_ms: first / 1_000_000, names, threads, is_cut };
-    context.json(&Answer { window, coverage, before: None, of: chart })
+    context.json(&WindowResponse { window, coverage, before: None, of: chart })
 }
 
 /// The calls of a thread with their depths.
-fn laid_out(mut calls: Vec<Timed>, first: u64) -> Calls {
+fn laid_out(mut calls: Vec<Timed>, first: u64) -> ChartCalls {
     // Callers begin before their callees, and end after them.
     calls.sort_by(|a, b| a.start.cmp(&b.start).then_with(|| b.end.cmp(&a.end)));
-    let (mut laid_out, mut ends): (Calls, Vec<u64>) = (Calls::default(), Vec::new());
+    let (mut laid_out, mut ends): (ChartCalls, Vec<u64>) = (ChartCalls::default(), Vec::new());
     for Timed { name, start, end } in calls {
         while ends.last().is_some_and(|open| *open <= start && *open < end) {
             ends.pop();

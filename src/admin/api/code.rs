@@ -6,11 +6,11 @@ use hyper::StatusCode;
 use serde::Serialize;
 use serde_json::json;
 
-use super::answer::{ApiError, Made, Room};
-use super::context::Context;
+use super::answer::{ApiError, Made, ResponseMemory};
+use super::context::ApiContext;
 use super::coverage::{Coverage, Window};
 use tributary_protocol::Protocol;
-use tributary_sink_view::code::{Mark, Method, Run, Sums};
+use tributary_sink_view::code::{CalledMethod, Mark, MethodSums, Run};
 use tributary_system::wall_clock;
 
 #[derive(Serialize)]
@@ -58,7 +58,7 @@ const METHOD_BYTES: usize = 2 * size_of::<ShownMethod<'_>>();
 const CLASS_BYTES: usize = 2 * size_of::<Class<'_>>() + 128;
 
 #[derive(Serialize)]
-struct One<P> {
+struct RunDetails<P> {
     window: Window,
     coverage: Coverage,
     run: ShownRun,
@@ -109,7 +109,7 @@ fn mark_of(mark: &Mark) -> ShownMark {
 }
 
 /// The events of Java programs that the view got, of all.
-fn coverage(context: &Context) -> Result<Coverage, ApiError> {
+fn coverage(context: &ApiContext) -> Result<Coverage, ApiError> {
     let listeners = context.subject.accounting.totals().listeners;
     let java: Vec<_> = listeners.into_iter().filter(|listener| listener.protocol == Protocol::Bytefrog).collect();
     let passed = java.iter().map(|listener| listener.events()).sum();
@@ -118,7 +118,7 @@ fn coverage(context: &Context) -> Result<Coverage, ApiError> {
 }
 
 /// `GET /code`.
-pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&[])?;
     let (window, coverage) = (Window::whole(context)?, coverage(context)?);
     let runs: Vec<ShownRun> = context.view()?.code(|code| code.runs().rev().map(shown).collect());
@@ -126,7 +126,7 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
 }
 
 /// `GET /code/ID`.
-pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
+pub(super) fn one(context: &ApiContext, id: &str) -> Result<Made, ApiError> {
     context.query.only(&["since"])?;
     let (window, coverage, since) = (Window::whole(context)?, coverage(context)?, context.query.number("since")?);
     context.view()?.code(|code| {
@@ -151,17 +151,17 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
             methods_of(&mut packages, class, &context.room)?;
         }
         let packages: Vec<Package<'_>> = packages.into_iter().map(package).collect();
-        context.json(&One { window, coverage, run: shown(run), since: mark, packages, left_out: run.left_out })
+        context.json(&RunDetails { window, coverage, run: shown(run), since: mark, packages, left_out: run.left_out })
     })
 }
 
 /// Adds a method with what it did.
 fn add<'a>(
     packages: &mut BTreeMap<&'a str, Classes<'a>>,
-    method: &'a Method,
-    sums: Sums,
+    method: &'a CalledMethod,
+    sums: MethodSums,
     has_run: bool,
-    room: &Room,
+    room: &ResponseMemory,
 ) -> Result<(), ApiError> {
     room.require(METHOD_BYTES)?;
     let (class, name) = class_of(&method.name);
@@ -180,7 +180,7 @@ fn add<'a>(
 fn methods_of<'a, 'b>(
     packages: &'b mut BTreeMap<&'a str, Classes<'a>>,
     class: &'a str,
-    room: &Room,
+    room: &ResponseMemory,
 ) -> Result<&'b mut Vec<ShownMethod<'a>>, ApiError> {
     let (package, class) = package_of(class);
     let classes = packages.entry(package).or_default();
@@ -219,7 +219,7 @@ impl Totals {
 }
 
 /// `POST /code/ID/marks`.
-pub(super) fn mark(context: &Context, id: &str) -> Result<Made, ApiError> {
+pub(super) fn mark(context: &ApiContext, id: &str) -> Result<Made, ApiError> {
     context.query.only(&["name"])?;
     let name = context.query.text("name").unwrap_or("mark");
     if name.len() > 200 {

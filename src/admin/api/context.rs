@@ -7,7 +7,7 @@ use hyper::StatusCode;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
-use super::answer::{ApiError, Bounded, Made, Room};
+use super::answer::{ApiError, Bounded, Made, ResponseMemory};
 use super::history::History;
 use super::query::Query;
 use crate::admin::Subject;
@@ -15,35 +15,35 @@ use tributary_sink_view::View;
 
 /// What all requests share.
 #[derive(Debug)]
-pub(in crate::admin) struct Shared {
+pub(in crate::admin) struct SharedApi {
     pub(super) history: History,
     /// One answer is made at a time, so that the memory of making it is bounded.
     pub(super) turn: Arc<Semaphore>,
 }
 
-impl Shared {
+impl SharedApi {
     pub(in crate::admin) fn new(subject: &Subject) -> Self {
         let history = History::new();
         // Before any event, so that the first increment has them all.
         history.add(&subject.accounting.totals());
-        Shared { history, turn: Arc::new(Semaphore::new(1)) }
+        SharedApi { history, turn: Arc::new(Semaphore::new(1)) }
     }
 }
 
 /// What an answer is made of.
-pub(super) struct Context {
+pub(super) struct ApiContext {
     pub(super) subject: Arc<Subject>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedApi>,
     pub(super) query: Query,
     /// The memory that is left for the answer.
-    pub(super) room: Room,
+    pub(super) room: ResponseMemory,
 }
 
-impl Context {
-    pub(super) fn new(subject: Arc<Subject>, shared: Arc<Shared>, query: Query) -> Context {
+impl ApiContext {
+    pub(super) fn new(subject: Arc<Subject>, shared: Arc<SharedApi>, query: Query) -> ApiContext {
         let max_answer = subject.view.as_ref().map_or(1 << 20, |view| view.options().max_answer);
-        let room = Room::new(usize::try_from(max_answer).unwrap_or(usize::MAX));
-        Context { subject, shared, query, room }
+        let room = ResponseMemory::new(usize::try_from(max_answer).unwrap_or(usize::MAX));
+        ApiContext { subject, shared, query, room }
     }
 
     /// The view.

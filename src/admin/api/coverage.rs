@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::answer::ApiError;
-use super::context::Context;
-use super::history::{Sample, now_ms};
+use super::context::ApiContext;
+use super::history::{CounterSample, now_ms};
 use super::query::bad;
 use tributary_event::{Kind, UnixNanos};
 use tributary_protocol::Protocol;
@@ -29,14 +29,14 @@ pub(super) struct Coverage {
 
 impl Window {
     /// The whole window of the view.
-    pub(super) fn whole(context: &Context) -> Result<Window, ApiError> {
+    pub(super) fn whole(context: &ApiContext) -> Result<Window, ApiError> {
         let to_ms = now_ms();
         let limit_ms = u64::try_from(context.view()?.options().window.as_millis()).unwrap_or(u64::MAX);
         Ok(Window { from_ms: to_ms.saturating_sub(limit_ms), to_ms, limit_ms })
     }
 
     /// The part of it that the parameters `from_ms` and `to_ms`, with this prefix, name.
-    pub(super) fn named(context: &Context, prefix: &str) -> Result<Window, ApiError> {
+    pub(super) fn named(context: &ApiContext, prefix: &str) -> Result<Window, ApiError> {
         let whole = Window::whole(context)?;
         let (from_name, to_name) = (format!("{prefix}from_ms"), format!("{prefix}to_ms"));
         let from_ms = context.query.number(&from_name)?.unwrap_or(whole.from_ms).max(whole.from_ms);
@@ -48,7 +48,7 @@ impl Window {
     }
 
     /// The same, of `from_ms` and `to_ms`.
-    pub(super) fn of(context: &Context) -> Result<Window, ApiError> {
+    pub(super) fn of(context: &ApiContext) -> Result<Window, ApiError> {
         Window::named(context, "")
     }
 
@@ -66,7 +66,7 @@ impl Window {
 
 /// Takes the kept batches of these classes of the listeners for which `is_wanted`, in the window.
 pub(super) fn snapshot(
-    context: &Context,
+    context: &ApiContext,
     window: Window,
     classes: &[Class],
     is_wanted: impl Fn(&str, &str) -> bool,
@@ -81,7 +81,7 @@ pub(super) fn snapshot(
 impl Coverage {
     /// Of the events of these kinds, of the listeners for which `is_wanted`.
     pub(super) fn of(
-        context: &Context,
+        context: &ApiContext,
         window: Window,
         kinds: &[Kind],
         is_wanted: impl Fn(&str, Protocol) -> bool,
@@ -111,13 +111,13 @@ pub(super) fn kept(snapshot: &Snapshot) -> u64 {
 
 /// The events of these kinds of the listeners for which `is_wanted` that passed in the window.
 pub(super) fn passed(
-    context: &Context,
+    context: &ApiContext,
     window: Window,
     kinds: &[Kind],
     is_wanted: impl Fn(&str, Protocol) -> bool,
 ) -> u64 {
     let samples = context.shared.history.with_present(&context.subject.accounting.totals());
-    let events = |sample: &Sample| sample.events(kinds, &is_wanted);
+    let events = |sample: &CounterSample| sample.events(kinds, &is_wanted);
     // The last counters before the window begins, and the first after its end.
     let before = samples.iter().rev().find(|sample| sample.at_ms <= window.from_ms).map_or(0, events);
     let after = samples.iter().find(|sample| sample.at_ms >= window.to_ms).or(samples.last()).map_or(0, events);

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::agents;
 use super::answer::{ApiError, Made};
-use super::context::Context;
+use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::query::{Query, bad};
 use crate::admin::Subject;
@@ -15,15 +15,15 @@ use crate::admin::agents::Names;
 use tributary_event::{EventView, Kind};
 use tributary_protocol::Protocol;
 use tributary_sink::encode::{Encoder, Format};
-use tributary_sink_view::store::Kept;
+use tributary_sink_view::store::KeptBatch;
 use tributary_sink_view::{Class, Snapshot};
 
-/// The parameters of [`Filter::read`].
+/// The parameters of [`EventFilter::read`].
 pub(super) const FILTERS: [&str; 5] = ["protocol", "listener", "kind", "name", "text"];
 
 /// Which events are wanted.
 #[derive(Debug)]
-pub(super) struct Filter {
+pub(super) struct EventFilter {
     protocols: Vec<Protocol>,
     listeners: Vec<String>,
     kinds: Vec<Kind>,
@@ -33,9 +33,9 @@ pub(super) struct Filter {
     text: Option<String>,
 }
 
-impl Filter {
+impl EventFilter {
     /// Reads the parameters.
-    pub(super) fn read(query: &Query) -> Result<Filter, ApiError> {
+    pub(super) fn read(query: &Query) -> Result<EventFilter, ApiError> {
         let protocol = |name: &str| Protocol::by_name(name).ok_or_else(|| bad(format!("there is no protocol {name}")));
         let kind = |name: &str| {
             let known = Kind::ALL.into_iter().find(|kind| kind.as_str() == name);
@@ -43,7 +43,7 @@ impl Filter {
                 bad(format!("there is no kind {name}; the kinds are {}", Kind::ALL.map(Kind::as_str).join(", ")))
             })
         };
-        Ok(Filter {
+        Ok(EventFilter {
             protocols: query.all("protocol").map(protocol).collect::<Result<_, _>>()?,
             listeners: query.all("listener").map(str::to_owned).collect(),
             kinds: query.all("kind").map(kind).collect::<Result<_, _>>()?,
@@ -92,15 +92,15 @@ pub(super) struct ShownEvent {
 
 /// Encodes events as they stand in the output.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct LineEncoder {
     encoder: Encoder,
     line: Vec<u8>,
     names: Names,
 }
 
-impl Lines {
-    pub(super) fn new(subject: &Subject) -> Lines {
-        Lines { encoder: Encoder::new(Format::Json), line: Vec::new(), names: Names::of(subject) }
+impl LineEncoder {
+    pub(super) fn new(subject: &Subject) -> LineEncoder {
+        LineEncoder { encoder: Encoder::new(Format::Json), line: Vec::new(), names: Names::of(subject) }
     }
 
     /// Learns the names of agents that were not seen before.
@@ -121,14 +121,14 @@ impl Lines {
     }
 
     /// The event with its id.
-    pub(super) fn shown(&mut self, kept: &Kept, index: usize, event: EventView<'_>) -> Option<ShownEvent> {
+    pub(super) fn shown(&mut self, kept: &KeptBatch, index: usize, event: EventView<'_>) -> Option<ShownEvent> {
         let line = RawValue::from_string(self.line(event).to_owned()).ok()?;
         Some(ShownEvent { id: id(kept, index), agent: self.agent_name(event), event: line })
     }
 }
 
 /// The id of an event: of its batch, and its place in it.
-pub(super) fn id(kept: &Kept, index: usize) -> String {
+pub(super) fn id(kept: &KeptBatch, index: usize) -> String {
     format!("{}.{index}", kept.number)
 }
 
@@ -137,12 +137,12 @@ pub(super) fn id(kept: &Kept, index: usize) -> String {
 /// # Errors
 /// The answer would be too large.
 pub(super) fn newest(
-    context: &Context,
+    context: &ApiContext,
     snapshot: &Snapshot,
     limit: usize,
-    mut is_wanted: impl FnMut(EventView<'_>, &mut Lines) -> bool,
+    mut is_wanted: impl FnMut(EventView<'_>, &mut LineEncoder) -> bool,
 ) -> Result<(Vec<ShownEvent>, bool), ApiError> {
-    let (mut lines, mut shown) = (Lines::new(&context.subject), Vec::new());
+    let (mut lines, mut shown) = (LineEncoder::new(&context.subject), Vec::new());
     for (_, kept) in snapshot.batches.iter().rev() {
         let events: Vec<EventView<'_>> = kept.batch.events().collect();
         for (index, event) in events.into_iter().enumerate().rev() {
@@ -161,7 +161,7 @@ pub(super) fn newest(
 }
 
 #[derive(Serialize)]
-struct List {
+struct EventList {
     window: Window,
     coverage: Coverage,
     events: Vec<ShownEvent>,
@@ -169,11 +169,11 @@ struct List {
 }
 
 /// `GET /events`.
-pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     let known = [&FILTERS[..], &["agent", "from_ms", "to_ms", "limit"]].concat();
     context.query.only(&known)?;
     let (filter, window, limit) =
-        (Filter::read(&context.query)?, Window::of(context)?, context.query.limit(100, 1000)?);
+        (EventFilter::read(&context.query)?, Window::of(context)?, context.query.limit(100, 1000)?);
     let agent = match context.query.text("agent") {
         Some(id) => Some(Arc::new(agents::find(context, id)?)),
         None => None,
@@ -193,16 +193,16 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
     })?;
     let coverage =
         Coverage::of(context, window, &kinds, |name, protocol| wants(protocol.as_str(), name), kept(&snapshot));
-    context.json(&List { window, coverage, events, is_cut })
+    context.json(&EventList { window, coverage, events, is_cut })
 }
 
 /// `GET /events/ID`.
-pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
+pub(super) fn one(context: &ApiContext, id: &str) -> Result<Made, ApiError> {
     context.query.only(&[])?;
     let (number, index) = id.split_once('.').ok_or_else(|| ApiError::gone("event"))?;
     let (Ok(number), Ok(index)) = (number.parse(), index.parse::<usize>()) else { return Err(ApiError::gone("event")) };
     let kept = context.view()?.batch(number).ok_or_else(|| ApiError::gone("event"))?;
     let event = kept.batch.events().nth(index).ok_or_else(|| ApiError::gone("event"))?;
-    let shown = Lines::new(&context.subject).shown(&kept, index, event).ok_or_else(ApiError::failed)?;
+    let shown = LineEncoder::new(&context.subject).shown(&kept, index, event).ok_or_else(ApiError::failed)?;
     context.json(&shown)
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use hyper::StatusCode;
 use serde::Serialize;
 
-use super::answer::{ApiError, Lazy, Made, Room};
-use super::context::Context;
+use super::answer::{ApiError, Lazy, Made, ResponseMemory};
+use super::context::ApiContext;
 use super::coverage::{Coverage, Window};
 use tributary_sink_view::heap::{HeapDump, Related};
 
 #[derive(Serialize)]
-struct Dump {
+struct ShownDump {
     id: String,
     agent: String,
     listener: String,
@@ -30,10 +30,10 @@ struct Dump {
 }
 
 #[derive(Serialize)]
-struct List {
+struct DumpList {
     window: Window,
     coverage: Coverage,
-    dumps: Vec<Dump>,
+    dumps: Vec<ShownDump>,
 }
 
 /// What distinguishes rows.
@@ -44,19 +44,19 @@ struct By {
 }
 
 /// A class and a site, as far as they distinguish rows.
-type Key<'a> = (Option<&'a str>, Option<&'a str>, Option<u64>);
+type RowKey<'a> = (Option<&'a str>, Option<&'a str>, Option<u64>);
 /// The sums of a row in two dumps.
 type BeforeAndAfter = ([u64; 3], [u64; 3]);
 
 /// The rows of a dump, as far as there is memory for them, and the sums of all.
 struct Rows<'a> {
-    rows: BTreeMap<Key<'a>, [u64; 3]>,
+    rows: BTreeMap<RowKey<'a>, [u64; 3]>,
     total: Total,
     is_cut: bool,
 }
 
 /// Memory of a row: in a tree, and in the list that is sorted.
-const ROW_BYTES: usize = 3 * size_of::<(Key<'_>, [u64; 6])>();
+const ROW_BYTES: usize = 3 * size_of::<(RowKey<'_>, [u64; 6])>();
 
 #[derive(Serialize, Default)]
 struct Total {
@@ -66,10 +66,10 @@ struct Total {
 }
 
 #[derive(Serialize)]
-struct One<R> {
+struct DumpDetails<R> {
     window: Window,
     coverage: Coverage,
-    dump: Dump,
+    dump: ShownDump,
     by: &'static str,
     rows: R,
     total: Total,
@@ -81,8 +81,8 @@ struct One<R> {
 struct Compared<R> {
     window: Window,
     coverage: Coverage,
-    before: Dump,
-    after: Dump,
+    before: ShownDump,
+    after: ShownDump,
     by: &'static str,
     rows: R,
     is_cut: bool,
@@ -98,7 +98,7 @@ struct Referred<'a, R> {
     refers_to: R,
     examined: u64,
     of: u64,
-    dump: Dump,
+    dump: ShownDump,
 }
 
 #[derive(Serialize)]
@@ -109,7 +109,7 @@ struct ShownRelated {
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct ShownRow<'a> {
     class: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'a str>,
@@ -136,7 +136,7 @@ struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    fn of((class, file, line): Key<'a>, before: [u64; 3], after: [u64; 3]) -> Change<'a> {
+    fn of((class, file, line): RowKey<'a>, before: [u64; 3], after: [u64; 3]) -> Change<'a> {
         Change {
             class,
             file,
@@ -156,7 +156,7 @@ fn change(after: u64, before: u64) -> i64 {
 }
 
 impl By {
-    fn read(context: &Context) -> Result<(By, &'static str), ApiError> {
+    fn read(context: &ApiContext) -> Result<(By, &'static str), ApiError> {
         Ok(match context.query.choice("by", &["class", "site", "class_site"])? {
             "class" => (By { has_class: true, has_site: false }, "class"),
             "site" => (By { has_class: false, has_site: true }, "site"),
@@ -165,10 +165,10 @@ impl By {
     }
 }
 
-fn shown(dump: &HeapDump) -> Dump {
+fn shown(dump: &HeapDump) -> ShownDump {
     let name = dump.heap.name();
     let classes: std::collections::BTreeSet<_> = dump.heap.rows().map(|row| row.class).collect();
-    Dump {
+    ShownDump {
         id: dump.number.to_string(),
         agent: dump.agent.clone(),
         listener: dump.listener.to_string(),
@@ -197,7 +197,7 @@ fn coverage<'a>(dumps: impl Iterator<Item = &'a HeapDump>) -> Coverage {
 
 /// Calls `read` with the dump that has this id.
 fn with_dump<T>(
-    context: &Context,
+    context: &ApiContext,
     id: &str,
     read: impl FnOnce(&HeapDump) -> Result<T, ApiError>,
 ) -> Result<T, ApiError> {
@@ -205,7 +205,7 @@ fn with_dump<T>(
     context.view()?.heaps(|heaps| read(heaps.dump(number).ok_or_else(|| ApiError::gone("dump"))?))
 }
 
-fn rows<'a>(dump: &'a HeapDump, by: By, room: &Room) -> Rows<'a> {
+fn rows<'a>(dump: &'a HeapDump, by: By, room: &ResponseMemory) -> Rows<'a> {
     let mut rows = Rows { rows: BTreeMap::new(), total: Total::default(), is_cut: false };
     for row in dump.heap.rows() {
         let [count, bytes, references] = row.sums;
@@ -226,16 +226,16 @@ fn rows<'a>(dump: &'a HeapDump, by: By, room: &Room) -> Rows<'a> {
 }
 
 /// `GET /heap`.
-pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&[])?;
     let window = Window::whole(context)?;
     let (dumps, coverage) =
         context.view()?.heaps(|heaps| (heaps.dumps().rev().map(shown).collect(), coverage(heaps.dumps())));
-    context.json(&List { window, coverage, dumps })
+    context.json(&DumpList { window, coverage, dumps })
 }
 
 /// `GET /heap/ID`.
-pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
+pub(super) fn one(context: &ApiContext, id: &str) -> Result<Made, ApiError> {
     context.query.only(&["by", "sort", "limit"])?;
     let ((by, by_name), limit) = (By::read(context)?, context.query.limit(1000, 100_000)?);
     let column = match context.query.choice("sort", &["bytes", "count", "references"])? {
@@ -246,12 +246,12 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
     let window = Window::whole(context)?;
     with_dump(context, id, |dump| {
         let Rows { rows, total, mut is_cut } = rows(dump, by, &context.room.half());
-        let mut rows: Vec<(Key<'_>, [u64; 3])> = rows.into_iter().collect();
+        let mut rows: Vec<(RowKey<'_>, [u64; 3])> = rows.into_iter().collect();
         rows.sort_by(|(_, a), (_, b)| b[column].cmp(&a[column]));
         is_cut |= rows.len() > limit;
         rows.truncate(limit);
         let rows = Lazy(|| {
-            rows.iter().map(|((class, file, line), [count, bytes, references])| Row {
+            rows.iter().map(|((class, file, line), [count, bytes, references])| ShownRow {
                 class: *class,
                 file: *file,
                 line: *line,
@@ -261,12 +261,12 @@ pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
             })
         });
         let (left_out, coverage) = (dump.left_out, coverage(std::iter::once(dump)));
-        context.json(&One { window, coverage, dump: shown(dump), by: by_name, rows, total, is_cut, left_out })
+        context.json(&DumpDetails { window, coverage, dump: shown(dump), by: by_name, rows, total, is_cut, left_out })
     })
 }
 
 /// `GET /heap/compare`.
-pub(super) fn compare(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn compare(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&["before", "after", "by", "limit"])?;
     let ((by, by_name), limit) = (By::read(context)?, context.query.limit(1000, 100_000)?);
     let window = Window::whole(context)?;
@@ -282,11 +282,11 @@ pub(super) fn compare(context: &Context) -> Result<Made, ApiError> {
         let room = context.room.half();
         let (old, new) = (rows(before, by, &room), rows(after, by, &room));
         let mut is_cut = old.is_cut || new.is_cut;
-        let mut both: BTreeMap<Key<'_>, BeforeAndAfter> = BTreeMap::new();
+        let mut both: BTreeMap<RowKey<'_>, BeforeAndAfter> = BTreeMap::new();
         old.rows.into_iter().for_each(|(key, sums)| both.entry(key).or_default().0 = sums);
         new.rows.into_iter().for_each(|(key, sums)| both.entry(key).or_default().1 = sums);
         both.retain(|_, (before, after)| before[..2] != after[..2]);
-        let mut changed: Vec<(Key<'_>, BeforeAndAfter)> = both.into_iter().collect();
+        let mut changed: Vec<(RowKey<'_>, BeforeAndAfter)> = both.into_iter().collect();
         changed.sort_by_key(|(_, (before, after))| {
             let size = |column: usize| change(after[column], before[column]).unsigned_abs();
             std::cmp::Reverse((size(1), size(0)))
@@ -300,7 +300,7 @@ pub(super) fn compare(context: &Context) -> Result<Made, ApiError> {
 }
 
 /// `GET /heap/ID/references`.
-pub(super) fn references(context: &Context, id: &str) -> Result<Made, ApiError> {
+pub(super) fn references(context: &ApiContext, id: &str) -> Result<Made, ApiError> {
     context.query.only(&["class", "limit"])?;
     let limit = context.query.limit(200, 10_000)?;
     let window = Window::whole(context)?;

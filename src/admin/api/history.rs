@@ -15,11 +15,11 @@ pub(super) const POINTS: usize = 180;
 
 /// Samples of the counters, the oldest first.
 #[derive(Debug)]
-pub(super) struct History(Mutex<VecDeque<Sample>>);
+pub(super) struct History(Mutex<VecDeque<CounterSample>>);
 
 /// The counters at one moment.
 #[derive(Clone, Debug)]
-pub(super) struct Sample {
+pub(super) struct CounterSample {
     pub(super) at_ms: u64,
     listeners: Vec<OfListener>,
     sinks: Vec<OfSink>,
@@ -45,9 +45,9 @@ pub(super) struct OfSink {
     pub(super) failed: u64,
 }
 
-impl Sample {
+impl CounterSample {
     /// The present counters.
-    pub(super) fn new(totals: &Totals) -> Sample {
+    pub(super) fn new(totals: &Totals) -> CounterSample {
         let listener = |listener: &ListenerTotals| OfListener {
             name: listener.name.clone(),
             protocol: Some(listener.protocol),
@@ -62,7 +62,7 @@ impl Sample {
             written: sink.written,
             failed: sink.failed + sink.shed,
         };
-        Sample {
+        CounterSample {
             at_ms: now_ms(),
             listeners: totals.listeners.iter().map(listener).collect(),
             sinks: totals.sinks.iter().map(sink).collect(),
@@ -98,29 +98,29 @@ impl History {
         if samples.len() >= POINTS {
             samples.pop_front();
         }
-        samples.push_back(Sample::new(totals));
+        samples.push_back(CounterSample::new(totals));
     }
 
     /// All samples, and the present counters at the end.
-    pub(super) fn with_present(&self, totals: &Totals) -> Vec<Sample> {
-        let mut samples: Vec<Sample> = self.samples().iter().cloned().collect();
-        samples.push(Sample::new(totals));
+    pub(super) fn with_present(&self, totals: &Totals) -> Vec<CounterSample> {
+        let mut samples: Vec<CounterSample> = self.samples().iter().cloned().collect();
+        samples.push(CounterSample::new(totals));
         samples
     }
 
-    fn samples(&self) -> MutexGuard<'_, VecDeque<Sample>> {
+    fn samples(&self) -> MutexGuard<'_, VecDeque<CounterSample>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The increments of a counter from sample to sample.
-pub(super) fn increments(samples: &[Sample], counter: impl Fn(&Sample) -> u64) -> Vec<u64> {
+pub(super) fn increments(samples: &[CounterSample], counter: impl Fn(&CounterSample) -> u64) -> Vec<u64> {
     let values: Vec<u64> = samples.iter().map(counter).collect();
     values.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect()
 }
 
 /// The increase of a counter per second, over the last 10 to 15 seconds.
-pub(super) fn rate(samples: &[Sample], counter: impl Fn(&Sample) -> u64) -> f64 {
+pub(super) fn rate(samples: &[CounterSample], counter: impl Fn(&CounterSample) -> u64) -> f64 {
     let (Some(last), Some(first)) = (samples.last(), samples.get(samples.len().saturating_sub(4))) else { return 0.0 };
     let seconds = last.at_ms.saturating_sub(first.at_ms) as f64 / 1000.0;
     if seconds < 0.001 { 0.0 } else { counter(last).saturating_sub(counter(first)) as f64 / seconds }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::answer::ApiError;
-use super::context::Context;
-use super::events::{FILTERS, Filter, Lines};
+use super::context::ApiContext;
+use super::events::{EventFilter, FILTERS, LineEncoder};
 use super::history::now_ms;
 use super::query::bad;
 use super::sse;
@@ -29,20 +29,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 const MAX_COLLECTED: usize = 1 << 20;
 
 /// Opens the stream.
-pub(super) fn open(context: Context) -> Result<AdminResponse, ApiError> {
+pub(super) fn open(context: ApiContext) -> Result<AdminResponse, ApiError> {
     context.query.only(&[&FILTERS[..], &["rate"]].concat())?;
-    let filter = Filter::read(&context.query)?;
+    let filter = EventFilter::read(&context.query)?;
     let rate = context.query.number("rate")?.unwrap_or(RATE.0);
     if !(1..=RATE.1).contains(&rate) {
         return Err(bad(format!("rate is {rate}; it must be 1 to {}", RATE.1)));
     }
     let kinds: Kinds = filter.kinds().into_iter().collect();
-    let wanted = tap::Filter::new(None, kinds, false);
+    let wanted = tap::TapFilter::new(None, kinds, false);
     let opened = open_reader(&context.subject, wanted, (MAX_WAITING_BYTES + MAX_COLLECTED) as u64);
     let (mut reader, memory) = opened.map_err(|line| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line))?;
     let (response, mut body) = sse::response();
     tokio::spawn(async move {
-        let mut stream = Stream::new(filter, rate, &context.subject);
+        let mut stream = LiveEvents::new(filter, rate, &context.subject);
         let mut seconds = interval(Duration::from_secs(1));
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pauses = interval(PAUSE);
@@ -73,10 +73,10 @@ pub(super) fn open(context: Context) -> Result<AdminResponse, ApiError> {
 }
 
 /// The events of one stream.
-struct Stream {
-    filter: Filter,
+struct LiveEvents {
+    filter: EventFilter,
     rate: u64,
-    lines: Lines,
+    lines: LineEncoder,
     /// The collected events, with commas between them.
     collected: String,
     /// The names of their agents.
@@ -89,10 +89,10 @@ struct Stream {
     dropped: u64,
 }
 
-impl Stream {
-    fn new(filter: Filter, rate: u64, subject: &Subject) -> Stream {
-        let (lines, collected, agents) = (Lines::new(subject), String::new(), Vec::new());
-        Stream { filter, rate, lines, collected, agents, shown: 0, examined: 0, passed: 0, dropped: 0 }
+impl LiveEvents {
+    fn new(filter: EventFilter, rate: u64, subject: &Subject) -> LiveEvents {
+        let (lines, collected, agents) = (LineEncoder::new(subject), String::new(), Vec::new());
+        LiveEvents { filter, rate, lines, collected, agents, shown: 0, examined: 0, passed: 0, dropped: 0 }
     }
 
     fn add(&mut self, batch: &Batch) {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::ApiError;
-use super::context::Context;
+use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::id;
 use super::history::{STEP_MS, increments};
@@ -16,7 +16,7 @@ use tributary_event::{DataView, EventView, Kind, LossView, Reason, cause, hex};
 use tributary_explain::{Explain, Sheet};
 use tributary_rbkit as rbkit;
 use tributary_sink_view::Class;
-use tributary_sink_view::store::Kept;
+use tributary_sink_view::store::KeptBatch;
 
 use super::answer::Made;
 
@@ -75,7 +75,7 @@ struct Group {
 }
 
 /// `GET /losses`.
-pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn make(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&["listener", "reason", "limit", "from_ms", "to_ms"])?;
     let (window, limit) = (Window::of(context)?, context.query.limit(200, 1000)?);
     let (listener, reason) = (context.query.text("listener"), context.query.text("reason"));
@@ -132,7 +132,7 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
     context.json(&Losses { window, coverage, totals: total, groups, history, is_cut })
 }
 
-fn group(kept: &Kept, index: usize, event: EventView<'_>, loss: LossView<'_>) -> Group {
+fn group(kept: &KeptBatch, index: usize, event: EventView<'_>, loss: LossView<'_>) -> Group {
     let origin = event.origin();
     Group {
         reason: loss.reason.as_str(),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::answer::{ApiError, Made, Room};
-use super::context::Context;
+use super::answer::{ApiError, Made, ResponseMemory};
+use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::newest;
 use crate::admin::agents::attributes;
@@ -73,7 +73,7 @@ struct Fleet {
 }
 
 /// Which events are wanted.
-struct Filter<'a> {
+struct MachineFilter<'a> {
     image: Option<&'a str>,
     site: Option<&'a str>,
     name: Option<&'a str>,
@@ -83,7 +83,7 @@ struct Filter<'a> {
 
 impl Fleet {
     /// As far as the memory of the answer goes; what further machines have sent is counted.
-    fn of(snapshot: &Snapshot, window: Window, filter: &Filter<'_>, room: &Room) -> Fleet {
+    fn of(snapshot: &Snapshot, window: Window, filter: &MachineFilter<'_>, room: &ResponseMemory) -> Fleet {
         let mut fleet = Fleet::default();
         let step_ms = (window.limit_ms / STEPS).max(1);
         for (_, kept) in &snapshot.batches {
@@ -116,7 +116,7 @@ impl Fleet {
     }
 
     /// The place of the machine that has sent an event. `None`: there are too many.
-    fn machine(&mut self, event: EventView<'_>, room: &Room) -> Option<usize> {
+    fn machine(&mut self, event: EventView<'_>, room: &ResponseMemory) -> Option<usize> {
         let (origin, resource) = (event.origin(), event.resource());
         if let Some((known_origin, known_resource, place)) = &self.last
             && Arc::ptr_eq(known_origin, origin)
@@ -163,7 +163,7 @@ impl Fleet {
     }
 }
 
-impl Filter<'_> {
+impl MachineFilter<'_> {
     fn accepts(&self, machine: &Machine) -> bool {
         let has = |wanted: Option<&str>, own: &str| wanted.is_none_or(|wanted| wanted == own);
         let texts = [&machine.id, &machine.name, &machine.peer, &machine.image, &machine.site];
@@ -175,7 +175,13 @@ impl Filter<'_> {
 }
 
 /// Adds an event to a group. Returns the name of the group.
-fn count(groups: &mut BTreeMap<String, Group>, name: &str, kind: &'static str, machine: usize, room: &Room) -> String {
+fn count(
+    groups: &mut BTreeMap<String, Group>,
+    name: &str,
+    kind: &'static str,
+    machine: usize,
+    room: &ResponseMemory,
+) -> String {
     let is_known = groups.contains_key(name) || (groups.len() < MAX_ROWS && room.take(GROUP_BYTES + name.len()));
     let name = if is_known { name } else { OTHERS };
     let group = groups.entry(name.to_owned()).or_default();
@@ -232,7 +238,7 @@ fn describe(origin: &Origin, resource: &Arc<Resource>) -> Machine {
     Machine { id, name, peer, image, site, events: 0, last_ms: 0, is_live, is_dualboot, resource: resource.clone() }
 }
 
-fn taken(context: &Context, window: Window) -> Result<(Snapshot, Coverage), ApiError> {
+fn taken(context: &ApiContext, window: Window) -> Result<(Snapshot, Coverage), ApiError> {
     let protocol = Protocol::Endless.as_str();
     let snapshot = snapshot(context, window, &[Class::Logs, Class::Metrics], |name, _| name == protocol)?;
     let is_endless = |_: &str, protocol: Protocol| protocol == Protocol::Endless;
@@ -241,14 +247,19 @@ fn taken(context: &Context, window: Window) -> Result<(Snapshot, Coverage), ApiE
 }
 
 /// `GET /machines`.
-pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     let query = &context.query;
     query.only(&["image", "site", "name", "text", "limit"])?;
     let (window, limit) = (Window::whole(context)?, query.limit(200, 10_000)?);
     let (snapshot, coverage) = taken(context, window)?;
     let text = query.text("text").map(str::to_lowercase);
-    let filter =
-        Filter { image: query.text("image"), site: query.text("site"), name: query.text("name"), text, machine: None };
+    let filter = MachineFilter {
+        image: query.text("image"),
+        site: query.text("site"),
+        name: query.text("name"),
+        text,
+        machine: None,
+    };
     let fleet = Fleet::of(&snapshot, window, &filter, &context.room.half());
     let image = |(image, group): (&String, &Group)| {
         let machine = group.machines.iter().next().map(|place| &fleet.machines[*place]);
@@ -274,11 +285,11 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
 }
 
 /// `GET /machines/ID`.
-pub(super) fn one(context: &Context, id: &str) -> Result<Made, ApiError> {
+pub(super) fn one(context: &ApiContext, id: &str) -> Result<Made, ApiError> {
     context.query.only(&["limit"])?;
     let (window, limit) = (Window::whole(context)?, context.query.limit(200, 1000)?);
     let (snapshot, coverage) = taken(context, window)?;
-    let filter = Filter { image: None, site: None, name: None, text: None, machine: Some(id) };
+    let filter = MachineFilter { image: None, site: None, name: None, text: None, machine: Some(id) };
     let fleet = Fleet::of(&snapshot, window, &filter, &context.room.half());
     let machine = fleet.places.get(id).and_then(|place| fleet.machines.get(*place));
     let machine = machine.filter(|machine| machine.events > 0).ok_or_else(|| ApiError::gone("machine"))?;

@@ -28,21 +28,21 @@ use hyper::{Method, Request, StatusCode};
 use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::Connection;
+use super::AdminConnection;
 use super::response::{AdminResponse, method_not_allowed, response};
 use tributary_pipeline::accounting::Accounting;
 use tributary_system::blocking::Job;
 
 use answer::{ApiError, Made};
-use context::Context;
-pub(super) use context::Shared;
+use context::ApiContext;
+pub(super) use context::SharedApi;
 use query::Query;
 
 /// The OpenAPI file.
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// Remembers the counters periodically, without end.
-pub(super) async fn sample_counters(shared: Arc<Shared>, accounting: Accounting) {
+pub(super) async fn sample_counters(shared: Arc<SharedApi>, accounting: Accounting) {
     let step = Duration::from_millis(history::STEP_MS);
     let mut ticks = interval_at(Instant::now() + step, step);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -63,9 +63,9 @@ struct Route {
 #[derive(Clone, Copy)]
 enum Handler {
     /// Makes an answer of the context and the arguments in the path.
-    Make(fn(&Context, &[String]) -> Result<Made, ApiError>),
+    Make(fn(&ApiContext, &[String]) -> Result<Made, ApiError>),
     /// Opens a stream.
-    Open(fn(Context) -> Result<AdminResponse, ApiError>),
+    Open(fn(ApiContext) -> Result<AdminResponse, ApiError>),
     /// Sends a command to an agent.
     Command,
     OpenApi,
@@ -120,14 +120,14 @@ impl Route {
 }
 
 /// Responds to a request under `/api/v1`.
-pub(super) async fn respond(connection: &Connection, request: &Request<Incoming>) -> AdminResponse {
+pub(super) async fn respond(connection: &AdminConnection, request: &Request<Incoming>) -> AdminResponse {
     match route(connection, request).await {
         Ok(response) => response,
         Err(error) => error.response(),
     }
 }
 
-async fn route(connection: &Connection, request: &Request<Incoming>) -> Result<AdminResponse, ApiError> {
+async fn route(connection: &AdminConnection, request: &Request<Incoming>) -> Result<AdminResponse, ApiError> {
     let path = request.uri().path().trim_start_matches("/api/v1/");
     let decode = |part: &str| Some(percent_decode_str(part).decode_utf8().ok()?.into_owned());
     let path: Option<Vec<String>> = path.split('/').map(decode).collect();
@@ -141,7 +141,7 @@ async fn route(connection: &Connection, request: &Request<Incoming>) -> Result<A
         return Ok(method_not_allowed(true, first.method));
     }
     let query = Query::new(request.uri().query().unwrap_or_default());
-    let context = Context::new(connection.subject.clone(), connection.api.clone(), query);
+    let context = ApiContext::new(connection.subject.clone(), connection.api.clone(), query);
     match first.handler {
         Handler::Make(make) => self::make(context, move |context| make(context, &arguments)).await,
         Handler::Open(open) => open(context).inspect(|_| connection.progress.begin_tap()),
@@ -155,8 +155,8 @@ async fn route(connection: &Connection, request: &Request<Incoming>) -> Result<A
 
 /// Makes an answer on a thread that may work for long, when no other is made.
 async fn make(
-    context: Context,
-    make: impl FnOnce(&Context) -> Result<Made, ApiError> + Send + 'static,
+    context: ApiContext,
+    make: impl FnOnce(&ApiContext) -> Result<Made, ApiError> + Send + 'static,
 ) -> Result<AdminResponse, ApiError> {
     let turn = context.shared.turn.clone().acquire_owned().await.map_err(|_| ApiError::stopping())?;
     let memory = context.subject.memory.clone();

@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{ApiError, Made};
-use super::context::Context;
-use super::history::{POINTS, STEP_MS, Sample, increments, now_ms, rate};
-use crate::admin::metrics::Process;
+use super::context::ApiContext;
+use super::history::{CounterSample, POINTS, STEP_MS, increments, now_ms, rate};
+use crate::admin::metrics::ProcessUsage;
 use crate::admin::{LayoutListener, LayoutSink};
 use tributary_event::Kind;
 use tributary_pipeline::accounting::{ListenerTotals, SinkTotals};
@@ -78,7 +78,7 @@ struct ShownSink {
 }
 
 /// `GET /overview`.
-pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn make(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&[])?;
     let subject = &context.subject;
     let (totals, layout) = (subject.accounting.totals(), subject.layout.get());
@@ -98,7 +98,7 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
             .then(|| sink(known, totals, (remote(&totals.name), uploads(&totals.name)), &samples))
     });
     let not_ready = subject.health.not_ready();
-    let process = Process::read();
+    let process = ProcessUsage::read();
     let view = match &subject.view {
         None => json!({ "is_on": false }),
         Some(view) => {
@@ -139,9 +139,9 @@ pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
     context.json(&overview)
 }
 
-fn listener(known: &LayoutListener, totals: &ListenerTotals, samples: &[Sample]) -> ShownListener {
+fn listener(known: &LayoutListener, totals: &ListenerTotals, samples: &[CounterSample]) -> ShownListener {
     let name = &totals.name;
-    let events = |sample: &Sample| sample.listener(name).events.iter().sum::<u64>();
+    let events = |sample: &CounterSample| sample.listener(name).events.iter().sum::<u64>();
     let connections: Vec<u64> = samples.iter().skip(1).map(|sample| sample.listener(name).connections_open).collect();
     ShownListener {
         name: name.clone(),
@@ -182,7 +182,7 @@ fn sink(
     known: Option<&LayoutSink>,
     totals: &SinkTotals,
     (remote, uploads): (Option<&RemoteState>, Option<&UploadTotals>),
-    samples: &[Sample],
+    samples: &[CounterSample],
 ) -> ShownSink {
     let name = &totals.name;
     let (state, state_text) = match (totals, remote) {

@@ -8,14 +8,14 @@ use hyper::StatusCode;
 use serde::Serialize;
 
 use super::answer::{ApiError, Lazy, Made};
-use super::context::Context;
+use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, passed, snapshot};
 use tributary_event::Kind;
-use tributary_profile::collected::{Collected, Shown, Source};
+use tributary_profile::collected::{Collected, Shown, StackSource};
 use tributary_profile::stacks::{Level, Stacks, process_text};
-use tributary_profile::{Call, Counted, Item, Step, events, flamegraph, pprof, speedscope};
+use tributary_profile::{Call, CallStep, Counted, ProfileItem, events, flamegraph, pprof, speedscope};
 use tributary_protocol::Protocol;
-use tributary_sink_view::store::Kept;
+use tributary_sink_view::store::KeptBatch;
 use tributary_sink_view::{Class, Snapshot};
 
 /// The classes of events that have stacks.
@@ -28,11 +28,11 @@ const STACKS_PART: usize = 4;
 const STEPS: u64 = 60;
 /// Memory of a process in the list beside its name: what is known of it, its place in a tree, and enough for
 /// the text of its row.
-const FOUND_BYTES: usize = size_of::<Found>() + STEPS as usize * 8 + 640;
+const FOUND_BYTES: usize = size_of::<ProcessProfile>() + STEPS as usize * 8 + 640;
 
 /// The list of processes.
 #[derive(Serialize)]
-struct List<P> {
+struct ProfileList<P> {
     window: Window,
     coverage: Coverage,
     profiles: P,
@@ -40,7 +40,7 @@ struct List<P> {
 }
 
 #[derive(Serialize)]
-struct Profile<'a> {
+struct ShownProfile<'a> {
     agent: &'a str,
     protocol: &'static str,
     types: Vec<Type>,
@@ -68,10 +68,10 @@ struct History<'a> {
 
 /// What is known of a process.
 #[derive(Default)]
-struct Found {
+struct ProcessProfile {
     protocol: &'static str,
-    /// By [`Source::ALL`].
-    events: [u64; Source::ALL.len()],
+    /// By [`StackSource::ALL`].
+    events: [u64; StackSource::ALL.len()],
     from_ms: u64,
     to_ms: u64,
     values: Vec<u64>,
@@ -79,12 +79,15 @@ struct Found {
 
 /// Passes the items of a snapshot to `take`, with the time of their batch. Where calls are missing, every process that goes on
 /// has a break.
-pub(super) fn items(snapshot: &Snapshot, take: impl FnMut(&Item<'_>, &'static str, u64)) {
+pub(super) fn items(snapshot: &Snapshot, take: impl FnMut(&ProfileItem<'_>, &'static str, u64)) {
     items_of(snapshot.batches.iter(), take);
 }
 
 /// The same of these batches.
-fn items_of<'a>(batches: impl Iterator<Item = &'a (Class, Kept)>, mut take: impl FnMut(&Item<'_>, &'static str, u64)) {
+fn items_of<'a>(
+    batches: impl Iterator<Item = &'a (Class, KeptBatch)>,
+    mut take: impl FnMut(&ProfileItem<'_>, &'static str, u64),
+) {
     for (class, kept) in batches {
         let protocol = kept.batch.origin().map_or("", |origin| origin.protocol);
         let at_ms = kept.at.0 / 1_000_000;
@@ -92,12 +95,17 @@ fn items_of<'a>(batches: impl Iterator<Item = &'a (Class, Kept)>, mut take: impl
         for item in events::items(&kept.batch) {
             if *class == Class::Calls
                 && kept.follows_gap
-                && let Item::Call(call) = &item
+                && let ProfileItem::Call(call) = &item
                 && broken.insert(call.agent.to_string())
             {
                 let agent = call.agent.clone();
                 take(
-                    &Item::Call(Call { agent, step: Step::Break, sequence: call.sequence, ..Call::default() }),
+                    &ProfileItem::Call(Call {
+                        agent,
+                        step: CallStep::Break,
+                        sequence: call.sequence,
+                        ..Call::default()
+                    }),
                     protocol,
                     at_ms,
                 );
@@ -108,7 +116,7 @@ fn items_of<'a>(batches: impl Iterator<Item = &'a (Class, Kept)>, mut take: impl
 }
 
 /// The share of the samples and spans, and of the logs of Java agents, that is kept. Calls are some of these logs.
-pub(super) fn coverage(context: &Context, window: Window) -> Result<Coverage, ApiError> {
+pub(super) fn coverage(context: &ApiContext, window: Window) -> Result<Coverage, ApiError> {
     let java = Protocol::Bytefrog.as_str();
     let stacks = snapshot(context, window, &[Class::Samples, Class::Spans], |_, _| true)?;
     let logs = snapshot(context, window, &[Class::Calls, Class::Logs], |protocol, _| protocol == java)?;
@@ -117,22 +125,24 @@ pub(super) fn coverage(context: &Context, window: Window) -> Result<Coverage, Ap
     Ok(Coverage::new(of_stacks + of_logs, kept(&stacks) + kept(&logs)))
 }
 
-fn source_of(item: &Item<'_>) -> Option<(Source, String)> {
+fn source_of(item: &ProfileItem<'_>) -> Option<(StackSource, String)> {
     match item {
-        Item::Sample(sample) => Some((Source::of(sample.counted), process_text(&sample.agent))),
-        Item::Span(span) => Some((Source::Spans, process_text(&span.agent))),
-        Item::Call(call) if call.step != Step::Break => Some((Source::Entries, process_text(&call.agent))),
+        ProfileItem::Sample(sample) => Some((StackSource::of(sample.counted), process_text(&sample.agent))),
+        ProfileItem::Span(span) => Some((StackSource::Spans, process_text(&span.agent))),
+        ProfileItem::Call(call) if call.step != CallStep::Break => {
+            Some((StackSource::Entries, process_text(&call.agent)))
+        }
         _ => None,
     }
 }
 
 /// `GET /profiles`: the processes whose events came last, as far as `limit` and the memory of the answer go.
-pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&["limit"])?;
     let (window, limit) = (Window::whole(context)?, context.query.limit(1000, 10_000)?);
     let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
     let step_ms = (window.limit_ms / STEPS).max(1);
-    let mut found: BTreeMap<String, Found> = BTreeMap::new();
+    let mut found: BTreeMap<String, ProcessProfile> = BTreeMap::new();
     let (room, mut is_cut) = (context.room.half(), false);
     items_of(snapshot.batches.iter().rev(), |item, protocol, at_ms| {
         let Some((source, agent)) = source_of(item) else { return };
@@ -140,11 +150,11 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
             is_cut = true;
             return;
         }
-        let found = found.entry(agent).or_insert_with(|| Found {
+        let found = found.entry(agent).or_insert_with(|| ProcessProfile {
             protocol,
             from_ms: at_ms,
             values: vec![0; STEPS as usize],
-            ..Found::default()
+            ..ProcessProfile::default()
         });
         found.events[source as usize] += 1;
         (found.from_ms, found.to_ms) = (found.from_ms.min(at_ms), found.to_ms.max(at_ms));
@@ -154,19 +164,19 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
     let profiles = Lazy(|| {
         let with_types = found.iter().map(|(agent, found)| (agent, found, types(found)));
         with_types.filter(|(.., types)| !types.is_empty()).map(|(agent, found, types)| {
-            let Found { protocol, from_ms, to_ms, values, .. } = found;
+            let ProcessProfile { protocol, from_ms, to_ms, values, .. } = found;
             let history = History { step_ms, from_ms: window.from_ms, values };
-            Profile { agent, protocol, types, from_ms: *from_ms, to_ms: *to_ms, history }
+            ShownProfile { agent, protocol, types, from_ms: *from_ms, to_ms: *to_ms, history }
         })
     });
     let coverage = coverage(context, window)?;
-    context.json(&List { window, coverage, profiles, is_cut })
+    context.json(&ProfileList { window, coverage, profiles, is_cut })
 }
 
 /// The quantities that the events of a process have, each of its best source.
-fn types(found: &Found) -> Vec<Type> {
+fn types(found: &ProcessProfile) -> Vec<Type> {
     let types = SHOWN.into_iter().filter_map(|counted| {
-        let sources = Source::ALL.into_iter().filter(|source| source.quantities().contains(&counted));
+        let sources = StackSource::ALL.into_iter().filter(|source| source.quantities().contains(&counted));
         let events = sources.map(|source| found.events[source as usize]).find(|events| *events > 0)?;
         let (name, unit, text) = (counted.sample_type(), counted.unit(), text(counted));
         Some(Type { name, unit, text, events })
@@ -196,7 +206,7 @@ struct Wanted {
 const WANTED: [&str; 5] = ["agent", "type", "threads", "from_ms", "to_ms"];
 
 impl Wanted {
-    fn read(context: &Context) -> Result<Wanted, ApiError> {
+    fn read(context: &ApiContext) -> Result<Wanted, ApiError> {
         let name = context.query.choice("type", &SHOWN.map(Counted::sample_type))?;
         let counted = SHOWN.into_iter().find(|counted| counted.sample_type() == name).unwrap_or_default();
         let agent = context.query.text("agent").map(str::to_owned);
@@ -208,20 +218,20 @@ impl Wanted {
     }
 
     /// Collects the stacks of a part of the window.
-    fn collect(&self, context: &Context, window: Window) -> Result<(Collected, Coverage), ApiError> {
+    fn collect(&self, context: &ApiContext, window: Window) -> Result<(Collected, Coverage), ApiError> {
         let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
         let mut collected = Collected::bounded(context.room.limit() / STACKS_PART);
         items(&snapshot, |item, _, _| {
             let is_wanted = match item {
-                Item::Sample(sample) => {
-                    Source::of(sample.counted).quantities().contains(&self.counted)
+                ProfileItem::Sample(sample) => {
+                    StackSource::of(sample.counted).quantities().contains(&self.counted)
                         && self.wants(&process_text(&sample.agent))
                 }
-                Item::Span(span) => {
-                    Source::Spans.quantities().contains(&self.counted) && self.wants(&process_text(&span.agent))
+                ProfileItem::Span(span) => {
+                    StackSource::Spans.quantities().contains(&self.counted) && self.wants(&process_text(&span.agent))
                 }
-                Item::Call(call) => {
-                    Source::Entries.quantities().contains(&self.counted) && self.wants(&process_text(&call.agent))
+                ProfileItem::Call(call) => {
+                    StackSource::Entries.quantities().contains(&self.counted) && self.wants(&process_text(&call.agent))
                 }
                 _ => false,
             };
@@ -236,8 +246,8 @@ impl Wanted {
     /// The best source of the collected stacks, with its processes. A call counts once, although several sources may
     /// report it.
     fn shown<'a>(&self, collected: &'a Collected) -> Option<(Shown<'a>, Stacks)> {
-        let can_show = |source: &Source| source.quantities().contains(&self.counted);
-        let source = Source::ALL.into_iter().filter(can_show).find(|source| collected.events(*source) > 0)?;
+        let can_show = |source: &StackSource| source.quantities().contains(&self.counted);
+        let source = StackSource::ALL.into_iter().filter(can_show).find(|source| collected.events(*source) > 0)?;
         let stacks = collected.stacks(source)?.merged(|agent| self.wants(agent), false, self.has_threads);
         let mut processes = collected.processes(source);
         processes.retain(|(process, _)| self.wants(process));
@@ -359,7 +369,7 @@ impl Merged {
 }
 
 /// `GET /profiles/flame`.
-pub(super) fn flame(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn flame(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&[&WANTED[..], &["before_from_ms", "before_to_ms", "limit"]].concat())?;
     let (wanted, limit) = (Wanted::read(context)?, context.query.limit(100_000, 1_000_000)?);
     let window = Window::of(context)?;
@@ -391,12 +401,12 @@ pub(super) fn flame(context: &Context) -> Result<Made, ApiError> {
     let (names, nodes, cut) = merged.into_nodes(limit, has_before);
     (flame.names, flame.nodes) = (names, nodes);
     flame.cut += cut;
-    context.json(&Answer { window, coverage, before, of: flame })
+    context.json(&WindowResponse { window, coverage, before, of: flame })
 }
 
 /// An answer about a part of the window.
 #[derive(Serialize)]
-pub(super) struct Answer<T> {
+pub(super) struct WindowResponse<T> {
     pub(super) window: Window,
     pub(super) coverage: Coverage,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -406,7 +416,7 @@ pub(super) struct Answer<T> {
 }
 
 /// `GET /profiles/download`.
-pub(super) fn download(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn download(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&[&WANTED[..], &["format"]].concat())?;
     let wanted = Wanted::read(context)?;
     let format = context.query.choice("format", &["pprof", "folded", "svg", "speedscope"])?;
@@ -435,14 +445,14 @@ pub(super) fn download(context: &Context) -> Result<Made, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tributary_profile::{Frame, Sample, Site};
+    use tributary_profile::{ProfileFrame, ProfileSample, Site};
 
     fn stacks(stacks_of: &[(&[&'static str], u64)]) -> Stacks {
         let mut stacks = Stacks::default();
         for (frames, value) in stacks_of {
-            let frame = |name: &&'static str| Frame { function: Some((*name).into()), site: Site::default() };
+            let frame = |name: &&'static str| ProfileFrame { function: Some((*name).into()), site: Site::default() };
             let frames = frames.iter().rev().map(frame).collect();
-            stacks.add(&Sample { frames, value: *value, agent: "p".into(), ..Sample::default() });
+            stacks.add(&ProfileSample { frames, value: *value, agent: "p".into(), ..ProfileSample::default() });
         }
         stacks.merged(|_| true, false, false)
     }

@@ -9,15 +9,15 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::answer::{ApiError, Lazy, Made, Room};
-use super::context::Context;
+use super::answer::{ApiError, Lazy, Made, ResponseMemory};
+use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::id;
 use super::query::bad;
 use tributary_event::{DataView, EventView, Kind, Resource, SpanData, Status, TraceId, ValueView, semconv};
 use tributary_profile::events;
 use tributary_sink_view::Class;
-use tributary_sink_view::store::Kept;
+use tributary_sink_view::store::KeptBatch;
 
 /// Services that are named for a trace, and for the list.
 const MAX_SERVICES: usize = 50;
@@ -29,7 +29,7 @@ const MAX_TEXT_BYTES: usize = 2048;
 const MAX_LOGS: usize = 1000;
 
 #[derive(Serialize)]
-struct Trace {
+struct TraceSummary {
     trace_id: String,
     protocol: &'static str,
     listener: String,
@@ -46,7 +46,7 @@ struct Trace {
 }
 
 #[derive(Serialize)]
-struct List<'a, T> {
+struct TraceList<'a, T> {
     window: Window,
     coverage: Coverage,
     traces: T,
@@ -57,7 +57,7 @@ struct List<'a, T> {
 
 /// The sums of a trace.
 #[derive(Default)]
-struct Sums {
+struct TraceSums {
     start: Option<u64>,
     end: Option<u64>,
     longest: Option<u64>,
@@ -71,7 +71,7 @@ struct Sums {
 /// What is shown of a trace beside its sums.
 struct Detail<'a> {
     /// The place of the span that stands for the trace: its root, else a span without a parent, else any.
-    root: (&'a Kept, usize),
+    root: (&'a KeptBatch, usize),
     rank: Rank,
     /// The span and its parent.
     spans: Vec<([u8; 8], Option<[u8; 8]>)>,
@@ -82,7 +82,7 @@ struct Detail<'a> {
 type Rank = (bool, u64, u64, usize);
 
 /// Memory of the sums of a trace, and of the rest.
-const SUMS_BYTES: usize = 2 * size_of::<(TraceId, Sums)>();
+const SUMS_BYTES: usize = 2 * size_of::<(TraceId, TraceSums)>();
 const DETAIL_BYTES: usize = 2 * size_of::<(TraceId, Detail<'_>)>() + 256;
 const SPAN_BYTES: usize = 2 * size_of::<([u8; 8], Option<[u8; 8]>)>();
 
@@ -94,7 +94,7 @@ struct Matches {
     text: bool,
 }
 
-struct Filter<'a> {
+struct TraceFilter<'a> {
     name: Option<String>,
     service: Option<&'a str>,
     text: Option<String>,
@@ -103,14 +103,14 @@ struct Filter<'a> {
 }
 
 /// `GET /traces`.
-pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
+pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     const PARAMETERS: [&str; 10] =
         ["order", "protocol", "service", "name", "text", "status", "min_ns", "from_ms", "to_ms", "limit"];
     let query = &context.query;
     query.only(&PARAMETERS)?;
     let (order, limit) = (query.choice("order", &["latest", "slowest"])?, query.limit(50, 10_000)?);
     let window = Window::of(context)?;
-    let filter = Filter {
+    let filter = TraceFilter {
         name: query.text("name").map(str::to_lowercase),
         service: query.text("service"),
         text: query.text("text").map(str::to_lowercase),
@@ -134,10 +134,10 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
             })
         })
     };
-    let mut sums: HashMap<TraceId, Sums, RandomState> = HashMap::default();
+    let mut sums: HashMap<TraceId, TraceSums, RandomState> = HashMap::default();
     let (mut services, mut is_cut) = (BTreeSet::new(), false);
     // It is free again before the others are shown.
-    let room = Room::new(context.room.left());
+    let room = ResponseMemory::new(context.room.left());
     for (kept, _, event, span) in spans() {
         if !sums.contains_key(&span.trace_id) && !room.take(SUMS_BYTES) {
             is_cut = true;
@@ -151,7 +151,7 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
     }
     sums.retain(|_, sums| filter.accepts(sums));
     let total = sums.len();
-    let mut found: Vec<(TraceId, Sums)> = sums.into_iter().collect();
+    let mut found: Vec<(TraceId, TraceSums)> = sums.into_iter().collect();
     match order {
         "slowest" => found.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.duration())),
         _ => found.sort_by_key(|(_, sums)| std::cmp::Reverse((sums.start, sums.newest))),
@@ -168,15 +168,15 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
             Detail::add(detail, kept, index, event, span);
         }
     }
-    let shown = |(id, sums): &(TraceId, Sums)| Some(shown(*id, sums, details.get(id)?.as_ref()?));
+    let shown = |(id, sums): &(TraceId, TraceSums)| Some(shown(*id, sums, details.get(id)?.as_ref()?));
     let traces = Lazy(|| found.iter().filter_map(shown));
     let coverage =
         Coverage::of(context, window, &[Kind::Span], |_, protocol| is_protocol(protocol.as_str()), kept(&snapshot));
-    context.json(&List { window, coverage, traces, total, services, is_cut })
+    context.json(&TraceList { window, coverage, traces, total, services, is_cut })
 }
 
-impl Sums {
-    fn add(&mut self, filter: &Filter<'_>, kept: &Kept, event: EventView<'_>, span: &SpanData) {
+impl TraceSums {
+    fn add(&mut self, filter: &TraceFilter<'_>, kept: &KeptBatch, event: EventView<'_>, span: &SpanData) {
         self.newest = self.newest.max(kept.number);
         self.spans += 1;
         self.errors += u64::from(span.status == Status::Error);
@@ -210,7 +210,7 @@ impl Sums {
 }
 
 impl<'a> Detail<'a> {
-    fn add(detail: &mut Option<Self>, kept: &'a Kept, index: usize, event: EventView<'a>, span: &SpanData) {
+    fn add(detail: &mut Option<Self>, kept: &'a KeptBatch, index: usize, event: EventView<'a>, span: &SpanData) {
         let start = event.time().map_or(u64::MAX, |at| at.0);
         let (root, rank) = ((kept, index), (span.parent.is_some(), start, kept.number, index));
         let detail = detail.get_or_insert_with(|| Detail { root, rank, spans: Vec::new(), services: BTreeSet::new() });
@@ -224,20 +224,20 @@ impl<'a> Detail<'a> {
     }
 }
 
-impl Filter<'_> {
-    fn accepts(&self, sums: &Sums) -> bool {
+impl TraceFilter<'_> {
+    fn accepts(&self, sums: &TraceSums) -> bool {
         let Matches { name, service, text } = sums.matches;
         let is_long = self.min_nanos == 0 || sums.duration().is_some_and(|duration| duration >= self.min_nanos);
         name && service && text && is_long && (!self.is_error || sums.errors > 0)
     }
 }
 
-fn shown(trace_id: TraceId, sums: &Sums, of: &Detail<'_>) -> Trace {
+fn shown(trace_id: TraceId, sums: &TraceSums, of: &Detail<'_>) -> TraceSummary {
     let (kept, index) = of.root;
     let root = kept.batch.events().nth(index);
     let spans: std::collections::HashSet<[u8; 8]> = of.spans.iter().map(|(id, _)| *id).collect();
     let text = |of: Option<&str>| of.map(|text| cut(text).to_owned());
-    Trace {
+    TraceSummary {
         trace_id: trace_id.to_string(),
         protocol: kept.batch.origin().map_or("", |origin| origin.protocol),
         listener: kept.batch.origin().map_or_else(String::new, |origin| origin.listener.to_string()),
@@ -254,10 +254,10 @@ fn shown(trace_id: TraceId, sums: &Sums, of: &Detail<'_>) -> Trace {
 }
 
 #[derive(Serialize)]
-struct One<S> {
+struct TraceDetails<S> {
     window: Window,
     coverage: Coverage,
-    trace: Trace,
+    trace: TraceSummary,
     spans: S,
     logs: Vec<Log>,
     is_java_calls: bool,
@@ -265,7 +265,7 @@ struct One<S> {
 }
 
 #[derive(Serialize)]
-struct Span {
+struct ShownSpan {
     id: String,
     span_id: String,
     parent: Option<usize>,
@@ -300,26 +300,26 @@ struct Log {
 }
 
 /// Memory of a span with its place, and of its places among the others while they are put in order.
-const FOUND_BYTES: usize = size_of::<Found<'_>>() + 200;
+const FOUND_BYTES: usize = size_of::<FoundSpan<'_>>() + 200;
 
 /// A span with its place.
-struct Found<'a> {
-    kept: &'a Kept,
+struct FoundSpan<'a> {
+    kept: &'a KeptBatch,
     index: usize,
     event: EventView<'a>,
     span: &'a SpanData,
 }
 
 /// `GET /traces/ID`.
-pub(super) fn one(context: &Context, trace_id: &str) -> Result<Made, ApiError> {
+pub(super) fn one(context: &ApiContext, trace_id: &str) -> Result<Made, ApiError> {
     context.query.only(&["limit", "download"])?;
     let limit = context.query.limit(10_000, 100_000)?;
     let wanted = parse(trace_id).ok_or_else(|| bad("the id of a trace has 32 hexadecimal digits"))?;
     let window = Window::whole(context)?;
     let snapshot = snapshot(context, window, &[Class::Spans, Class::Logs, Class::Calls], |_, _| true)?;
     let (mut found, mut logs) = (Vec::new(), Vec::new());
-    let no_filter = Filter { name: None, service: None, text: None, is_error: false, min_nanos: 0 };
-    let (mut sums, mut of_trace) = (Sums::default(), None);
+    let no_filter = TraceFilter { name: None, service: None, text: None, is_error: false, min_nanos: 0 };
+    let (mut sums, mut of_trace) = (TraceSums::default(), None);
     let (mut spans_kept, mut is_cut) = (0, false);
     for (class, kept) in &snapshot.batches {
         spans_kept += if *class == Class::Spans { kept.batch.len() as u64 } else { 0 };
@@ -332,7 +332,7 @@ pub(super) fn one(context: &Context, trace_id: &str) -> Result<Made, ApiError> {
                     is_cut |= found.len() >= limit;
                     if !is_cut {
                         context.room.require(FOUND_BYTES)?;
-                        found.push(Found { kept, index, event, span });
+                        found.push(FoundSpan { kept, index, event, span });
                     }
                 }
                 DataView::Log { context: Some(context), .. } if context.trace_id == wanted && logs.len() < MAX_LOGS => {
@@ -358,16 +358,16 @@ pub(super) fn one(context: &Context, trace_id: &str) -> Result<Made, ApiError> {
     });
     let coverage = Coverage::of(context, window, &[Kind::Span], |_, _| true, spans_kept);
     let is_java_calls = trace.protocol == "bytefrog";
-    let one = One { window, coverage, trace, spans, logs: logs.collect(), is_java_calls, is_cut };
+    let one = TraceDetails { window, coverage, trace, spans, logs: logs.collect(), is_java_calls, is_cut };
     let file = context.query.is_set("download").then(|| format!("trace-{trace_id}.json"));
     Ok(context.json(&one)?.named(file))
 }
 
 /// The place of a span: its index, the place of its parent, its depth, and the time of its children.
-type Node = (usize, Option<usize>, u32, u64);
+type SpanNode = (usize, Option<usize>, u32, u64);
 
 /// The spans with callers before callees and siblings by their start.
-fn order(found: &[Found<'_>]) -> Vec<Node> {
+fn order(found: &[FoundSpan<'_>]) -> Vec<SpanNode> {
     let mut by_id: HashMap<[u8; 8], usize, RandomState> = HashMap::default();
     for (at, found) in found.iter().enumerate() {
         by_id.entry(found.span.span_id.0).or_insert(at);
@@ -392,7 +392,7 @@ fn order(found: &[Found<'_>]) -> Vec<Node> {
     roots.sort_by_key(start);
     children.values_mut().for_each(|siblings| siblings.sort_by_key(start));
     let mut is_placed = vec![false; found.len()];
-    let mut order: Vec<Node> = Vec::with_capacity(found.len());
+    let mut order: Vec<SpanNode> = Vec::with_capacity(found.len());
     // Spans that are their own ancestors have no root: the first of them is taken as one.
     for root in roots.into_iter().chain(0..found.len()) {
         let mut waiting = vec![(root, None, 0)];
@@ -410,12 +410,12 @@ fn order(found: &[Found<'_>]) -> Vec<Node> {
 }
 
 fn shown_span(
-    found: &Found<'_>,
-    (_, parent, depth, within): Node,
+    found: &FoundSpan<'_>,
+    (_, parent, depth, within): SpanNode,
     start: u64,
     agents: &mut Option<(Arc<Resource>, String)>,
-) -> Span {
-    let Found { kept, index, event, span } = found;
+) -> ShownSpan {
+    let FoundSpan { kept, index, event, span } = found;
     let agent = match agents {
         Some((known, agent)) if Arc::ptr_eq(known, event.resource()) => agent.clone(),
         _ => {
@@ -433,7 +433,7 @@ fn shown_span(
         }
         _ => Vec::new(),
     };
-    Span {
+    ShownSpan {
         id: id(kept, *index),
         span_id: span.span_id.to_string(),
         parent,
@@ -456,7 +456,7 @@ fn shown_span(
     }
 }
 
-fn shown_log(kept: &Kept, index: usize, event: EventView<'_>, span: Option<usize>, start: u64) -> Log {
+fn shown_log(kept: &KeptBatch, index: usize, event: EventView<'_>, span: Option<usize>, start: u64) -> Log {
     let (severity, body) = match event.data() {
         DataView::Log { severity, body: Some(ValueView::Text(body)), .. } => (severity.as_str(), Some(body.text())),
         DataView::Log { severity, .. } => (severity.as_str(), None),

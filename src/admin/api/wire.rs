@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::answer::ApiError;
-use super::context::Context;
+use super::context::ApiContext;
 use super::history::now_ms;
 use super::sse;
 use crate::admin::response::AdminResponse;
@@ -21,7 +21,7 @@ use tributary_sink::Kinds;
 const MAX_LINES: usize = 2000;
 
 /// Opens the stream.
-pub(super) fn open(context: Context) -> Result<AdminResponse, ApiError> {
+pub(super) fn open(context: ApiContext) -> Result<AdminResponse, ApiError> {
     context.query.only(&["listener", "connection"])?;
     let listener = context.query.text("listener").map(str::to_owned);
     let connection = context.query.number("connection")?;
@@ -30,7 +30,7 @@ pub(super) fn open(context: Context) -> Result<AdminResponse, ApiError> {
     {
         return Err(ApiError::new(StatusCode::NOT_FOUND, format!("there is no listener {name}")));
     }
-    let wanted = tap::Filter::new(listener, Kinds::ALL, true);
+    let wanted = tap::TapFilter::new(listener, Kinds::ALL, true);
     let opened = open_reader(&context.subject, wanted, WIRE_BYTES);
     let (mut reader, memory) = opened.map_err(|line| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line))?;
     let (response, mut body) = sse::response();

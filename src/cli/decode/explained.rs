@@ -14,29 +14,29 @@ use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use tributary_bytefrog::Hq;
 use tributary_codec::terminal;
 use tributary_datadog::DatadogSession;
-use tributary_driver::capture::{self, Reader, Record, What};
+use tributary_driver::capture::{self, CaptureRecord, Reader, What};
 use tributary_endless as endless;
 use tributary_endless::EndlessExchange;
 use tributary_event::{Batch, DataView, EventView, UnixNanos};
 use tributary_explain::http::{Body, RequestFault, Requests};
 use tributary_explain::words::{counted, moment};
-use tributary_explain::{Explain, Fault, Sheet};
+use tributary_explain::{DecoderFault, Explain, Sheet};
 use tributary_memory::MemoryBudget;
-use tributary_protocol::{Exchange, Head, Protocol, Request, Session};
-use tributary_rbkit::{Agent, AgentOptions, Player};
+use tributary_protocol::{Exchange, Protocol, Request, RequestHead, Session};
+use tributary_rbkit::{AgentOptions, Player, RbkitAgent};
 use tributary_transport::options::ListenerOptions;
 use tributary_zico as zico;
 use tributary_zico::ZicoExchange;
 
 use crate::cli::input::Input;
-use crate::cli::{Failure, printed};
+use crate::cli::{CommandFailure, printed};
 
-use super::output::Output;
+use super::output::DecodeOutput;
 use super::requests::{submitted, upload};
 use super::{Arguments, ENDLESS_VERSION, PIECE_BYTES, START_BYTES, decode, listener};
 
 /// Explains all files on stdout.
-pub(super) fn run(arguments: &Arguments, protocol: Protocol) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments, protocol: Protocol) -> Result<(), CommandFailure> {
     let stdin = [PathBuf::from("-")];
     let paths = if arguments.files.is_empty() { &stdin[..] } else { &arguments.files };
     let files = paths.iter().map(|path| Received::read(path)).collect::<Result<Vec<_>, _>>()?;
@@ -76,11 +76,11 @@ struct Piece {
 }
 
 impl Received {
-    fn read(path: &Path) -> Result<Received, Failure> {
+    fn read(path: &Path) -> Result<Received, CommandFailure> {
         let name = path.display().to_string();
         let mut file = Vec::new();
         let read = Input::new(path).open().and_then(|mut input| input.read_to_end(&mut file));
-        let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
+        let failed = |error: io::Error| CommandFailure::Failed(format!("{name}: {error}"));
         read.map_err(failed)?;
         let file = Bytes::from(file);
         let is_capture = file.starts_with(capture::MAGIC);
@@ -104,7 +104,7 @@ fn captured(file: Bytes) -> io::Result<Vec<Piece>> {
     let mut reader = Reader::new(Cursor::new(file))?;
     let opened = reader.head().opened.0;
     let mut pieces = Vec::new();
-    while let Some(Record { at, what: What::Bytes(bytes) }) = reader.record()? {
+    while let Some(CaptureRecord { at, what: What::Bytes(bytes) }) = reader.record()? {
         let at = opened.saturating_add(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
         pieces.push(Piece { at: Some(UnixNanos(at)), bytes: bytes.into() });
     }
@@ -116,7 +116,7 @@ fn faults(
     arguments: &Arguments,
     protocol: Protocol,
     files: &[Received],
-) -> Result<BTreeMap<u64, Vec<RequestFault>>, Failure> {
+) -> Result<BTreeMap<u64, Vec<RequestFault>>, CommandFailure> {
     let mut faults = BTreeMap::<u64, Vec<RequestFault>>::new();
     let mut take = |batch: &Batch| {
         for event in batch.events() {
@@ -129,7 +129,7 @@ fn faults(
         path: PathBuf::from(&file.name),
         opened: Some(Box::new(Cursor::new(file.file.clone()))),
     };
-    decode(arguments, protocol, files.iter().map(input).collect(), Output::Examined(&mut take))?;
+    decode(arguments, protocol, files.iter().map(input).collect(), DecodeOutput::Examined(&mut take))?;
     for faults in faults.values_mut() {
         faults.sort_by_key(|fault| fault.fault.offset);
     }
@@ -145,7 +145,7 @@ fn fault(event: EventView<'_>) -> Option<RequestFault> {
     };
     let text = format!("{}{counts}: {}", loss.reason.as_str(), loss.detail.text());
     let position = event.position();
-    Some(RequestFault { request: position.sequence, fault: Fault { offset: position.offset, text } })
+    Some(RequestFault { request: position.sequence, fault: DecoderFault { offset: position.offset, text } })
 }
 
 /// Makes the explainer of a file; `true`: it is the last file.
@@ -158,13 +158,13 @@ enum Explainers {
     /// A file has requests, or a body that `wrap` makes a request.
     Requests {
         bodies: Body,
-        is_secret: Arc<dyn Fn(&Head) -> bool + Send + Sync>,
+        is_secret: Arc<dyn Fn(&RequestHead) -> bool + Send + Sync>,
         wrap: Box<dyn Fn(Vec<u8>) -> Request>,
     },
 }
 
 impl Explainers {
-    fn new(arguments: &Arguments, protocol: Protocol, files: &[Received]) -> Result<Self, Failure> {
+    fn new(arguments: &Arguments, protocol: Protocol, files: &[Received]) -> Result<Self, CommandFailure> {
         let memory = MemoryBudget::new(Config::builtin().memory_limit());
         let version = arguments.version(protocol)?;
         let listener = listener(protocol.as_str(), &arguments.options)?;
@@ -180,7 +180,7 @@ impl Explainers {
                 Explainers::Sessions(Box::new(move |_, _| hq.session(None).explainer()))
             }
             ProtocolOptions::Rbkit(own) => {
-                let (agent, own) = (Agent::new(AgentOptions::default()), Arc::new(own));
+                let (agent, own) = (RbkitAgent::new(AgentOptions::default()), Arc::new(own));
                 let channel = arguments.channel.map(Into::into);
                 Explainers::Sessions(Box::new(move |file, is_last| {
                     let all = file.pieces.iter().map(|piece| &*piece.bytes).collect::<Vec<_>>().concat();
@@ -197,7 +197,7 @@ impl Explainers {
                     wrap: Box::new(move |bundle| upload(version, bundle)),
                 }
             }
-            ProtocolOptions::Nats(_) => return Err(Failure::Misused("nats: no agent speaks it".to_owned())),
+            ProtocolOptions::Nats(_) => return Err(CommandFailure::Misused("nats: no agent speaks it".to_owned())),
             ProtocolOptions::Zico(own, ..) => {
                 let exchange = ZicoExchange::recorded(own, false, &memory);
                 Explainers::Requests {

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 
-use super::super::{Failure, duration};
+use super::super::{CommandFailure, duration};
 use super::toml_value;
 use tributary_event::{Batch, EventView};
 use tributary_options::section::read_document;
@@ -35,11 +35,11 @@ impl Arguments {
 
     /// # Errors
     /// A condition is invalid.
-    pub(super) fn filter(&self) -> Result<Filter, Failure> {
+    pub(super) fn filter(&self) -> Result<StoredFilter, CommandFailure> {
         let mut groups: Vec<Vec<(&str, &str)>> = Vec::new();
         for condition in &self.conditions {
             let Some((key, value)) = condition.split_once('=') else {
-                return Err(Failure::Misused(format!("--where {condition}: not KEY=VALUE")));
+                return Err(CommandFailure::Misused(format!("--where {condition}: not KEY=VALUE")));
             };
             // A key that repeats, and a further attribute, begin another condition.
             let is_field = |key: &str| key == "attribute" || key == "resource";
@@ -50,18 +50,18 @@ impl Arguments {
             }
         }
         let rules = groups.iter().map(|group| rules(group)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Filter { since: self.since, until: self.until, rules: rules.into_iter().flatten().collect() })
+        Ok(StoredFilter { since: self.since, until: self.until, rules: rules.into_iter().flatten().collect() })
     }
 }
 
 /// The rules of one condition.
-fn rules(condition: &[(&str, &str)]) -> Result<Option<Arc<Rules>>, Failure> {
+fn rules(condition: &[(&str, &str)]) -> Result<Option<Arc<Rules>>, CommandFailure> {
     let keys: Vec<_> = condition.iter().map(|(key, value)| format!("{key} = {}", toml_value(value))).collect();
     let text = format!("where = [{{ {} }}]\n", keys.join(", "));
     // The files can have events of any listener.
     let listeners: Vec<_> = condition.iter().filter(|(key, _)| *key == "listener").map(|(_, value)| *value).collect();
     let read = read_document("--where", &text, "", |root| select::Options::read(root, &listeners));
-    let (options, _) = read.map_err(|errors| Failure::Misused(format!("invalid --where\n{errors}")))?;
+    let (options, _) = read.map_err(|errors| CommandFailure::Misused(format!("invalid --where\n{errors}")))?;
     Ok(Rules::new(&options)?)
 }
 
@@ -80,14 +80,14 @@ fn moment(text: &str) -> Result<u64, String> {
 }
 
 /// What is read of stored events.
-pub(super) struct Filter {
+pub(super) struct StoredFilter {
     since: Option<u64>,
     until: Option<u64>,
     /// An event meets all of them.
     rules: Vec<Arc<Rules>>,
 }
 
-impl Filter {
+impl StoredFilter {
     /// The events of a batch that are read.
     pub(super) fn apply(&self, batch: Batch) -> Batch {
         let chosen: Vec<bool> = batch.events().map(|event| self.accepts(event)).collect();

@@ -3,47 +3,47 @@
 use std::io::{self, BufWriter, Write};
 use std::mem;
 
-use crate::cli::{Failure, printed};
+use crate::cli::{CommandFailure, printed};
 use tributary_event::Batch;
 use tributary_sink::encode::{Encoder, Format};
 
 /// The receiver of decoded events.
-pub(super) enum Output<'a> {
+pub(super) enum DecodeOutput<'a> {
     /// Lines on stdout.
-    Written(Box<Lines>),
+    Written(Box<StdoutEncoder>),
     /// A profile.
     Taken(&'a mut dyn FnMut(&Batch)),
     /// An explanation: `origin.connection` is the number of the file, also for captures.
     Examined(&'a mut dyn FnMut(&Batch)),
 }
 
-impl Output<'_> {
+impl DecodeOutput<'_> {
     pub(super) fn write(&mut self, batch: &Batch) {
         match self {
-            Output::Written(lines) => lines.write(batch),
-            Output::Taken(take) | Output::Examined(take) => take(batch),
+            DecodeOutput::Written(lines) => lines.write(batch),
+            DecodeOutput::Taken(take) | DecodeOutput::Examined(take) => take(batch),
         }
     }
 
-    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+    pub(super) fn flush(&mut self) -> Result<(), CommandFailure> {
         match self {
-            Output::Written(lines) => lines.flush(),
-            Output::Taken(_) | Output::Examined(_) => Ok(()),
+            DecodeOutput::Written(lines) => lines.flush(),
+            DecodeOutput::Taken(_) | DecodeOutput::Examined(_) => Ok(()),
         }
     }
 
     pub(super) fn counts_files(&self) -> bool {
-        matches!(self, Output::Examined(_))
+        matches!(self, DecodeOutput::Examined(_))
     }
 
     /// The reader of stdout has closed it.
     pub(super) fn is_closed(&self) -> bool {
-        matches!(self, Output::Written(lines) if lines.is_closed)
+        matches!(self, DecodeOutput::Written(lines) if lines.is_closed)
     }
 }
 
 /// Encoded events for stdout.
-pub(super) struct Lines {
+pub(super) struct StdoutEncoder {
     stdout: BufWriter<io::Stdout>,
     encoder: Encoder,
     lines: Vec<u8>,
@@ -53,9 +53,9 @@ pub(super) struct Lines {
     is_closed: bool,
 }
 
-impl Lines {
+impl StdoutEncoder {
     pub(super) fn new(format: Format) -> Self {
-        Lines {
+        StdoutEncoder {
             stdout: BufWriter::new(io::stdout()),
             encoder: Encoder::new(format),
             lines: Vec::new(),
@@ -73,7 +73,7 @@ impl Lines {
         self.result = self.stdout.write_all(&self.lines);
     }
 
-    fn flush(&mut self) -> Result<(), Failure> {
+    fn flush(&mut self) -> Result<(), CommandFailure> {
         if !self.is_closed && self.result.is_ok() {
             self.result = self.stdout.flush();
         }

@@ -5,19 +5,19 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cli::captures::{Captures, Source, Step};
+use crate::cli::captures::{Captures, ConnectionStep, FileContent};
 use crate::cli::input::Input;
-use crate::cli::{Failure, say};
+use crate::cli::{CommandFailure, say};
 use tributary_driver::decode;
 use tributary_event::UnixNanos;
 use tributary_protocol::{Exchange, Now, Session};
 use tributary_rbkit::Player;
 
-use super::{Decoded, Decoder, Named, START_BYTES, has_events, sum_up};
+use super::{Decoded, Decoder, OpenedFile, START_BYTES, has_events, sum_up};
 
 /// A connection with requests.
 struct Carrier {
-    named: Named,
+    named: OpenedFile,
     /// The bytes of an incomplete request.
     bytes: Vec<u8>,
     requests: u64,
@@ -29,7 +29,7 @@ impl Decoder<'_> {
         &mut self,
         mut captures: Captures,
         connections: Vec<Decoded<S>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         let mut playing: Vec<_> = connections.into_iter().map(Some).collect();
         let start = captures.start();
         while let Some((number, at, step)) = captures.next()? {
@@ -37,13 +37,13 @@ impl Decoder<'_> {
             self.pass_time(&mut playing, start, now.elapsed);
             self.played = Some(now);
             match step {
-                Step::Bytes(bytes) => {
+                ConnectionStep::Bytes(bytes) => {
                     if let Some(decoded) = &mut playing[number] {
                         decoded.offline.feed(&bytes, now, &mut |batch| self.output.write(&batch));
                     }
                     self.output.flush()?;
                 }
-                Step::End(end) => {
+                ConnectionStep::End(end) => {
                     if let Some(decoded) = playing[number].take() {
                         self.finish(decoded, end)?;
                     }
@@ -58,26 +58,26 @@ impl Decoder<'_> {
 
     /// Decodes recordings of one conversation with a process. Each file of bytes continues the file before; captures are played
     /// after them, together, in the order of their times.
-    pub(super) fn recordings(&mut self, play: impl Fn(&[u8], bool) -> Player) -> Result<(), Failure> {
+    pub(super) fn recordings(&mut self, play: impl Fn(&[u8], bool) -> Player) -> Result<(), CommandFailure> {
         let files = take(&mut self.files);
         let last = files.len() as u64;
         let mut recorded = Vec::new();
         for (number, mut file) in (1..).zip(files) {
             let mut bytes = Vec::new();
             let read = file.open().and_then(|mut input| input.read_to_end(&mut bytes));
-            let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", file.path.display()));
+            let failed = |error: io::Error| CommandFailure::Failed(format!("{}: {error}", file.path.display()));
             read.map_err(failed)?;
             // The first bytes say from which socket they came.
             let start = bytes[..bytes.len().min(START_BYTES)].to_vec();
             let start = Input { path: file.path.clone(), opened: Some(Box::new(Cursor::new(start))) };
-            match Source::of(start).map_err(failed)? {
-                Source::Events => return Err(has_events(&file.path.display().to_string(), self.protocol)),
-                Source::Wire(_) => {
+            match FileContent::of(start).map_err(failed)? {
+                FileContent::Events => return Err(has_events(&file.path.display().to_string(), self.protocol)),
+                FileContent::Wire(_) => {
                     let player = play(&bytes, number == last && recorded.is_empty());
                     file.opened = Some(Box::new(Cursor::new(bytes)));
                     self.whole(number, file, player)?;
                 }
-                Source::Capture(mut reader) => {
+                FileContent::Capture(mut reader) => {
                     let player = play(&reader.start().map_err(failed)?, false);
                     if !file.path.is_file() {
                         file.opened = Some(Box::new(Cursor::new(bytes)));
@@ -92,7 +92,7 @@ impl Decoder<'_> {
         let (mut captures, mut playing, left) = (Captures::default(), Vec::new(), Arc::default());
         for (number, file, player) in recorded {
             let (named, source) = self.open(number, file)?;
-            if let Source::Capture(reader) = source {
+            if let FileContent::Capture(reader) = source {
                 captures.add(named.name.clone(), reader)?;
                 playing.push(Decoded::new(named, player.together(&left)));
             }
@@ -119,17 +119,17 @@ impl Decoder<'_> {
         &mut self,
         exchange: &E,
         mut captures: Captures,
-        connections: Vec<Named>,
-    ) -> Result<(), Failure> {
+        connections: Vec<OpenedFile>,
+    ) -> Result<(), CommandFailure> {
         let carrier = |named| Carrier { named, bytes: Vec::new(), requests: 0 };
         let mut carriers: Vec<_> = connections.into_iter().map(carrier).collect();
         let start = captures.start();
         while let Some((number, at, step)) = captures.next()? {
             let now = moment(start, at);
             self.played = Some(now);
-            let Carrier { named: Named { name, origin, counters }, bytes, requests } = &mut carriers[number];
+            let Carrier { named: OpenedFile { name, origin, counters }, bytes, requests } = &mut carriers[number];
             match step {
-                Step::Bytes(more) => {
+                ConnectionStep::Bytes(more) => {
                     bytes.extend_from_slice(&more);
                     while let Some((request, size)) = decode::whole_request(bytes, *requests + 1) {
                         *requests += 1;
@@ -139,7 +139,7 @@ impl Decoder<'_> {
                     }
                     self.output.flush()?;
                 }
-                Step::End(_) => {
+                ConnectionStep::End(_) => {
                     let rest = take(bytes);
                     if !rest.is_empty() {
                         say(format_args!("{name}: the last {} bytes are an incomplete request", rest.len()));

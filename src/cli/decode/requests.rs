@@ -2,22 +2,26 @@
 
 use tributary_codec::base64;
 use tributary_event::write_hex;
-use tributary_protocol::{Head, Request};
-use tributary_zico::wire::{self, Carries, Dialect};
+use tributary_protocol::{Request, RequestHead};
+use tributary_zico::wire::{self, Carries, ZicoDialect};
 
 /// The request of an endless bundle, as a machine uploads it.
 pub(super) fn upload(version: u8, bundle: Vec<u8>) -> Request {
     let hash = ring::digest::digest(&ring::digest::SHA512, &bundle);
     let mut target = format!("/{version}/");
     let _ = write_hex(&mut target, hash.as_ref());
-    Request { head: Head { method: "PUT".to_owned(), target, headers: Vec::new() }, body: bundle.into(), number: 1 }
+    Request {
+        head: RequestHead { method: "PUT".to_owned(), target, headers: Vec::new() },
+        body: bundle.into(),
+        number: 1,
+    }
 }
 
 /// The request of a zico body. All bodies of gen1 belong to one session, and so do all of gen2.
 pub(super) fn submitted(body: Vec<u8>) -> Request {
     let is_text = body.first().is_some_and(|byte| *byte < 0x80);
     if ["host=", "data=", "zdata=", "ldata="].iter().any(|field| body.starts_with(field.as_bytes())) {
-        let head = Head { method: "POST".to_owned(), target: "/submit/agent".to_owned(), headers: Vec::new() };
+        let head = RequestHead { method: "POST".to_owned(), target: "/submit/agent".to_owned(), headers: Vec::new() };
         return Request { head, body: body.into(), number: 1 };
     }
     let start =
@@ -28,10 +32,10 @@ pub(super) fn submitted(body: Vec<u8>) -> Request {
         Carries::Trace => (Carries::Trace, "/agent/submit/trc"),
     };
     let header = match wire::detect(start, carries) {
-        Some(Dialect::Gen2) => "x-zorka-session-id",
+        Some(ZicoDialect::Gen2) => "x-zorka-session-id",
         _ => "x-zorka-session-uuid",
     };
     let headers = vec![(header.to_owned(), b"decode".to_vec())];
-    let head = Head { method: "POST".to_owned(), target: path.to_owned(), headers };
+    let head = RequestHead { method: "POST".to_owned(), target: path.to_owned(), headers };
     Request { head, body: body.into(), number: 1 }
 }

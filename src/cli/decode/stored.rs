@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::super::input::Input;
-use super::super::{Failure, counted, profile, say};
-use super::output::{Lines, Output};
+use super::super::{CommandFailure, counted, profile, say};
+use super::output::{DecodeOutput, StdoutEncoder};
 use super::{Arguments, Content};
 use tributary_event::Batch;
 use tributary_profile::events::EventFile;
 use tributary_stored::{Rebuilder, json};
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     let Arguments { options, protocol_version, channel, explain, .. } = arguments;
     for (is_set, option) in [
         (!options.is_empty(), "--option"),
@@ -23,13 +23,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         (*explain, "--explain"),
     ] {
         if is_set {
-            return Err(Failure::Misused(format!("{option} is for received bytes; these files have events")));
+            return Err(CommandFailure::Misused(format!("{option} is for received bytes; these files have events")));
         }
     }
     let filter = arguments.filter.filter()?;
-    let read = |files: Vec<Input>, output: &mut Output<'_>| -> Result<(), Failure> {
+    let read = |files: Vec<Input>, output: &mut DecodeOutput<'_>| -> Result<(), CommandFailure> {
         for file in files {
-            let mut take = |batch| -> Result<bool, Failure> {
+            let mut take = |batch| -> Result<bool, CommandFailure> {
                 output.write(&filter.apply(batch));
                 output.flush()?;
                 Ok(!output.is_closed())
@@ -45,19 +45,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Ok(())
     };
     if arguments.profile.is_wanted(None)? {
-        let decode = |files, take: &mut dyn FnMut(&Batch)| read(files, &mut Output::Taken(take));
+        let decode = |files, take: &mut dyn FnMut(&Batch)| read(files, &mut DecodeOutput::Taken(take));
         return arguments.profile.run(&arguments.files, &profile::Decode { decode: &decode, takes_event_files: false });
     }
     let stdin = [PathBuf::from("-")];
     let files = if arguments.files.is_empty() { &stdin[..] } else { &arguments.files };
     let files = files.iter().map(|file| Input::new(file)).collect();
-    read(files, &mut Output::Written(Box::new(Lines::new(arguments.format.into()))))
+    read(files, &mut DecodeOutput::Written(Box::new(StdoutEncoder::new(arguments.format.into()))))
 }
 
 /// Reads a file of JSON lines until `take` returns `false`.
-fn events(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, Failure>) -> Result<(), Failure> {
+fn events(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, CommandFailure>) -> Result<(), CommandFailure> {
     let name = file.path.display().to_string();
-    let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
+    let failed = |error: io::Error| CommandFailure::Failed(format!("{name}: {error}"));
     let opened = EventFile::open(file.open().map_err(failed)?).map_err(failed)?;
     let is_event_file = opened.is_ok();
     let lines = opened.unwrap_or_else(EventFile::of_lines);
@@ -78,7 +78,7 @@ fn events(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, Failure>)
     if !is_event_file && lines.skipped > 0 && lines.skipped == lines.read {
         let why =
             "none of its lines is an event: it has neither JSON lines nor JSON lines compressed with gzip, lz4 or zstd";
-        return Err(Failure::Failed(format!("{name}: {why}")));
+        return Err(CommandFailure::Failed(format!("{name}: {why}")));
     }
     if let Some(first) = lines.first_skipped {
         let skipped = counted(lines.skipped, "line");
@@ -88,9 +88,9 @@ fn events(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, Failure>)
 }
 
 /// Reads a Parquet file until `take` returns `false`.
-fn parquet(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, Failure>) -> Result<(), Failure> {
+fn parquet(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, CommandFailure>) -> Result<(), CommandFailure> {
     let name = file.path.display().to_string();
-    let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
+    let failed = |error: io::Error| CommandFailure::Failed(format!("{name}: {error}"));
     // A fault of the output is none of the file.
     let mut result = Ok(true);
     let mut take = |batch| {

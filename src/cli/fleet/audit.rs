@@ -7,35 +7,35 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::scrape::Sums;
-use crate::cli::Failure;
+use super::scrape::CounterSums;
+use crate::cli::CommandFailure;
 use crate::cli::endpoint::Endpoint;
-use tributary_nats::{Fault, Servers};
+use tributary_nats::{NatsFault, Servers};
 
 /// What daemons and the stream say at about one moment.
 #[derive(Debug)]
 pub(super) struct Audit {
-    daemons: Vec<(String, Sums)>,
-    stream: Option<Stream>,
+    daemons: Vec<(String, CounterSums)>,
+    stream: Option<AuditedStream>,
 }
 
 /// A stream and its consumers.
 #[derive(Debug)]
-struct Stream {
+struct AuditedStream {
     name: String,
-    state: State,
+    state: StreamState,
     consumers: Vec<Consumer>,
 }
 
 #[cfg(feature = "fleet")]
 #[derive(Debug, Deserialize)]
 struct Info {
-    state: State,
+    state: StreamState,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct State {
+struct StreamState {
     messages: u64,
     bytes: u64,
     first_ts: String,
@@ -64,11 +64,13 @@ impl Audit {
         (token_file, ca): (Option<PathBuf>, Option<PathBuf>),
         servers: Option<&Servers>,
         stream: &str,
-    ) -> Result<Audit, Failure> {
+    ) -> Result<Audit, CommandFailure> {
         let stream = match servers {
-            Some(servers) => {
-                Some(Stream::read(servers, stream).await.map_err(|fault| Failure::Failed(fault.why().to_owned()))?)
-            }
+            Some(servers) => Some(
+                AuditedStream::read(servers, stream)
+                    .await
+                    .map_err(|fault| CommandFailure::Failed(fault.why().to_owned()))?,
+            ),
             None => None,
         };
         let mut daemons = Vec::new();
@@ -78,23 +80,24 @@ impl Audit {
             if status != StatusCode::OK {
                 return Err(endpoint.refused(status, &body));
             }
-            let sums = Sums::of(&String::from_utf8_lossy(&body));
-            let sums =
-                sums.ok_or_else(|| Failure::Failed(format!("{address} has no metrics of a daemon of this version")))?;
+            let sums = CounterSums::of(&String::from_utf8_lossy(&body));
+            let sums = sums.ok_or_else(|| {
+                CommandFailure::Failed(format!("{address} has no metrics of a daemon of this version"))
+            })?;
             daemons.push((address.clone(), sums));
         }
         Ok(Audit { daemons, stream })
     }
 
-    fn total(&self) -> Sums {
-        let mut total = Sums::default();
+    fn total(&self) -> CounterSums {
+        let mut total = CounterSums::default();
         self.daemons.iter().for_each(|(_, sums)| total.add(sums));
         total
     }
 
     /// What waits in the daemons, in events, and in the stream, in messages.
     pub(super) fn waiting(&self) -> i64 {
-        self.total().waiting + self.stream.as_ref().map_or(0, Stream::waiting)
+        self.total().waiting + self.stream.as_ref().map_or(0, AuditedStream::waiting)
     }
 
     /// Published and not consumed. `None`: that cannot be known, because a daemon has started after the first message, or the stream
@@ -144,7 +147,7 @@ impl Audit {
         json!({
             "daemons": daemons,
             "total": sums(&self.total()),
-            "stream": self.stream.as_ref().map(Stream::json),
+            "stream": self.stream.as_ref().map(AuditedStream::json),
             "published_and_not_consumed": self.difference(),
             "why": self.why(),
             "adds_up": self.why().is_empty(),
@@ -152,7 +155,7 @@ impl Audit {
     }
 }
 
-fn sums(of: &Sums) -> Value {
+fn sums(of: &CounterSums) -> Value {
     json!({
         "received": of.received,
         "published": of.published,
@@ -169,25 +172,25 @@ fn sums(of: &Sums) -> Value {
     })
 }
 
-impl Stream {
+impl AuditedStream {
     /// # Errors
     /// There is no client of NATS.
     #[cfg(not(feature = "fleet"))]
     #[expect(clippy::unused_async, reason = "the signature of a whole build")]
-    async fn read(_servers: &Servers, _name: &str) -> Result<Stream, Fault> {
-        Err(Fault::Blocked(tributary_nats::MISSING.unwrap_or_default().to_owned()))
+    async fn read(_servers: &Servers, _name: &str) -> Result<AuditedStream, NatsFault> {
+        Err(NatsFault::Blocked(tributary_nats::MISSING.unwrap_or_default().to_owned()))
     }
 
     #[cfg(feature = "fleet")]
-    async fn read(servers: &Servers, name: &str) -> Result<Stream, Fault> {
+    async fn read(servers: &Servers, name: &str) -> Result<AuditedStream, NatsFault> {
         use tributary_nats::api::call;
-        let connection = tributary_nats::Connection::open("fleet audit", servers).await?;
+        let connection = tributary_nats::NatsConnection::open("fleet audit", servers).await?;
         let fault = |error: tributary_nats::api::ApiError| error.fault(&format!("cannot look at the stream {name}"));
         let info: Info =
             call(&connection.client, &format!("STREAM.INFO.{name}"), String::new()).await?.map_err(fault)?;
         let list: Consumers =
             call(&connection.client, &format!("CONSUMER.LIST.{name}"), String::new()).await?.map_err(fault)?;
-        Ok(Stream { name: name.to_owned(), state: info.state, consumers: list.consumers })
+        Ok(AuditedStream { name: name.to_owned(), state: info.state, consumers: list.consumers })
     }
 
     fn waiting(&self) -> i64 {
@@ -201,7 +204,7 @@ impl Stream {
             .iter()
             .map(|of| json!({ "name": of.name, "pending": of.num_pending, "unacknowledged": of.num_ack_pending }))
             .collect();
-        let State { messages, bytes, .. } = self.state;
+        let StreamState { messages, bytes, .. } = self.state;
         json!({ "name": self.name, "messages": messages, "bytes": bytes, "consumers": consumers })
     }
 }
@@ -216,8 +219,8 @@ mod tests {
             let text =
                 json!({ "messages": 1, "bytes": 1, "first_seq": first_seq, "first_ts": "1970-01-01T00:01:40.5Z" });
             let state = serde_json::from_value(text).unwrap();
-            let stream = Some(Stream { name: "S".to_owned(), state, consumers: Vec::new() });
-            let sums = Sums { published: 3, consumed: 2, started, ..Sums::default() };
+            let stream = Some(AuditedStream { name: "S".to_owned(), state, consumers: Vec::new() });
+            let sums = CounterSums { published: 3, consumed: 2, started, ..CounterSums::default() };
             Audit { daemons: vec![("a".to_owned(), sums)], stream }.difference()
         };
         assert_eq!(difference(1, 100.0), Some(1));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// The counters of one daemon, or the sums of several. In events, unless a field names another unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Sums {
+pub(super) struct CounterSums {
     /// From agents.
     pub(super) received: u64,
     /// To streams.
@@ -30,20 +30,20 @@ pub(super) struct Sums {
 }
 
 /// One line: its name, its labels as they are, and its value.
-struct Sample<'a> {
+struct ScrapedSample<'a> {
     name: &'a str,
     labels: &'a str,
     value: f64,
 }
 
-impl Sample<'_> {
-    fn of(line: &str) -> Option<Sample<'_>> {
+impl ScrapedSample<'_> {
+    fn of(line: &str) -> Option<ScrapedSample<'_>> {
         if line.starts_with('#') {
             return None;
         }
         let (series, value) = line.rsplit_once(' ')?;
         let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-        Some(Sample { name: name.strip_suffix("_total").unwrap_or(name), labels, value: value.parse().ok()? })
+        Some(ScrapedSample { name: name.strip_suffix("_total").unwrap_or(name), labels, value: value.parse().ok()? })
     }
 
     /// The value of a label: names of listeners and sinks, and our own words, need no escapes.
@@ -53,10 +53,10 @@ impl Sample<'_> {
     }
 }
 
-impl Sums {
+impl CounterSums {
     /// Reads the text of `/metrics`. `None`: it has no types of sinks, so it is not of a daemon of this version.
-    pub(super) fn of(text: &str) -> Option<Sums> {
-        let samples = || text.lines().filter_map(Sample::of);
+    pub(super) fn of(text: &str) -> Option<CounterSums> {
+        let samples = || text.lines().filter_map(ScrapedSample::of);
         let types = samples().filter(|sample| sample.name == "tributary_sink_info");
         let streams: BTreeSet<&str> = types
             .clone()
@@ -64,7 +64,7 @@ impl Sums {
             .filter_map(|sample| sample.labels.split_once("sink=\"")?.1.split_once('"').map(|(name, _)| name))
             .collect();
         types.clone().next()?;
-        let mut sums = Sums::default();
+        let mut sums = CounterSums::default();
         for sample in samples() {
             // Counters are whole numbers.
             let count = sample.value as u64;
@@ -103,7 +103,7 @@ impl Sums {
     }
 
     /// Adds those of another daemon.
-    pub(super) fn add(&mut self, other: &Sums) {
+    pub(super) fn add(&mut self, other: &CounterSums) {
         self.received += other.received;
         self.published += other.published;
         self.duplicates += other.duplicates;
@@ -139,8 +139,8 @@ mod tests {
             tributary_sink_events_total{sink=\"files\",outcome=\"failed\"} 2\n\
             tributary_sink_events_in_flight{sink=\"stream\"} 2\ntributary_unaccounted_bytes{listener=\"a\",protocol=\"zico\"} 0\n\
             process_start_time_seconds 17.5\n";
-        let sums = Sums::of(text).unwrap();
-        let expected = Sums {
+        let sums = CounterSums::of(text).unwrap();
+        let expected = CounterSums {
             received: 5,
             published: 3,
             duplicates: 2,
@@ -151,16 +151,17 @@ mod tests {
             waiting: 2,
             repeats: 4,
             started: 17.5,
-            ..Sums::default()
+            ..CounterSums::default()
         };
         assert_eq!(sums, expected);
-        assert_eq!(Sums::of("tributary_events_total 5\n"), None);
+        assert_eq!(CounterSums::of("tributary_events_total 5\n"), None);
     }
 
     #[test]
     fn duplicates_of_another_daemon_are_not_missing_and_those_of_a_repeated_attempt_may_be_of_either() {
         let not_consumed = |published, duplicates, uncertain_duplicates, consumed| {
-            Sums { published, duplicates, uncertain_duplicates, consumed, ..Sums::default() }.not_consumed()
+            CounterSums { published, duplicates, uncertain_duplicates, consumed, ..CounterSums::default() }
+                .not_consumed()
         };
         assert_eq!(not_consumed(20, 10, 0, 10), 0, "both daemons have published the same");
         assert_eq!(not_consumed(10, 0, 10, 10), 0, "the first acknowledgement was lost");

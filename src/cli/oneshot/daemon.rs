@@ -4,7 +4,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::{Method, StatusCode};
 use serde_json::{Map, Value};
 
-use super::super::Failure;
+use super::super::CommandFailure;
 use super::super::endpoint::{Endpoint, EndpointArguments};
 use super::feed::{Feed, Identity, host};
 use tributary_codec::terminal;
@@ -29,13 +29,13 @@ pub(super) struct AgentArguments {
 
 impl AgentArguments {
     /// Asks the daemon for the agent.
-    pub(super) async fn find(&self) -> Result<Agent, Failure> {
-        Agent::find(self.endpoint.endpoint()?, self.agent.as_deref().unwrap_or_default()).await
+    pub(super) async fn find(&self) -> Result<SeenAgent, CommandFailure> {
+        SeenAgent::find(self.endpoint.endpoint()?, self.agent.as_deref().unwrap_or_default()).await
     }
 }
 
 /// An agent that a daemon has seen.
-pub(super) struct Agent {
+pub(super) struct SeenAgent {
     endpoint: Endpoint,
     id: String,
     pub(super) protocol: Protocol,
@@ -43,24 +43,25 @@ pub(super) struct Agent {
     known: Value,
 }
 
-impl Agent {
+impl SeenAgent {
     /// Asks the daemon for the agent with this id.
-    async fn find(endpoint: Endpoint, id: &str) -> Result<Agent, Failure> {
+    async fn find(endpoint: Endpoint, id: &str) -> Result<SeenAgent, CommandFailure> {
         let (status, body) = endpoint.ask(Method::GET, "/agents").await?;
         if status != StatusCode::OK {
             return Err(endpoint.refused(status, &body));
         }
         let agents: Vec<Value> = serde_json::from_slice(&body)
-            .map_err(|error| Failure::Failed(format!("the daemon's list of agents cannot be read: {error}")))?;
+            .map_err(|error| CommandFailure::Failed(format!("the daemon's list of agents cannot be read: {error}")))?;
         let ids: Vec<&str> = agents.iter().filter_map(|agent| agent["id"].as_str()).collect();
         let Some(known) = agents.iter().find(|agent| agent["id"] == id) else {
             let there: String = ids.iter().map(|id| format!("\n  there is {}", terminal::shown(id))).collect();
             let there = if there.is_empty() { "; it has seen no agents".to_owned() } else { there };
-            return Err(Failure::Failed(format!("the daemon has no agent {id:?}{there}")));
+            return Err(CommandFailure::Failed(format!("the daemon has no agent {id:?}{there}")));
         };
         let protocol = known["protocol"].as_str().and_then(Protocol::by_name);
-        let protocol = protocol.ok_or_else(|| Failure::Failed(format!("the protocol of {id} is unknown here")))?;
-        Ok(Agent { endpoint, id: id.to_owned(), protocol, known: known.clone() })
+        let protocol =
+            protocol.ok_or_else(|| CommandFailure::Failed(format!("the protocol of {id} is unknown here")))?;
+        Ok(SeenAgent { endpoint, id: id.to_owned(), protocol, known: known.clone() })
     }
 
     /// Its id.
@@ -82,7 +83,7 @@ impl Agent {
     }
 
     /// Opens a live view of its events of these kinds, and of losses.
-    pub(super) async fn feed(&self, kinds: &[&str]) -> Result<Feed, Failure> {
+    pub(super) async fn feed(&self, kinds: &[&str]) -> Result<Feed, CommandFailure> {
         let listener = self.known["listener"].as_str().unwrap_or_default();
         let kinds: String = kinds.iter().map(|kind| format!("&kind={kind}")).collect();
         let response =
@@ -107,7 +108,7 @@ impl Agent {
     }
 
     /// Sends it a command; returns when the daemon has answered.
-    pub(super) async fn command(&self, command: rbkit::Command) -> Result<(), Failure> {
+    pub(super) async fn command(&self, command: rbkit::RbkitCommand) -> Result<(), CommandFailure> {
         let target = format!("/agents/{}/commands/{}", self.id, command.as_str());
         let (status, body) = self.endpoint.ask(Method::POST, &target).await?;
         if status.is_success() { Ok(()) } else { Err(self.endpoint.refused(status, &body)) }

@@ -11,10 +11,10 @@ use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::super::{counted, say};
-use super::progress::Progress;
+use super::progress::ProgressLine;
 use tributary_codec::terminal;
 use tributary_pipeline::tap::TOO_SLOW;
-use tributary_profile::{Item, events};
+use tributary_profile::{ProfileItem, events};
 
 /// The most KiB of lines that wait. A heap of a million objects has 350,000.
 const MAX_WAITING_KIB: u32 = 1 << 20;
@@ -24,7 +24,7 @@ const KIB: usize = 1024;
 const MAX_DETAILS: usize = 3;
 
 /// Takes an item. `Break`: no further ones are needed.
-pub(super) type Take<'a> = dyn FnMut(Item<'_>) -> ControlFlow<()> + 'a;
+pub(super) type Take<'a> = dyn FnMut(ProfileItem<'_>) -> ControlFlow<()> + 'a;
 
 /// How following has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ pub(super) struct Feed {
     rest: Vec<u8>,
     losses: Losses,
     arrived: u64,
-    pub(super) progress: Progress,
+    pub(super) progress: ProgressLine,
 }
 
 /// What distinguishes events of one process from those of others.
@@ -79,7 +79,7 @@ struct Losses {
 }
 
 #[derive(Deserialize)]
-struct Line<'a> {
+struct FeedLine<'a> {
     #[serde(borrow)]
     kind: Cow<'a, str>,
     #[serde(default)]
@@ -119,7 +119,7 @@ impl Feed {
     pub(super) fn new(process: Option<Identity>) -> (Pieces, Feed) {
         let (sender, pieces) = mpsc::unbounded_channel();
         let capacity = Arc::new(Semaphore::new(MAX_WAITING_KIB as usize));
-        let (losses, progress) = (Losses::default(), Progress::new());
+        let (losses, progress) = (Losses::default(), ProgressLine::new());
         let feed = Feed { pieces, process, rest: Vec::new(), losses, arrived: 0, progress };
         (Pieces { pieces: sender, capacity }, feed)
     }
@@ -182,7 +182,7 @@ impl Feed {
 
     fn line(&mut self, line: &[u8], take: &mut Take<'_>) -> ControlFlow<()> {
         if self.process.is_some() || line.windows(LOSS.len()).any(|window| window == LOSS) {
-            let Ok(read) = serde_json::from_slice::<Line<'_>>(line) else {
+            let Ok(read) = serde_json::from_slice::<FeedLine<'_>>(line) else {
                 self.losses.unreadable += 1;
                 return ControlFlow::Continue(());
             };
@@ -207,7 +207,7 @@ impl Feed {
     }
 
     /// Whether an event is of the process, or reports that events of its listener are missing.
-    fn is_wanted(&self, line: &Line<'_>) -> bool {
+    fn is_wanted(&self, line: &FeedLine<'_>) -> bool {
         let Some(Identity { listener, address, resource }) = &self.process else { return true };
         if line.origin.listener != *listener {
             return false;
@@ -293,8 +293,8 @@ mod tests {
         }
         drop(pieces);
         let mut names = Vec::new();
-        let take = &mut |item: Item<'_>| {
-            if let Item::Span(span) = item {
+        let take = &mut |item: ProfileItem<'_>| {
+            if let ProfileItem::Span(span) = item {
                 names.push(span.name.into_owned());
             }
             ControlFlow::Continue(())

@@ -5,16 +5,16 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::super::signals::StopSignals;
-use super::super::{Failure, block_on, duration, printed, say};
-use super::daemon::{Agent, AgentArguments};
+use super::super::{CommandFailure, block_on, duration, printed, say};
+use super::daemon::{AgentArguments, SeenAgent};
 use super::feed::{Feed, Followed};
-use super::process::{self, Process};
+use super::process::{self, ConnectedProcess};
 use super::{PATIENCE, follow_for};
-use tributary_profile::Item;
+use tributary_profile::ProfileItem;
 use tributary_profile::compare::Comparison;
 use tributary_profile::heap::{Dumps, Heap, Wanted};
 use tributary_protocol::Protocol;
-use tributary_rbkit::{AgentOptions, Command};
+use tributary_rbkit::{AgentOptions, RbkitCommand};
 
 /// Show the heap of a running Ruby process, by class and site
 ///
@@ -61,7 +61,7 @@ struct Comparing {
     after: Duration,
 }
 
-pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     let heaps = match &arguments.process {
         Some(Target::Ruby { process, wanted }) => block_on(of_process(process, wanted))??,
         None => block_on(async { of_agent(&arguments.agent.find().await?, &arguments.wanted).await })??,
@@ -81,8 +81,8 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Where commands are sent.
 #[derive(Clone, Copy)]
 enum Peer<'a> {
-    Agent(&'a Agent),
-    Process(&'a Process),
+    Agent(&'a SeenAgent),
+    Process(&'a ConnectedProcess),
 }
 
 impl Peer<'_> {
@@ -93,7 +93,7 @@ impl Peer<'_> {
         }
     }
 
-    async fn command(self, command: Command) -> Result<(), Failure> {
+    async fn command(self, command: RbkitCommand) -> Result<(), CommandFailure> {
         match self {
             Peer::Agent(agent) => agent.command(command).await,
             Peer::Process(process) => process.command(command).await,
@@ -102,9 +102,9 @@ impl Peer<'_> {
 }
 
 /// Takes the dumps of a process that the command connects to itself.
-async fn of_process(arguments: &process::Arguments, wanted: &Comparing) -> Result<Vec<Heap>, Failure> {
+async fn of_process(arguments: &process::Arguments, wanted: &Comparing) -> Result<Vec<Heap>, CommandFailure> {
     let mut signals = StopSignals::new()?;
-    let (process, mut feed) = Process::connect(arguments, AgentOptions::default(), &mut signals).await?;
+    let (process, mut feed) = ConnectedProcess::connect(arguments, AgentOptions::default(), &mut signals).await?;
     let heaps = dumps(&mut feed, Peer::Process(&process), wanted, &mut signals).await;
     feed.progress.end();
     process.end(&mut feed, &mut signals, &mut |_| ControlFlow::Continue(())).await;
@@ -113,10 +113,10 @@ async fn of_process(arguments: &process::Arguments, wanted: &Comparing) -> Resul
 }
 
 /// Takes the dumps of an agent of a running daemon.
-async fn of_agent(agent: &Agent, wanted: &Comparing) -> Result<Vec<Heap>, Failure> {
+async fn of_agent(agent: &SeenAgent, wanted: &Comparing) -> Result<Vec<Heap>, CommandFailure> {
     if agent.protocol != Protocol::Rbkit {
         let protocol = agent.protocol;
-        return Err(Failure::Failed(format!("{protocol} has no heap dumps; only agents of rbkit have")));
+        return Err(CommandFailure::Failed(format!("{protocol} has no heap dumps; only agents of rbkit have")));
     }
     let mut signals = StopSignals::new()?;
     let mut feed = agent.feed(&["sample", "log"]).await?;
@@ -131,7 +131,7 @@ async fn dumps(
     peer: Peer<'_>,
     wanted: &Comparing,
     signals: &mut StopSignals,
-) -> Result<Vec<Heap>, Failure> {
+) -> Result<Vec<Heap>, CommandFailure> {
     let mut heaps = vec![dump(feed, peer, wanted.compare, signals).await?];
     if wanted.compare {
         feed.progress.step("waiting before the second dump", Some(wanted.after));
@@ -147,13 +147,13 @@ async fn dump(
     peer: Peer<'_>,
     keeps_objects: bool,
     signals: &mut StopSignals,
-) -> Result<Heap, Failure> {
+) -> Result<Heap, CommandFailure> {
     let mut dumps = Dumps::new(Wanted::Last, keeps_objects);
-    let take = &mut |item: Item<'_>| {
+    let take = &mut |item: ProfileItem<'_>| {
         match item {
-            Item::Object(object) => dumps.object(&object),
-            Item::Sample(sample) => dumps.sum(&sample),
-            Item::DumpEnd(dump) => {
+            ProfileItem::Object(object) => dumps.object(&object),
+            ProfileItem::Sample(sample) => dumps.sum(&sample),
+            ProfileItem::DumpEnd(dump) => {
                 dumps.end(&dump);
                 return ControlFlow::Break(());
             }
@@ -164,7 +164,7 @@ async fn dump(
     feed.progress.step(&format!("dumping the heap of {}", peer.name()), None);
     let request = async {
         tokio::select! {
-            requested = peer.command(Command::ObjectspaceSnapshot) => Some(requested),
+            requested = peer.command(RbkitCommand::ObjectspaceSnapshot) => Some(requested),
             () = signals.next() => None,
         }
     };
@@ -182,6 +182,6 @@ async fn dump(
         }
         Followed::Ready(None) | Followed::Enough | Followed::Closed => {}
     }
-    let (heap, _) = dumps.finish().map_err(|_| Failure::Failed("no heap dump has arrived".to_owned()))?;
+    let (heap, _) = dumps.finish().map_err(|_| CommandFailure::Failed("no heap dump has arrived".to_owned()))?;
     Ok(heap)
 }

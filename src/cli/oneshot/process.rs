@@ -7,14 +7,14 @@ use bytes::Bytes;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use super::super::Failure;
+use super::super::CommandFailure;
 use super::super::signals::StopSignals;
 use super::feed::{Feed, Followed, Pieces, Take};
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::server::Server;
 use tributary_pipeline::accounting::Totals;
 use tributary_pipeline::options::QueueOptions;
-use tributary_rbkit::{self as rbkit, AgentStatus, Command};
+use tributary_rbkit::{self as rbkit, AgentStatus, RbkitCommand};
 use tributary_sink::encode::{Encoder, Format};
 use tributary_sink::{Selection, Sink, SinkError};
 
@@ -43,8 +43,9 @@ pub(super) struct Arguments {
 
 impl Arguments {
     /// The addresses of both sockets.
-    fn addresses(&self) -> Result<(String, String), Failure> {
-        let misused = |text: &str| Failure::Misused(format!("{text}: not HOST:PORT, for example 127.0.0.1:5555"));
+    fn addresses(&self) -> Result<(String, String), CommandFailure> {
+        let misused =
+            |text: &str| CommandFailure::Misused(format!("{text}: not HOST:PORT, for example 127.0.0.1:5555"));
         let port = |address: &str| {
             let (host, port) = address.rsplit_once(':').filter(|(host, _)| !host.is_empty())?;
             Some((host.to_owned(), port.parse::<u16>().ok().filter(|port| *port != 0)?))
@@ -54,7 +55,7 @@ impl Arguments {
             Some(request) => port(request).map(|_| request.clone()).ok_or_else(|| misused(request))?,
             None => match publish.checked_add(1) {
                 Some(next) => format!("{host}:{next}"),
-                None => return Err(Failure::Misused("port 65535 has no next port: use --request".to_owned())),
+                None => return Err(CommandFailure::Misused("port 65535 has no next port: use --request".to_owned())),
             },
         };
         Ok((self.publish.clone(), request))
@@ -62,29 +63,29 @@ impl Arguments {
 }
 
 /// A connected process.
-pub(super) struct Process {
+pub(super) struct ConnectedProcess {
     server: Server,
     pub(super) name: String,
 }
 
-impl Process {
+impl ConnectedProcess {
     /// Connects to both sockets, and waits until the process has answered and events are subscribed. `options` says
     /// what is switched on.
     pub(super) async fn connect(
         arguments: &Arguments,
         options: rbkit::AgentOptions,
         signals: &mut StopSignals,
-    ) -> Result<(Process, Feed), Failure> {
+    ) -> Result<(ConnectedProcess, Feed), CommandFailure> {
         let (publish, request) = arguments.addresses()?;
         let agent = rbkit::AgentOptions { publish: Some(publish.clone()), request: Some(request.clone()), ..options };
         let (pieces, mut feed) = Feed::new(None);
         let queue = QueueOptions::default();
         let config = config(agent);
         let server = Server::start_with(&config, |sinks| {
-            sinks.add(LISTENER, queue, move || Ok(Lines::new(pieces.clone())));
+            sinks.add(LISTENER, queue, move || Ok(FeedSink::new(pieces.clone())));
         });
-        let server = server.await.map_err(|error| Failure::Failed(error.to_string()))?;
-        let mut process = Process { server, name: request.clone() };
+        let server = server.await.map_err(|error| CommandFailure::Failed(error.to_string()))?;
+        let mut process = ConnectedProcess { server, name: request.clone() };
         feed.progress.step(&format!("connecting to {request}"), None);
         let is_ready = |status: &AgentStatus| status.is_subscribed && status.pid.is_some();
         let ready = async {
@@ -103,7 +104,7 @@ impl Process {
             Err(why) => {
                 feed.report_losses();
                 process.server.stop().await;
-                return Err(Failure::Failed(why));
+                return Err(CommandFailure::Failed(why));
             }
         };
         let pid = status.pid.map_or_else(String::new, |pid| format!("pid {pid}, "));
@@ -122,11 +123,11 @@ impl Process {
     }
 
     /// Sends it a command; returns when it has answered.
-    pub(super) async fn command(&self, command: Command) -> Result<(), Failure> {
+    pub(super) async fn command(&self, command: RbkitCommand) -> Result<(), CommandFailure> {
         let Some(processes) = self.server.rbkit(LISTENER) else {
-            return Err(Failure::Failed(rbkit::Refusal::NotConnected.to_string()));
+            return Err(CommandFailure::Failed(rbkit::RbkitRefusal::NotConnected.to_string()));
         };
-        processes.command(0, command).await.map_err(|refusal| Failure::Failed(refusal.to_string()))
+        processes.command(0, command).await.map_err(|refusal| CommandFailure::Failed(refusal.to_string()))
     }
 
     /// Switches off what was switched on, passes the last events on, and ends. A signal ends the wait for the process.
@@ -187,19 +188,19 @@ fn config(agent: rbkit::AgentOptions) -> Config {
 }
 
 /// A sink that passes lines of JSON to a feed.
-struct Lines {
+struct FeedSink {
     encoder: Encoder,
     lines: Vec<u8>,
     pieces: Pieces,
 }
 
-impl Lines {
-    fn new(pieces: Pieces) -> Lines {
-        Lines { encoder: Encoder::new(Format::Json), lines: Vec::new(), pieces }
+impl FeedSink {
+    fn new(pieces: Pieces) -> FeedSink {
+        FeedSink { encoder: Encoder::new(Format::Json), lines: Vec::new(), pieces }
     }
 }
 
-impl Sink for Lines {
+impl Sink for FeedSink {
     const BLOCKS: bool = false;
 
     async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {

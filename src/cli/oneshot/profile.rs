@@ -8,15 +8,15 @@ use tokio::time::{sleep, timeout};
 
 use super::super::profile::{Picture, Samples, StackForm};
 use super::super::signals::StopSignals;
-use super::super::{Failure, block_on, duration, printed, say};
-use super::daemon::{Agent, AgentArguments};
+use super::super::{CommandFailure, block_on, duration, printed, say};
+use super::daemon::{AgentArguments, SeenAgent};
 use super::feed::{Feed, Followed};
-use super::process::{self, Process};
+use super::process::{self, ConnectedProcess};
 use super::{PATIENCE, follow_for};
-use tributary_profile::Item;
-use tributary_profile::collected::{Collected, Source};
+use tributary_profile::ProfileItem;
+use tributary_profile::collected::{Collected, StackSource};
 use tributary_protocol::Protocol;
-use tributary_rbkit::{self as rbkit, Command};
+use tributary_rbkit::{self as rbkit, RbkitCommand};
 
 /// How long an agent may take to send the last samples after its profile was switched off.
 const FLUSH_TIME: Duration = Duration::from_millis(1_200);
@@ -92,7 +92,7 @@ struct Wanted {
     sample: Option<Samples>,
 }
 
-pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     let wanted = match &arguments.process {
         Some(Target::Ruby { wanted, .. }) => wanted,
         None => &arguments.wanted,
@@ -105,13 +105,13 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => block_on(async {
             let agent = arguments.agent.find().await?;
             let is_ruby = agent.protocol == Protocol::Rbkit;
-            Ok::<_, Failure>((of_agent(&agent, wanted.time).await?, is_ruby))
+            Ok::<_, CommandFailure>((of_agent(&agent, wanted.time).await?, is_ruby))
         })??,
     };
     collected.finish();
     let picture = Picture { sample: picture.sample.or(is_ruby.then_some(Samples::Cpu)), ..picture };
-    if Source::ALL.into_iter().all(|source| collected.events(source) == 0) {
-        return Err(Failure::Failed(nothing(is_ruby).to_owned()));
+    if StackSource::ALL.into_iter().all(|source| collected.events(source) == 0) {
+        return Err(CommandFailure::Failed(nothing(is_ruby).to_owned()));
     }
     let mut out = BufWriter::new(io::stdout().lock());
     let written = picture.write(&collected, &mut out)?;
@@ -132,16 +132,16 @@ async fn of_process(
     arguments: &process::Arguments,
     clock: Option<ClockName>,
     time: Duration,
-) -> Result<Collected, Failure> {
+) -> Result<Collected, CommandFailure> {
     let mut signals = StopSignals::new()?;
     let clock = clock.map(|clock| match clock {
         ClockName::Cpu => rbkit::Clock::Cpu,
         ClockName::Wall => rbkit::Clock::Wall,
     });
-    let options = rbkit::AgentOptions { enable: vec![rbkit::Profile::Cpu], clock, ..Default::default() };
-    let (process, mut feed) = Process::connect(arguments, options, &mut signals).await?;
+    let options = rbkit::AgentOptions { enable: vec![rbkit::ProfileKind::Cpu], clock, ..Default::default() };
+    let (process, mut feed) = ConnectedProcess::connect(arguments, options, &mut signals).await?;
     let mut collected = Collected::default();
-    let take = &mut |item: Item<'_>| {
+    let take = &mut |item: ProfileItem<'_>| {
         collected.add(&item);
         ControlFlow::Continue(())
     };
@@ -168,27 +168,29 @@ async fn of_process(
     process.end(&mut feed, &mut signals, take).await;
     feed.report_losses();
     match refusal {
-        Some(refusal) => Err(Failure::Failed(refusal.to_owned())),
+        Some(refusal) => Err(CommandFailure::Failed(refusal.to_owned())),
         None => Ok(collected),
     }
 }
 
 /// Collects the profile of an agent of a running daemon.
-async fn of_agent(agent: &Agent, time: Duration) -> Result<Collected, Failure> {
+async fn of_agent(agent: &SeenAgent, time: Duration) -> Result<Collected, CommandFailure> {
     match agent.protocol {
         Protocol::Rbkit => of_ruby_agent(agent, time).await,
-        Protocol::Endless => Err(Failure::Failed("endless has no profiles".to_owned())),
-        Protocol::Nats => Err(Failure::Failed("collectors have no profiles; ask those of their agents".to_owned())),
+        Protocol::Endless => Err(CommandFailure::Failed("endless has no profiles".to_owned())),
+        Protocol::Nats => {
+            Err(CommandFailure::Failed("collectors have no profiles; ask those of their agents".to_owned()))
+        }
         Protocol::Bytefrog => of_calls(agent, agent.feed(&["sample", "span", "log"]).await?, time).await,
         Protocol::Datadog | Protocol::Zico => of_calls(agent, agent.feed(&["sample", "span"]).await?, time).await,
     }
 }
 
 /// Sums up the calls and spans that arrive.
-async fn of_calls(agent: &Agent, mut feed: Feed, time: Duration) -> Result<Collected, Failure> {
+async fn of_calls(agent: &SeenAgent, mut feed: Feed, time: Duration) -> Result<Collected, CommandFailure> {
     let mut signals = StopSignals::new()?;
     let mut collected = Collected::default();
-    let take = &mut |item: Item<'_>| {
+    let take = &mut |item: ProfileItem<'_>| {
         collected.add(&item);
         ControlFlow::Continue(())
     };
@@ -198,7 +200,7 @@ async fn of_calls(agent: &Agent, mut feed: Feed, time: Duration) -> Result<Colle
         let extra = time.max(EXTRA_TIME);
         feed.progress.step("nothing yet; waiting for the first calls", Some(extra));
         let mut is_first = true;
-        let take = &mut |item: Item<'_>| {
+        let take = &mut |item: ProfileItem<'_>| {
             collected.add(&item);
             if std::mem::take(&mut is_first) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
@@ -215,11 +217,11 @@ async fn of_calls(agent: &Agent, mut feed: Feed, time: Duration) -> Result<Colle
 }
 
 /// Switches the CPU profile of a Ruby process on, collects its samples, and switches it off. A profile that was on stays on.
-async fn of_ruby_agent(agent: &Agent, time: Duration) -> Result<Collected, Failure> {
+async fn of_ruby_agent(agent: &SeenAgent, time: Duration) -> Result<Collected, CommandFailure> {
     let mut signals = StopSignals::new()?;
     let mut feed = agent.feed(&["sample"]).await?;
     let mut collected = Collected::default();
-    let take = &mut |item: Item<'_>| {
+    let take = &mut |item: ProfileItem<'_>| {
         collected.add(&item);
         ControlFlow::Continue(())
     };
@@ -230,7 +232,7 @@ async fn of_ruby_agent(agent: &Agent, time: Duration) -> Result<Collected, Failu
         false => {
             let start = async {
                 tokio::select! {
-                    started = agent.command(Command::StartCpuProfiling) => Some(started),
+                    started = agent.command(RbkitCommand::StartCpuProfiling) => Some(started),
                     () = signals.next() => None,
                 }
             };
@@ -251,7 +253,7 @@ async fn of_ruby_agent(agent: &Agent, time: Duration) -> Result<Collected, Failu
         feed.progress.step("switching the profile off", None);
         let stop = async {
             tokio::select! {
-                stopped = timeout(PATIENCE, agent.command(Command::StopCpuProfiling)) => matches!(stopped, Ok(Ok(()))),
+                stopped = timeout(PATIENCE, agent.command(RbkitCommand::StopCpuProfiling)) => matches!(stopped, Ok(Ok(()))),
                 () = signals.next() => false,
             }
         };

@@ -13,7 +13,7 @@ const REFRESH: Duration = Duration::from_millis(200);
 
 /// What the command waits for.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressLine {
     step: String,
     since: Instant,
     /// How long the step takes, if that is known.
@@ -22,13 +22,13 @@ pub(super) struct Progress {
     refresh: Interval,
 }
 
-impl Progress {
-    pub(super) fn new() -> Progress {
+impl ProgressLine {
+    pub(super) fn new() -> ProgressLine {
         let mut refresh = interval(REFRESH);
         refresh.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let is_terminal = io::stderr().is_terminal() && !is_dumb;
-        Progress { step: String::new(), since: Instant::now(), time: None, is_terminal, refresh }
+        ProgressLine { step: String::new(), since: Instant::now(), time: None, is_terminal, refresh }
     }
 
     /// A step begins.
@@ -70,7 +70,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.end();
     }

@@ -6,16 +6,16 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::input::Input;
-use super::{Failure, counted, printed, say};
+use super::{CommandFailure, counted, printed, say};
 pub(super) use picture::{Picture, Samples, StackForm};
 use tributary_event::Batch;
 use tributary_profile::classes;
 use tributary_profile::collected::Collected;
 use tributary_profile::compare::Comparison;
-use tributary_profile::coverage::{Coverage, Method, Told};
+use tributary_profile::coverage::{Coverage, CoveredMethod, RunEvidence};
 use tributary_profile::events::{self, EventFile};
-use tributary_profile::heap::{Dumps, Heap, Name, Wanted};
-use tributary_profile::{Counted, Item, Sample, Step};
+use tributary_profile::heap::{DumpSummary, Dumps, Heap, Wanted};
+use tributary_profile::{CallStep, Counted, ProfileItem, ProfileSample};
 use tributary_protocol::Protocol;
 
 #[derive(Debug, clap::Args)]
@@ -90,7 +90,7 @@ impl Form {
 }
 
 /// Decodes files, and passes each batch on.
-type DecodeFiles<'a> = dyn Fn(Vec<Input>, &mut dyn FnMut(&Batch)) -> Result<(), Failure> + 'a;
+type DecodeFiles<'a> = dyn Fn(Vec<Input>, &mut dyn FnMut(&Batch)) -> Result<(), CommandFailure> + 'a;
 
 /// How files are read.
 pub(super) struct Decode<'a> {
@@ -104,11 +104,11 @@ impl Arguments {
     ///
     /// # Errors
     /// The protocol has no profiles, or an option needs another option.
-    pub(super) fn is_wanted(&self, protocol: Option<Protocol>) -> Result<bool, Failure> {
+    pub(super) fn is_wanted(&self, protocol: Option<Protocol>) -> Result<bool, CommandFailure> {
         let is_wanted = self.form.is_some() || self.compare.is_some();
         let is_heap = matches!(self.form, Some(Form::Heap));
         let is_table = is_heap || self.is_coverage();
-        let misused = |words: &str| Err(Failure::Misused(words.to_owned()));
+        let misused = |words: &str| Err(CommandFailure::Misused(words.to_owned()));
         let is_other = |than: Protocol| protocol.is_some_and(|protocol| protocol != than);
         match () {
             () if self.sample.is_some() && (is_table || self.form.is_none()) => {
@@ -141,7 +141,7 @@ impl Arguments {
     }
 
     /// Writes the profile to stdout.
-    pub(super) fn run(&self, files: &[PathBuf], decode: &Decode<'_>) -> Result<(), Failure> {
+    pub(super) fn run(&self, files: &[PathBuf], decode: &Decode<'_>) -> Result<(), CommandFailure> {
         let mut out = BufWriter::new(io::stdout().lock());
         let stdin = [PathBuf::from("-")];
         let files_or_stdin = if files.is_empty() { &stdin[..] } else { files };
@@ -176,20 +176,22 @@ impl Arguments {
     }
 
     /// The dumps that are compared: of two files, or two numbers in one input.
-    fn two(&self, two: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Result<[Heap; 2], Failure> {
-        let [a, b] = two else { return Err(Failure::Misused("--compare takes A and B".to_owned())) };
+    fn two(&self, two: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Result<[Heap; 2], CommandFailure> {
+        let [a, b] = two else { return Err(CommandFailure::Misused("--compare takes A and B".to_owned())) };
         if files.is_empty() {
             let of = |file: &PathBuf| heap(Wanted::LastWhole, true, std::slice::from_ref(file), decode);
             return Ok([of(a)?, of(b)?]);
         }
         if files.iter().any(|file| file == Path::new("-")) {
-            return Err(Failure::Misused(
+            return Err(CommandFailure::Misused(
                 "--compare A B -: stdin cannot be read twice; write it to a file first".to_owned(),
             ));
         }
         let number = |text: &PathBuf| {
             let number = text.to_str().and_then(|text| text.parse().ok());
-            number.ok_or_else(|| Failure::Misused("--compare A B FILE: A and B must be numbers of dumps".to_owned()))
+            number.ok_or_else(|| {
+                CommandFailure::Misused("--compare A B FILE: A and B must be numbers of dumps".to_owned())
+            })
         };
         let (a, b) = (number(a)?, number(b)?);
         let of = |number| heap(Wanted::Number(number), true, files, decode);
@@ -198,7 +200,7 @@ impl Arguments {
 }
 
 /// Passes the profile items of the files to `take`: first those of event files in order, then those of other files in order.
-fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(Item<'_>)) -> Result<(), Failure> {
+fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(ProfileItem<'_>)) -> Result<(), CommandFailure> {
     if !decode.takes_event_files {
         let files = files.iter().map(|file| Input::new(file)).collect();
         return (decode.decode)(files, &mut |batch| events::items(batch).for_each(&mut take));
@@ -206,7 +208,7 @@ fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(Item<'_>)) 
     let mut captures = Vec::new();
     for path in files {
         let name = path.display();
-        let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
+        let failed = |error: io::Error| CommandFailure::Failed(format!("{name}: {error}"));
         let mut input = Input::new(path);
         match EventFile::open(input.open().map_err(failed)?).map_err(failed)? {
             Ok(events) => {
@@ -225,12 +227,12 @@ fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(Item<'_>)) 
     (decode.decode)(captures, &mut |batch| events::items(batch).for_each(&mut take))
 }
 
-fn coverage(classes: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Result<Coverage, Failure> {
+fn coverage(classes: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Result<Coverage, CommandFailure> {
     let mut coverage = Coverage::default();
     let mut reader = classes::Reader::default();
     for path in classes {
         let read = reader.read(path, &mut |method| coverage.add_of_class_file(method));
-        read.map_err(|error| Failure::Failed(format!("--classes {error}")))?;
+        read.map_err(|error| CommandFailure::Failed(format!("--classes {error}")))?;
     }
     let found = reader.found();
     for (number, thing, why) in [
@@ -243,25 +245,39 @@ fn coverage(classes: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Resu
         }
     }
     read(files, decode, |item| match item {
-        Item::Method(method) => coverage.add(&method),
-        Item::Lines(lines) => coverage.add_lines(&lines),
-        Item::Call(call) if call.step == Step::Entry => {
-            coverage.add(&Method {
+        ProfileItem::Method(method) => coverage.add(&method),
+        ProfileItem::Lines(lines) => coverage.add_lines(&lines),
+        ProfileItem::Call(call) if call.step == CallStep::Entry => {
+            coverage.add(&CoveredMethod {
                 agent: call.agent,
                 id: call.method,
                 function: call.function,
                 descriptor: None,
                 runs: 1,
-                told: Told::Entry,
+                told: RunEvidence::Entry,
             });
         }
-        Item::Span(span) => {
+        ProfileItem::Span(span) => {
             let (agent, function) = (span.agent, span.name);
-            coverage.add(&Method { agent, id: None, function, descriptor: None, runs: 1, told: Told::Span });
+            coverage.add(&CoveredMethod {
+                agent,
+                id: None,
+                function,
+                descriptor: None,
+                runs: 1,
+                told: RunEvidence::Span,
+            });
         }
-        Item::Sample(Sample { counted: Counted::Calls, value, agent, frames, .. }) => {
+        ProfileItem::Sample(ProfileSample { counted: Counted::Calls, value, agent, frames, .. }) => {
             if let Some(function) = frames.into_iter().next().and_then(|frame| frame.function) {
-                coverage.add(&Method { agent, id: None, function, descriptor: None, runs: value, told: Told::Sample });
+                coverage.add(&CoveredMethod {
+                    agent,
+                    id: None,
+                    function,
+                    descriptor: None,
+                    runs: value,
+                    told: RunEvidence::Sample,
+                });
             }
         }
         _ => {}
@@ -281,24 +297,24 @@ fn coverage(classes: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Resu
         ));
     }
     if !coverage.has_run() {
-        return Err(Failure::Failed("no method in the input".to_owned()));
+        return Err(CommandFailure::Failed("no method in the input".to_owned()));
     }
     Ok(coverage)
 }
 
-fn heap(wanted: Wanted, keeps_objects: bool, files: &[PathBuf], decode: &Decode<'_>) -> Result<Heap, Failure> {
+fn heap(wanted: Wanted, keeps_objects: bool, files: &[PathBuf], decode: &Decode<'_>) -> Result<Heap, CommandFailure> {
     let mut dumps = Dumps::new(wanted, keeps_objects);
     read(files, decode, |item| match item {
-        Item::Object(object) => dumps.object(&object),
-        Item::Sample(sample) => dumps.sum(&sample),
-        Item::DumpEnd(dump) => dumps.end(&dump),
+        ProfileItem::Object(object) => dumps.object(&object),
+        ProfileItem::Sample(sample) => dumps.sum(&sample),
+        ProfileItem::DumpEnd(dump) => dumps.end(&dump),
         _ => {}
     })?;
-    let lacking = |name: &Name| if name.is_whole() { "" } else { " (not whole)" };
+    let lacking = |name: &DumpSummary| if name.is_whole() { "" } else { " (not whole)" };
     let (heap, others) = dumps.finish().map_err(|names| {
         let kind = if wanted == Wanted::LastWhole { "whole heap dump" } else { "such heap dump" };
         let there: Vec<String> = names.iter().map(|name| format!("\n  there is {name}{}", lacking(name))).collect();
-        Failure::Failed(format!("no {kind} in the input{}", there.concat()))
+        CommandFailure::Failed(format!("no {kind} in the input{}", there.concat()))
     })?;
     let name = heap.name();
     say(format_args!("{name}{}", lacking(name)));

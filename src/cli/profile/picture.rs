@@ -2,8 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use super::super::{Failure, counted, say};
-use tributary_profile::collected::{Collected, Shown, Source};
+use super::super::{CommandFailure, counted, say};
+use tributary_profile::collected::{Collected, Shown, StackSource};
 use tributary_profile::{Counted, flamegraph, pprof, report, speedscope};
 
 /// A form of stacks.
@@ -64,15 +64,19 @@ pub(in crate::cli) struct Picture<'a> {
 
 impl Picture<'_> {
     /// Refuses a form that stdout cannot show.
-    pub(in crate::cli) fn check(&self) -> Result<(), Failure> {
+    pub(in crate::cli) fn check(&self) -> Result<(), CommandFailure> {
         if self.form == StackForm::Pprof && io::stdout().is_terminal() {
-            return Err(Failure::Misused("--as pprof writes binary data: redirect it to a file".to_owned()));
+            return Err(CommandFailure::Misused("--as pprof writes binary data: redirect it to a file".to_owned()));
         }
         Ok(())
     }
 
     /// Writes the stacks, after the last item was added.
-    pub(in crate::cli) fn write(&self, collected: &Collected, out: &mut impl Write) -> Result<io::Result<()>, Failure> {
+    pub(in crate::cli) fn write(
+        &self,
+        collected: &Collected,
+        out: &mut impl Write,
+    ) -> Result<io::Result<()>, CommandFailure> {
         let form = self.form;
         let shown = self.shown(collected)?;
         let Shown { source, counted: quantity, .. } = shown;
@@ -102,10 +106,10 @@ impl Picture<'_> {
     }
 
     /// What is shown: the quantity, the source, the processes.
-    fn shown<'a>(&self, collected: &'a Collected) -> Result<Shown<'a>, Failure> {
+    fn shown<'a>(&self, collected: &'a Collected) -> Result<Shown<'a>, CommandFailure> {
         let wanted = self.sample.map(Counted::from);
-        let can_show = |source: &Source| wanted.is_none_or(|wanted| source.quantities().contains(&wanted));
-        let source = Source::ALL.into_iter().filter(can_show).find(|source| collected.events(*source) > 0);
+        let can_show = |source: &StackSource| wanted.is_none_or(|wanted| source.quantities().contains(&wanted));
+        let source = StackSource::ALL.into_iter().filter(can_show).find(|source| collected.events(*source) > 0);
         let Some(source) = source else {
             let words = match wanted {
                 None | Some(Counted::Cpu) => "cpu",
@@ -113,7 +117,7 @@ impl Picture<'_> {
                 Some(Counted::Allocations) => "allocations",
                 Some(Counted::HeapBytes | Counted::HeapObjects) => "the heap",
             };
-            return Err(Failure::Failed(format!("no samples of {words} in the input{}", also(collected, None))));
+            return Err(CommandFailure::Failed(format!("no samples of {words} in the input{}", also(collected, None))));
         };
         let all = collected.processes(source);
         let mut processes = all.clone();
@@ -125,7 +129,7 @@ impl Picture<'_> {
             }
             if processes.is_empty() {
                 let there: Vec<String> = all.iter().map(|(process, _)| format!("\n  there is {process}")).collect();
-                return Err(Failure::Failed(format!("no process {agent:?} in the input{}", there.concat())));
+                return Err(CommandFailure::Failed(format!("no process {agent:?} in the input{}", there.concat())));
             }
         }
         let counted = wanted.unwrap_or(source.quantities()[0]);
@@ -134,8 +138,8 @@ impl Picture<'_> {
 }
 
 /// The sources that are not shown, in words.
-fn also(collected: &Collected, shown: Option<Source>) -> String {
-    let others = Source::ALL.into_iter().filter(|source| Some(*source) != shown && collected.events(*source) > 0);
+fn also(collected: &Collected, shown: Option<StackSource>) -> String {
+    let others = StackSource::ALL.into_iter().filter(|source| Some(*source) != shown && collected.events(*source) > 0);
     let others: Vec<String> = others.map(|source| source.words(collected.events(source))).collect();
     if others.is_empty() { String::new() } else { format!("; {} are left out", others.join(", ")) }
 }
@@ -163,7 +167,7 @@ fn summary(collected: &Collected, shown: &Shown<'_>, total: u64, form: StackForm
     if shown.is_incomplete() {
         say("some deep frames were folded into their callers when the samples were made");
     }
-    if collected.early_traces() > 0 && shown.source == Source::Spans {
+    if collected.early_traces() > 0 && shown.source == StackSource::Spans {
         let early = counted(collected.early_traces(), "trace");
         say(format_args!("{early} were summed up before the end of the input: later spans of them have no parent"));
     }

@@ -8,28 +8,28 @@ use std::path::Path;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::{Place, in_place, read};
-use crate::cli::{Failure, counted, printed, say};
+use super::{SinkSpool, in_place, read};
+use crate::cli::{CommandFailure, counted, printed, say};
 use tributary_sink_http as http;
 use tributary_sink_nats as nats;
-use tributary_spool::{Damage, Item, Record};
+use tributary_spool::{Damage, SpoolItem, SpoolRecord};
 
 /// Lines on stdout. A reader that closes it needs no more.
-pub(super) struct Lines {
+pub(super) struct StdoutLines {
     stdout: BufWriter<io::Stdout>,
     is_closed: bool,
 }
 
-impl Lines {
-    pub(super) fn new() -> Lines {
-        Lines { stdout: BufWriter::new(io::stdout()), is_closed: false }
+impl StdoutLines {
+    pub(super) fn new() -> StdoutLines {
+        StdoutLines { stdout: BufWriter::new(io::stdout()), is_closed: false }
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), CommandFailure> {
         if !self.is_closed {
             let written = self.stdout.write_all(bytes);
             self.note(written)?;
@@ -37,7 +37,7 @@ impl Lines {
         Ok(())
     }
 
-    pub(super) fn flush(mut self) -> Result<(), Failure> {
+    pub(super) fn flush(mut self) -> Result<(), CommandFailure> {
         if !self.is_closed {
             let written = self.stdout.flush();
             self.note(written)?;
@@ -45,7 +45,7 @@ impl Lines {
         Ok(())
     }
 
-    fn note(&mut self, written: io::Result<()>) -> Result<(), Failure> {
+    fn note(&mut self, written: io::Result<()>) -> Result<(), CommandFailure> {
         self.is_closed = written.is_err();
         printed(written)
     }
@@ -74,7 +74,7 @@ impl Content {
 }
 
 /// The line about requests that cannot be read.
-pub(super) fn lost(place: &Place, damage: &Damage) -> String {
+pub(super) fn lost(place: &SinkSpool, damage: &Damage) -> String {
     let (requests, events) = (counted(damage.records(), "request"), counted(damage.events(), "event"));
     format!(
         "sink {}: {} at {}: {requests} with {events} cannot be read",
@@ -85,10 +85,10 @@ pub(super) fn lost(place: &Place, damage: &Damage) -> String {
 }
 
 /// Writes the events of all requests. A request that has no JSON lines is described in one.
-pub(super) fn events(places: &[Place], limit: u64) -> Result<(), Failure> {
-    let mut lines = Lines::new();
+pub(super) fn events(places: &[SinkSpool], limit: u64) -> Result<(), CommandFailure> {
+    let mut lines = StdoutLines::new();
     for place in places {
-        let describe = |record: &Record| {
+        let describe = |record: &SpoolRecord| {
             let content = "not JSON lines; `tributary spool export --to DIR` writes the request to a file";
             let (number, events, bytes) = (record.position.number, record.events, record.payload.len());
             json!({ "sink": place.sink, "request": number, "events": events, "bytes": bytes, "content": content })
@@ -106,11 +106,11 @@ pub(super) fn events(places: &[Place], limit: u64) -> Result<(), Failure> {
 }
 
 /// Writes the requests to stdout, or each to a file in `to`.
-pub(super) fn export(places: &[Place], to: Option<&Path>) -> Result<(), Failure> {
+pub(super) fn export(places: &[SinkSpool], to: Option<&Path>) -> Result<(), CommandFailure> {
     if let Some(to) = to {
         DirBuilder::new().recursive(true).mode(0o700).create(to).map_err(|error| in_place(to, &error))?;
     }
-    let mut lines = Lines::new();
+    let mut lines = StdoutLines::new();
     let mut lost = 0;
     for place in places {
         let (mut requests, mut events) = (0, 0);
@@ -121,7 +121,7 @@ pub(super) fn export(places: &[Place], to: Option<&Path>) -> Result<(), Failure>
             match (Content::of(record.payload), to) {
                 (Content::Lines(content), None) => lines.push(&content)?,
                 (Content::Other(_), None) => {
-                    return Err(Failure::Failed(format!(
+                    return Err(CommandFailure::Failed(format!(
                         "sink {}: request {number} has no JSON lines; use --to DIR to write each request to a file",
                         place.sink
                     )));
@@ -144,22 +144,26 @@ pub(super) fn export(places: &[Place], to: Option<&Path>) -> Result<(), Failure>
     if lost == 0 {
         Ok(())
     } else {
-        Err(Failure::Failed(format!("damaged and therefore missing: {}", counted(lost, "request"))))
+        Err(CommandFailure::Failed(format!("damaged and therefore missing: {}", counted(lost, "request"))))
     }
 }
 
 /// Calls `take` with each request that can be read, until it returns `false`. Returns how many cannot be read.
-fn each(place: &Place, limit: u64, mut take: impl FnMut(Record) -> Result<bool, Failure>) -> Result<u64, Failure> {
+fn each(
+    place: &SinkSpool,
+    limit: u64,
+    mut take: impl FnMut(SpoolRecord) -> Result<bool, CommandFailure>,
+) -> Result<u64, CommandFailure> {
     let mut snapshot = read(place)?;
     let mut lost_records = 0;
     for _ in 0..limit {
         match snapshot.next_item().map_err(|error| in_place(&place.directory, &error))? {
-            Some(Item::Record(record)) => {
+            Some(SpoolItem::Record(record)) => {
                 if !take(record)? {
                     break;
                 }
             }
-            Some(Item::Damaged(damage)) => {
+            Some(SpoolItem::Damaged(damage)) => {
                 lost_records += damage.records();
                 say(lost(place, &damage));
             }
@@ -170,7 +174,7 @@ fn each(place: &Place, limit: u64, mut take: impl FnMut(Record) -> Result<bool, 
 }
 
 /// Writes a new file.
-fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
+fn write(path: &Path, content: &[u8]) -> Result<(), CommandFailure> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     file.and_then(|mut file| file.write_all(content)).map_err(|error| in_place(path, &error))
 }

@@ -3,11 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::cli::{Failure, run, say};
+use crate::cli::{CommandFailure, run, say};
 use tributary_spool as spool;
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Source {
+pub(super) struct SpoolArguments {
     /// Configuration file with the sinks [default: as for `run`]
     #[arg(long, value_name = "FILE", conflicts_with = "dir")]
     config: Option<PathBuf>,
@@ -20,19 +20,19 @@ pub(super) struct Source {
 }
 
 /// The spool of a sink.
-pub(super) struct Place {
+pub(super) struct SinkSpool {
     pub(super) sink: String,
     pub(super) directory: PathBuf,
 }
 
-impl Source {
+impl SpoolArguments {
     /// Whether one spool is meant.
     pub(super) fn names_a_sink(&self) -> bool {
         self.sink.is_some()
     }
 
     /// The spools that exist.
-    pub(super) fn places(&self) -> Result<Vec<Place>, Failure> {
+    pub(super) fn places(&self) -> Result<Vec<SinkSpool>, CommandFailure> {
         let (what, mut places) = match &self.dir {
             Some(dir) => (dir.display().to_string(), in_directory(dir)?),
             None => configured(self.config.clone())?,
@@ -42,7 +42,7 @@ impl Source {
             places.retain(|place| place.sink == *sink);
             if places.is_empty() {
                 let known = if names.is_empty() { "there is none".to_owned() } else { names.join(", ") };
-                return Err(Failure::Failed(format!("{what}: no spool of a sink `{sink}`; spools: {known}")));
+                return Err(CommandFailure::Failed(format!("{what}: no spool of a sink `{sink}`; spools: {known}")));
             }
         }
         places.retain(|place| {
@@ -56,24 +56,24 @@ impl Source {
     }
 }
 
-fn configured(config: Option<PathBuf>) -> Result<(String, Vec<Place>), Failure> {
+fn configured(config: Option<PathBuf>) -> Result<(String, Vec<SinkSpool>), CommandFailure> {
     let (source, loaded) = run::load(config)?;
     let place = |sink: &crate::config::SinkConfig| {
         let directory = sink.kind.spool()?.directory(&sink.name);
-        Some(Place { sink: sink.name.clone(), directory })
+        Some(SinkSpool { sink: sink.name.clone(), directory })
     };
-    let places: Vec<Place> = loaded.config.sinks.iter().filter_map(place).collect();
+    let places: Vec<SinkSpool> = loaded.config.sinks.iter().filter_map(place).collect();
     if places.is_empty() {
-        return Err(Failure::Failed(format!("{source}: no sink has a spool")));
+        return Err(CommandFailure::Failed(format!("{source}: no sink has a spool")));
     }
     Ok((source, places))
 }
 
-fn in_directory(dir: &Path) -> Result<Vec<Place>, Failure> {
+fn in_directory(dir: &Path) -> Result<Vec<SinkSpool>, CommandFailure> {
     let place = |directory: PathBuf| {
         let name =
             directory.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-        Place { sink: name.unwrap_or_default(), directory }
+        SinkSpool { sink: name.unwrap_or_default(), directory }
     };
     if spool::is_spool(dir) {
         return Ok(vec![place(dir.to_owned())]);
@@ -86,13 +86,13 @@ fn in_directory(dir: &Path) -> Result<Vec<Place>, Failure> {
         }
     }
     if places.is_empty() {
-        return Err(Failure::Failed(format!("{}: there is no spool in this directory", dir.display())));
+        return Err(CommandFailure::Failed(format!("{}: there is no spool in this directory", dir.display())));
     }
     places.sort_by(|one, other| one.sink.cmp(&other.sink));
     Ok(places)
 }
 
 /// An error of a spool.
-pub(super) fn in_place(directory: &Path, error: &io::Error) -> Failure {
-    Failure::Failed(format!("{}: {error}", directory.display()))
+pub(super) fn in_place(directory: &Path, error: &io::Error) -> CommandFailure {
+    CommandFailure::Failed(format!("{}: {error}", directory.display()))
 }

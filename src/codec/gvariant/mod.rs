@@ -263,7 +263,7 @@ impl<'a> Tuple<'a> {
 
 /// The position in an array.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct ArrayPosition {
     at: usize,
     table: usize,
 }
@@ -307,12 +307,12 @@ impl<'a> Elements<'a> {
     }
 
     /// The current position, for [`Elements::resume`].
-    pub fn place(&self) -> Place {
-        Place { at: self.at, table: self.table }
+    pub fn place(&self) -> ArrayPosition {
+        ArrayPosition { at: self.at, table: self.table }
     }
 
     /// Continues at the position of another reader of the same array.
-    pub fn resume(&mut self, place: Place) {
+    pub fn resume(&mut self, place: ArrayPosition) {
         self.at = place.at.min(self.body);
         self.table = place.table.clamp(self.body, self.slice.len());
     }

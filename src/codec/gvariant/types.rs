@@ -9,7 +9,7 @@ pub const MAX_NESTING: usize = 128;
 
 /// One type: a basic one, or a container followed by its parts.
 #[derive(Clone, Copy, Debug)]
-pub struct Node {
+pub struct TypeNode {
     /// Its first character.
     pub code: u8,
     /// 1, 2, 4 or 8.
@@ -28,7 +28,7 @@ pub struct Node {
 ///
 /// # Errors
 /// It is not one complete type, or it is nested too deep.
-pub fn parse(text: Slice<'_>, nodes: &mut Vec<Node>) -> Result<(), DecodeError> {
+pub fn parse(text: Slice<'_>, nodes: &mut Vec<TypeNode>) -> Result<(), DecodeError> {
     match parse_one(text, 0, MAX_NESTING, nodes)? {
         end if end == text.len() => Ok(()),
         end => Err(bad(text, end)),
@@ -36,7 +36,7 @@ pub fn parse(text: Slice<'_>, nodes: &mut Vec<Node>) -> Result<(), DecodeError> 
 }
 
 /// Whether the text is a sequence of complete types, as a value of type `g` is.
-pub(super) fn is_signature(text: &str, nodes: &mut Vec<Node>) -> bool {
+pub(super) fn is_signature(text: &str, nodes: &mut Vec<TypeNode>) -> bool {
     let (slice, mark) = (Slice::new(text.as_bytes()), nodes.len());
     let mut at = 0;
     while at < text.len() {
@@ -51,11 +51,11 @@ pub(super) fn is_signature(text: &str, nodes: &mut Vec<Node>) -> bool {
 }
 
 /// Parses the type at `at`; returns its end.
-fn parse_one(text: Slice<'_>, at: usize, nesting: usize, nodes: &mut Vec<Node>) -> Result<usize, DecodeError> {
+fn parse_one(text: Slice<'_>, at: usize, nesting: usize, nodes: &mut Vec<TypeNode>) -> Result<usize, DecodeError> {
     let Some(&code) = text.bytes().get(at) else { return Err(bad(text, at)) };
     let index = nodes.len();
-    let fixed = |size: u32| Node { code, alignment: size as u8, levels: 1, next: 0, size, offsets: 0 };
-    let variable = |alignment| Node { code, alignment, levels: 1, next: 0, size: 0, offsets: 0 };
+    let fixed = |size: u32| TypeNode { code, alignment: size as u8, levels: 1, next: 0, size, offsets: 0 };
+    let variable = |alignment| TypeNode { code, alignment, levels: 1, next: 0, size: 0, offsets: 0 };
     nodes.push(match code {
         b'y' | b'b' => fixed(1),
         b'n' | b'q' => fixed(2),
@@ -110,7 +110,7 @@ fn parse_members(
     mut at: usize,
     close: u8,
     nesting: usize,
-    nodes: &mut Vec<Node>,
+    nodes: &mut Vec<TypeNode>,
 ) -> Result<usize, DecodeError> {
     while text.bytes().get(at) != Some(&close) {
         at = parse_one(text, at, nesting, nodes)?;
@@ -119,7 +119,7 @@ fn parse_members(
 }
 
 /// Size, alignment and offsets of the tuple or entry at `index`. `None`: its size overflows.
-fn lay_out(index: usize, nodes: &mut [Node]) -> Option<()> {
+fn lay_out(index: usize, nodes: &mut [TypeNode]) -> Option<()> {
     let end = nodes[index].next as usize;
     let (mut size, mut is_fixed, mut offsets) = (0u32, true, 0);
     let (mut alignment, mut levels) = (1, 0);
@@ -137,7 +137,7 @@ fn lay_out(index: usize, nodes: &mut [Node]) -> Option<()> {
         }
     }
     let size = if is_fixed { size.max(1).checked_next_multiple_of(u32::from(alignment))? } else { 0 };
-    nodes[index] = Node { alignment, levels: levels + 1, size, offsets, ..nodes[index] };
+    nodes[index] = TypeNode { alignment, levels: levels + 1, size, offsets, ..nodes[index] };
     Some(())
 }
 

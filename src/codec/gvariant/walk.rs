@@ -2,7 +2,7 @@
 
 use crate::reader::DecodeError;
 
-use super::types::{self, Node};
+use super::types::{self, TypeNode};
 use super::{Elements, Slice, Tuple};
 
 /// A value at this depth is not in normal form; the outermost value has depth 0, each child one more.
@@ -67,8 +67,8 @@ impl Visitor<'_> for Skip {
 #[derive(Debug)]
 pub struct Scratch {
     /// Nodes of cached types, one type after the other, followed by those of types being walked.
-    nodes: Vec<Node>,
-    known: Vec<Known>,
+    nodes: Vec<TypeNode>,
+    known: Vec<CachedType>,
     /// End of the nodes of cached types.
     known_nodes: usize,
     most_type_bytes: usize,
@@ -76,7 +76,7 @@ pub struct Scratch {
 
 /// A cached type.
 #[derive(Debug)]
-struct Known {
+struct CachedType {
     text: Box<[u8]>,
     /// Its first node.
     index: usize,
@@ -116,7 +116,7 @@ impl Scratch {
         types::parse(text, &mut self.nodes)?;
         // After an uncached type nothing is cached, because its nodes are removed with those of that type.
         if index == self.known_nodes && text.len() <= LONGEST_KNOWN && self.known.len() < MOST_KNOWN {
-            self.known.push(Known { text: text.bytes().into(), index });
+            self.known.push(CachedType { text: text.bytes().into(), index });
             self.known_nodes = self.nodes.len();
         }
         Ok(index)

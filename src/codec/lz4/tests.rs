@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-type Unpacked = Result<(Vec<u8>, Layout, usize), InflateError>;
+type Unpacked = Result<(Vec<u8>, Lz4Layout, usize), InflateError>;
 
 fn unpack(input: &[u8], limit: usize) -> Unpacked {
     let mut unlz4 = Unlz4::new(input, limit);
@@ -66,7 +66,7 @@ fn frames_of_every_kind_are_decompressed_and_bytes_after_them_are_not_consumed()
         for info in infos() {
             let frame = framed(&text, info);
             let input = [frame.as_slice(), b"more"].concat();
-            assert!(unpack(&input, bytes) == Ok((text.clone(), Layout::Frame, frame.len())), "{bytes}");
+            assert!(unpack(&input, bytes) == Ok((text.clone(), Lz4Layout::Frame, frame.len())), "{bytes}");
             if bytes > 0 {
                 assert_eq!(unpack(&frame, bytes - 1).unwrap_err(), InflateError::TooLarge { limit: bytes - 1 });
             }
@@ -144,8 +144,8 @@ proptest! {
         let le = [&size.to_le_bytes(), block.as_slice()].concat();
         let be = [&size.to_be_bytes(), block.as_slice()].concat();
         for (input, layout) in [
-            (le, Layout::SizeLe), (be, Layout::SizeBe), (block, Layout::Block), (java(&bytes), Layout::Java),
-            (framed(&bytes, FrameInfo::new()), Layout::Frame),
+            (le, Lz4Layout::SizeLe), (be, Lz4Layout::SizeBe), (block, Lz4Layout::Block), (java(&bytes), Lz4Layout::Java),
+            (framed(&bytes, FrameInfo::new()), Lz4Layout::Frame),
         ] {
             let length = input.len();
             prop_assert!(unpack(&input, bytes.len()) == Ok((bytes.clone(), layout, length)), "{layout:?}");
@@ -154,7 +154,7 @@ proptest! {
 
     #[test]
     fn arbitrary_blocks_are_read_as_a_library_reads_them(block in prop::collection::vec(any::<u8>(), 1..60)) {
-        let mut ours = Unlz4 { layout: Layout::Block, ..Unlz4::new(&block, 4000) };
+        let mut ours = Unlz4 { layout: Lz4Layout::Block, ..Unlz4::new(&block, 4000) };
         let ours = loop {
             match ours.step(&block) {
                 Ok(false) => {}

@@ -7,7 +7,7 @@ use std::io;
 use noak::reader::cpool::ConstantPool;
 use noak::reader::{Attribute, AttributeContent, Class};
 
-use super::{MAX_NAME_BYTES, METHOD_BYTES, Method, Reader, Take, invalid};
+use super::{ClassMethod, MAX_NAME_BYTES, METHOD_BYTES, Reader, Take, invalid};
 use tributary_codec::mutf8;
 
 impl Reader {
@@ -40,7 +40,7 @@ impl Reader {
                 return Err(invalid(format!("names and lines of methods have more than {MAX_NAME_BYTES} bytes")));
             }
             let (name, descriptor) = (mutf8::read(name).0, mutf8::read(descriptor).0);
-            take(Method { class: Cow::Borrowed(&class_name), name, descriptor, lines })?;
+            take(ClassMethod { class: Cow::Borrowed(&class_name), name, descriptor, lines })?;
         }
         Ok(())
     }

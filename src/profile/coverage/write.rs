@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Count, Coverage, Methods, Row, parts};
+use super::{Count, Coverage, CoverageRow, Methods, parts};
 
 /// Why there is no share without class files.
 const NO_SHARE: &str = "no share: agents name a method at its first use, so a method that never ran is not known; --classes \
@@ -97,7 +97,7 @@ impl Coverage {
         writeln!(out)
     }
 
-    fn shown<'a>(&self, key: &'a str, row: &'a Row) -> Shown<'a> {
+    fn shown<'a>(&self, key: &'a str, row: &'a CoverageRow) -> Shown<'a> {
         let (name, descriptor) = parts(key);
         Shown {
             name,
@@ -115,7 +115,7 @@ impl Coverage {
     /// # Errors
     /// Writing to `out` failed.
     pub fn write_lcov(&self, out: &mut impl Write) -> io::Result<()> {
-        let mut files: BTreeMap<String, Vec<(&str, String, &Row)>> = BTreeMap::new();
+        let mut files: BTreeMap<String, Vec<(&str, String, &CoverageRow)>> = BTreeMap::new();
         for (class, methods) in &self.classes {
             let outer = class.split('$').next().unwrap_or(class);
             let rows = named(methods).filter(|(_, row)| row.file.is_some());
@@ -187,7 +187,7 @@ struct Shown<'a> {
 }
 
 /// The methods of a class with their names, and with their descriptors where a name has several.
-fn named(methods: &Methods) -> impl Iterator<Item = (String, &Row)> {
+fn named(methods: &Methods) -> impl Iterator<Item = (String, &CoverageRow)> {
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
     methods.keys().for_each(|key| *names.entry(parts(key).0).or_default() += 1);
     methods.iter().map(move |(key, row)| match parts(key) {
@@ -202,13 +202,20 @@ fn package(class: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Lines, Method, Told};
+    use super::super::{CoveredMethod, MethodLines, RunEvidence};
     use super::*;
     use crate::classes;
 
-    fn method(id: u64, function: &'static str, descriptor: Option<&'static str>, runs: u64) -> Method<'static> {
+    fn method(id: u64, function: &'static str, descriptor: Option<&'static str>, runs: u64) -> CoveredMethod<'static> {
         let descriptor = descriptor.map(Into::into);
-        Method { agent: "p".into(), id: Some(id), function: function.into(), descriptor, runs, told: Told::Method }
+        CoveredMethod {
+            agent: "p".into(),
+            id: Some(id),
+            function: function.into(),
+            descriptor,
+            runs,
+            told: RunEvidence::Method,
+        }
     }
 
     fn of_class_file(
@@ -216,16 +223,16 @@ mod tests {
         name: &'static str,
         descriptor: &'static str,
         lines: &[u16],
-    ) -> classes::Method<'static> {
+    ) -> classes::ClassMethod<'static> {
         let lines = lines.iter().copied().collect();
-        classes::Method { class: class.into(), name: name.into(), descriptor: descriptor.into(), lines }
+        classes::ClassMethod { class: class.into(), name: name.into(), descriptor: descriptor.into(), lines }
     }
 
     /// A run of two methods and lines, with class files or without.
-    fn coverage(class_files: &[classes::Method<'static>]) -> Coverage {
+    fn coverage(class_files: &[classes::ClassMethod<'static>]) -> Coverage {
         let mut coverage = Coverage::default();
         class_files.iter().for_each(|method| coverage.add_of_class_file(method.clone()).unwrap());
-        let lines = |method, lines, is_run| Lines { agent: "p".into(), method, lines, is_run };
+        let lines = |method, lines, is_run| MethodLines { agent: "p".into(), method, lines, is_run };
         coverage.add_lines(&lines(1, (10, 11), false));
         coverage.add_lines(&lines(1, (10, 10), true));
         coverage.add_lines(&lines(99, (1, 1), true));
@@ -236,7 +243,7 @@ mod tests {
         coverage
     }
 
-    fn all() -> Vec<classes::Method<'static>> {
+    fn all() -> Vec<classes::ClassMethod<'static>> {
         vec![
             of_class_file("a.b.C", "run", "()V", &[10, 11, 12]),
             of_class_file("a.b.C", "run", "(I)V", &[20]),
@@ -309,9 +316,9 @@ mod tests {
             let mut coverage = Coverage::default();
             all().into_iter().for_each(|method| coverage.add_of_class_file(method).unwrap());
             described.iter().for_each(|descriptor| coverage.add(&method(1, "a.b.C.run", Some(descriptor), 1)));
-            let runs = Method { id: None, told: Told::Span, ..method(0, "a.b.C.run", None, 7) };
+            let runs = CoveredMethod { id: None, told: RunEvidence::Span, ..method(0, "a.b.C.run", None, 7) };
             coverage.add(&runs);
-            coverage.add(&Method { function: "a.b.C$D.stop".into(), ..runs });
+            coverage.add(&CoveredMethod { function: "a.b.C$D.stop".into(), ..runs });
             coverage.finish();
             let runs: Vec<Value> = json(&coverage)["details"][0]["methods"]
                 .as_array()

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use lz4_flex::frame::FrameDecoder;
 use serde::Deserialize;
 
-use super::{Attributes, Clock, Data, Frame, Item, Parts, SampleParts, Site, SpanParts, is_wanted};
+use super::{Attributes, Clock, Parts, PartsData, ProfileFrame, ProfileItem, SampleParts, Site, SpanParts, is_wanted};
 use tributary_event::AgentFacts;
 
 /// Longer lines of an event file are skipped. An object with a million references has a third of this length.
@@ -20,7 +20,7 @@ pub struct EventFile(Box<dyn BufRead>);
 
 /// The lines that were read from an event file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lines {
+pub struct LineCounts {
     /// All lines.
     pub read: u64,
     /// Lines that are not events, for example incomplete ones.
@@ -59,7 +59,7 @@ impl EventFile {
     ///
     /// # Errors
     /// The file cannot be read or decompressed. The items before the error have been passed to `take`.
-    pub fn read(self, mut take: impl FnMut(Item<'_>)) -> io::Result<Lines> {
+    pub fn read(self, mut take: impl FnMut(ProfileItem<'_>)) -> io::Result<LineCounts> {
         let mut sources = Sources::default();
         self.read_lines(|line| {
             sources.item(line)?.map(&mut take);
@@ -71,8 +71,8 @@ impl EventFile {
     ///
     /// # Errors
     /// The file cannot be read or decompressed.
-    pub fn read_lines(mut self, mut take: impl FnMut(&[u8]) -> Result<bool, ()>) -> io::Result<Lines> {
-        let mut lines = Lines::default();
+    pub fn read_lines(mut self, mut take: impl FnMut(&[u8]) -> Result<bool, ()>) -> io::Result<LineCounts> {
+        let mut lines = LineCounts::default();
         let mut line = Vec::new();
         loop {
             line.clear();
@@ -162,7 +162,7 @@ fn read_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<Option<b
 
 /// The fields of every line. Of most lines only these are needed.
 #[derive(Deserialize)]
-struct Named<'a> {
+struct LineHead<'a> {
     /// `None`: the line defines a source.
     #[serde(borrow)]
     kind: Option<Cow<'a, str>>,
@@ -171,7 +171,7 @@ struct Named<'a> {
 }
 
 #[derive(Deserialize)]
-struct Line {
+struct EventLine {
     time: Option<String>,
     sample: Option<JsonSample>,
     span: Option<JsonSpan>,
@@ -242,14 +242,14 @@ struct JsonOrigin {
 /// # Errors
 /// The line is not an event, or lacks the fields that events of its name have.
 #[expect(clippy::result_unit_err, reason = "there is nothing to tell but that the line is skipped")]
-pub fn item(line: &[u8]) -> Result<Option<Item<'static>>, ()> {
+pub fn item(line: &[u8]) -> Result<Option<ProfileItem<'static>>, ()> {
     Sources::default().item(line)
 }
 
 impl Sources {
     /// The item of a line of an event file, if it has one. Remembers a source that the line defines.
-    fn item(&mut self, line: &[u8]) -> Result<Option<Item<'static>>, ()> {
-        let Named { kind, name } = serde_json::from_slice(line).map_err(|_| ())?;
+    fn item(&mut self, line: &[u8]) -> Result<Option<ProfileItem<'static>>, ()> {
+        let LineHead { kind, name } = serde_json::from_slice(line).map_err(|_| ())?;
         let Some(kind) = kind else {
             let Definition { source, resource, origin } = serde_json::from_slice(line).map_err(|_| ())?;
             self.0.insert(source, (resource, origin));
@@ -258,16 +258,16 @@ impl Sources {
         if !is_wanted(&kind, &name) {
             return Ok(None);
         }
-        let mut line: Line = serde_json::from_slice(line).map_err(|_| ())?;
+        let mut line: EventLine = serde_json::from_slice(line).map_err(|_| ())?;
         if let Some(source) = &line.source {
             (line.resource, line.origin) = self.0.get(source).ok_or(())?.clone();
             line.origin.sequence = line.position.and_then(|(sequence, ..)| sequence);
         }
-        let Line { time, sample, span, attributes, resource, origin, .. } = line;
+        let EventLine { time, sample, span, attributes, resource, origin, .. } = line;
         let data = match &*kind {
-            "sample" => Data::Sample(json_sample(sample.ok_or(())?)),
-            "span" => Data::Span(json_span(&span.ok_or(())?)?),
-            _ => Data::Log,
+            "sample" => PartsData::Sample(json_sample(sample.ok_or(())?)),
+            "span" => PartsData::Span(json_span(&span.ok_or(())?)?),
+            _ => PartsData::Log,
         };
         let time = time.and_then(|time| time.parse::<Timestamp>().ok());
         let time = time.and_then(|time| u64::try_from(time.as_nanosecond()).ok());
@@ -280,7 +280,7 @@ impl Sources {
 
 fn json_sample(sample: JsonSample) -> SampleParts<'static> {
     let JsonSample { sample_type, value, frames, period_ns, clock } = sample;
-    let frames = frames.into_iter().map(|JsonFrame { function, file, line }| Frame {
+    let frames = frames.into_iter().map(|JsonFrame { function, file, line }| ProfileFrame {
         function: function.map(Cow::Owned),
         site: Site { file: file.map(Cow::Owned), line },
     });

@@ -8,9 +8,9 @@ mod draining;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::command::{Command, Mode, Refusal};
+use super::command::{BytefrogCommand, BytefrogRefusal, Mode};
 use super::options::Options;
-use super::wire::Version;
+use super::wire::ProtocolVersion;
 use draining::Drain;
 
 /// An agent should report the mode that a command leads to within this time (section 1.6) …
@@ -29,7 +29,7 @@ const MAX_MISSED: u32 = 3;
 /// A command whose mode has not been reported yet.
 #[derive(Clone, Copy, Debug)]
 struct Unconfirmed {
-    command: Command,
+    command: BytefrogCommand,
     /// When it was sent.
     since: Duration,
     /// Heartbeats since then.
@@ -38,8 +38,8 @@ struct Unconfirmed {
 
 /// The agent of one run.
 #[derive(Debug)]
-pub(super) struct Agent {
-    version: Version,
+pub(super) struct RunAgent {
+    version: ProtocolVersion,
     /// The number of data connections that it was configured to open.
     data_connections: usize,
     data_hellos: usize,
@@ -59,14 +59,14 @@ pub(super) struct Agent {
     /// The command whose mode has not been reported yet.
     unconfirmed: Option<Unconfirmed>,
     /// Commands to send when the agent reports the mode that each requires.
-    queued: VecDeque<Command>,
+    queued: VecDeque<BytefrogCommand>,
     interval: Duration,
     /// How long it may have events to send while it shuts down (`stop_wait`).
     stop_wait: Duration,
     last_heartbeat: Duration,
     is_unhealthy: bool,
     /// A command of the configuration, to be sent as soon as it is harmless.
-    pub pending: Option<Command>,
+    pub pending: Option<BytefrogCommand>,
     /// It was configured to trace nothing.
     pub is_untraced: bool,
     /// The collector stops, or an operator stops the agent: it sends what its buffers hold before it is stopped.
@@ -77,16 +77,16 @@ pub(super) struct Agent {
     is_stopped: bool,
     /// The collector ends within seconds: the agent is stopped as soon as that is harmless, whatever it has to send.
     is_hurried: bool,
-    /// See [`Agent::take_events_left`].
+    /// See [`RunAgent::take_events_left`].
     has_events_left: bool,
     /// No time is left for what its buffers hold.
     is_abandoned: bool,
 }
 
-impl Agent {
+impl RunAgent {
     /// An agent that has sent its hello and receives its configuration now.
-    pub(super) fn new(options: &Options, version: Version, elapsed: Duration) -> Self {
-        Agent {
+    pub(super) fn new(options: &Options, version: ProtocolVersion, elapsed: Duration) -> Self {
+        RunAgent {
             version,
             data_connections: options.data_connections,
             data_hellos: 0,
@@ -231,39 +231,43 @@ impl Agent {
     }
 
     /// Decides about a command (rules 8 to 10): the byte to send now. `None`: it is queued until the agent confirms the
-    /// command before it, or it is `stop`, whose messages [`Agent::poll_drain`] gives.
+    /// command before it, or it is `stop`, whose messages [`RunAgent::poll_drain`] gives.
     ///
     /// # Errors
     /// Why it is not sent.
-    pub(super) fn handle_command(&mut self, command: Command, elapsed: Duration) -> Result<Option<u8>, Refusal> {
+    pub(super) fn handle_command(
+        &mut self,
+        command: BytefrogCommand,
+        elapsed: Duration,
+    ) -> Result<Option<u8>, BytefrogRefusal> {
         if !self.has_control {
-            return Err(Refusal::NoControl);
+            return Err(BytefrogRefusal::NoControl);
         }
-        if command == Command::Start {
+        if command == BytefrogCommand::Start {
             if self.is_started() {
-                return Err(Refusal::AlreadyStarted);
+                return Err(BytefrogRefusal::AlreadyStarted);
             }
             if self.has_shut_down {
-                return Err(Refusal::ShuttingDown);
+                return Err(BytefrogRefusal::ShuttingDown);
             }
             self.started_at = Some(elapsed);
             return Ok(Some(command.message()));
         }
         match command.required_mode() {
-            _ if !self.is_started() => return Err(Refusal::NotStarted),
-            _ if self.has_shut_down || self.is_draining() => return Err(Refusal::ShuttingDown),
-            _ if !self.is_settled => return Err(Refusal::NotSettled),
+            _ if !self.is_started() => return Err(BytefrogRefusal::NotStarted),
+            _ if self.has_shut_down || self.is_draining() => return Err(BytefrogRefusal::ShuttingDown),
+            _ if !self.is_settled => return Err(BytefrogRefusal::NotSettled),
             Some(required) => {
                 if let Some(former) = self.unconfirmed {
                     let last = self.queued.back().copied().unwrap_or(former.command);
                     if last.target_mode() != required || self.queued.len() >= MAX_QUEUED {
-                        return Err(Refusal::Unconfirmed(last));
+                        return Err(BytefrogRefusal::Unconfirmed(last));
                     }
                     self.queued.push_back(command);
                     return Ok(None);
                 }
                 if self.mode != required {
-                    return Err(Refusal::WrongMode { command, mode: self.mode });
+                    return Err(BytefrogRefusal::WrongMode { command, mode: self.mode });
                 }
             }
             None => {
@@ -275,15 +279,15 @@ impl Agent {
     }
 
     /// The command is sent now; commands queued before it are void.
-    fn send(&mut self, command: Command, elapsed: Duration) -> u8 {
+    fn send(&mut self, command: BytefrogCommand, elapsed: Duration) -> u8 {
         self.queued.clear();
         self.sent(command, elapsed)
     }
 
-    fn sent(&mut self, command: Command, elapsed: Duration) -> u8 {
-        self.unanswered_suspends += u32::from(command == Command::Suspend);
+    fn sent(&mut self, command: BytefrogCommand, elapsed: Duration) -> u8 {
+        self.unanswered_suspends += u32::from(command == BytefrogCommand::Suspend);
         self.unconfirmed = Some(Unconfirmed { command, since: elapsed, heartbeats: 0 });
-        self.is_stopped |= command == Command::Stop;
+        self.is_stopped |= command == BytefrogCommand::Stop;
         command.message()
     }
 
@@ -310,15 +314,15 @@ mod tests {
 
     pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-    pub(super) fn new(data_connections: usize) -> Agent {
+    pub(super) fn new(data_connections: usize) -> RunAgent {
         let options = Options { data_connections, stop_wait: 20 * SECOND, ..Options::default() };
-        Agent::new(&options, Version::new(4).unwrap(), Duration::ZERO)
+        RunAgent::new(&options, ProtocolVersion::new(4).unwrap(), Duration::ZERO)
     }
 
-    pub(super) fn settled(mode: Mode) -> Agent {
+    pub(super) fn settled(mode: Mode) -> RunAgent {
         let mut agent = new(1);
         agent.heartbeat(Mode::Initializing, Duration::ZERO);
-        agent.handle_command(Command::Start, Duration::ZERO).unwrap();
+        agent.handle_command(BytefrogCommand::Start, Duration::ZERO).unwrap();
         assert!(agent.data_hello());
         agent.heartbeat(mode, Duration::ZERO);
         assert!(agent.settle() && !agent.settle());
@@ -329,24 +333,24 @@ mod tests {
     fn only_start_is_sent_before_start() {
         let mut agent = new(1);
         agent.heartbeat(Mode::Initializing, Duration::ZERO);
-        for command in &Command::ALL[1..] {
-            assert_eq!(agent.handle_command(*command, SECOND), Err(Refusal::NotStarted));
+        for command in &BytefrogCommand::ALL[1..] {
+            assert_eq!(agent.handle_command(*command, SECOND), Err(BytefrogRefusal::NotStarted));
         }
-        assert_eq!(agent.handle_command(Command::Start, SECOND), Ok(Some(2)));
-        assert_eq!(agent.handle_command(Command::Start, SECOND), Err(Refusal::AlreadyStarted));
+        assert_eq!(agent.handle_command(BytefrogCommand::Start, SECOND), Ok(Some(2)));
+        assert_eq!(agent.handle_command(BytefrogCommand::Start, SECOND), Err(BytefrogRefusal::AlreadyStarted));
     }
 
     #[test]
     fn no_command_is_sent_before_all_data_connections_and_heartbeats_of_three_seconds_after_them() {
         let mut agent = new(2);
-        agent.handle_command(Command::Start, Duration::ZERO).unwrap();
-        agent.pending = Some(Command::Suspend);
+        agent.handle_command(BytefrogCommand::Start, Duration::ZERO).unwrap();
+        agent.pending = Some(BytefrogCommand::Suspend);
         agent.heartbeat(Mode::Tracing, SECOND);
         assert!(agent.data_hello());
         agent.heartbeat(Mode::Tracing, SECOND);
         assert!(agent.data_hello());
         assert!(!agent.data_hello());
-        assert_eq!(agent.handle_command(Command::Stop, SECOND), Err(Refusal::NotSettled));
+        assert_eq!(agent.handle_command(BytefrogCommand::Stop, SECOND), Err(BytefrogRefusal::NotSettled));
         assert_eq!(agent.take_pending(SECOND), None);
         agent.data_arrived(SECOND);
         // Heartbeats that were sent before the connection arrive after it.
@@ -368,38 +372,41 @@ mod tests {
     #[test]
     fn mode_commands_are_sent_in_their_mode_only_and_one_at_a_time() {
         let modes = [Mode::Initializing, Mode::Tracing, Mode::Paused, Mode::Suspended];
-        let allowed: Vec<_> = Command::ALL
+        let allowed: Vec<_> = BytefrogCommand::ALL
             .into_iter()
             .flat_map(|command| modes.into_iter().map(move |mode| (command, mode)))
             .filter(|(command, mode)| settled(*mode).handle_command(*command, SECOND).is_ok())
             .collect();
-        let always = modes.map(|mode| (Command::Stop, mode));
+        let always = modes.map(|mode| (BytefrogCommand::Stop, mode));
         let one = [
-            (Command::Pause, Mode::Tracing),
-            (Command::Unpause, Mode::Paused),
-            (Command::Suspend, Mode::Tracing),
-            (Command::Unsuspend, Mode::Suspended),
+            (BytefrogCommand::Pause, Mode::Tracing),
+            (BytefrogCommand::Unpause, Mode::Paused),
+            (BytefrogCommand::Suspend, Mode::Tracing),
+            (BytefrogCommand::Unsuspend, Mode::Suspended),
         ];
         assert_eq!(allowed, [&always[..], &one[..]].concat());
         let mut agent = settled(Mode::Tracing);
-        agent.handle_command(Command::Pause, SECOND).unwrap();
-        assert_eq!(agent.handle_command(Command::Suspend, SECOND), Err(Refusal::Unconfirmed(Command::Pause)));
+        agent.handle_command(BytefrogCommand::Pause, SECOND).unwrap();
+        assert_eq!(
+            agent.handle_command(BytefrogCommand::Suspend, SECOND),
+            Err(BytefrogRefusal::Unconfirmed(BytefrogCommand::Pause))
+        );
         agent.heartbeat(Mode::Paused, SECOND);
-        assert_eq!(agent.handle_command(Command::Unpause, SECOND), Ok(Some(5)));
+        assert_eq!(agent.handle_command(BytefrogCommand::Unpause, SECOND), Ok(Some(5)));
         let mut gone = settled(Mode::ShuttingDown);
-        assert_eq!(gone.handle_command(Command::Stop, SECOND), Err(Refusal::ShuttingDown));
+        assert_eq!(gone.handle_command(BytefrogCommand::Stop, SECOND), Err(BytefrogRefusal::ShuttingDown));
     }
 
     #[test]
     fn unpause_waits_for_the_heartbeat_that_confirms_pause() {
         let mut agent = settled(Mode::Tracing);
-        agent.handle_command(Command::Pause, SECOND).unwrap();
-        assert_eq!(agent.handle_command(Command::Unpause, SECOND), Ok(None));
+        agent.handle_command(BytefrogCommand::Pause, SECOND).unwrap();
+        assert_eq!(agent.handle_command(BytefrogCommand::Unpause, SECOND), Ok(None));
         assert_eq!(agent.take_pending(SECOND), None);
         agent.heartbeat(Mode::Paused, 2 * SECOND);
         assert_eq!(agent.take_pending(2 * SECOND), Some(5));
         assert_eq!(agent.take_pending(2 * SECOND), None);
-        let queued = [Command::Pause, Command::Unpause].repeat(MAX_QUEUED);
+        let queued = [BytefrogCommand::Pause, BytefrogCommand::Unpause].repeat(MAX_QUEUED);
         let accepted = queued.iter().filter(|command| agent.handle_command(**command, 2 * SECOND).is_ok()).count();
         assert_eq!(accepted, MAX_QUEUED);
         // An agent that does not run still has the command.
@@ -412,7 +419,7 @@ mod tests {
         assert!(!agent.check_health(4 * SECOND));
         assert!(agent.unconfirmed.is_none());
         agent.heartbeat(Mode::Paused, 4 * SECOND);
-        assert_eq!(agent.handle_command(Command::Stop, 4 * SECOND), Ok(None));
+        assert_eq!(agent.handle_command(BytefrogCommand::Stop, 4 * SECOND), Ok(None));
         agent.heartbeat(Mode::Tracing, 5 * SECOND);
         assert_eq!(agent.take_pending(9 * SECOND), None);
     }

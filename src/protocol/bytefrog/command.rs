@@ -43,7 +43,7 @@ impl Mode {
 
 /// A command of the collector to an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Command {
+pub enum BytefrogCommand {
     /// Lets the program run, traced.
     Start,
     /// Ends the tracing for good; the program continues.
@@ -58,57 +58,63 @@ pub enum Command {
     Unsuspend,
 }
 
-impl Command {
+impl BytefrogCommand {
     /// Every command.
-    pub const ALL: [Command; 6] =
-        [Command::Start, Command::Stop, Command::Pause, Command::Unpause, Command::Suspend, Command::Unsuspend];
+    pub const ALL: [BytefrogCommand; 6] = [
+        BytefrogCommand::Start,
+        BytefrogCommand::Stop,
+        BytefrogCommand::Pause,
+        BytefrogCommand::Unpause,
+        BytefrogCommand::Suspend,
+        BytefrogCommand::Unsuspend,
+    ];
 
     /// The message type, which is the whole message.
     pub fn message(self) -> u8 {
         match self {
-            Command::Start => 2,
-            Command::Stop => 3,
-            Command::Pause => 4,
-            Command::Unpause => 5,
-            Command::Suspend => 6,
-            Command::Unsuspend => 7,
+            BytefrogCommand::Start => 2,
+            BytefrogCommand::Stop => 3,
+            BytefrogCommand::Pause => 4,
+            BytefrogCommand::Unpause => 5,
+            BytefrogCommand::Suspend => 6,
+            BytefrogCommand::Unsuspend => 7,
         }
     }
 
     /// The name in the configuration and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
-            Command::Start => "start",
-            Command::Stop => "stop",
-            Command::Pause => "pause",
-            Command::Unpause => "unpause",
-            Command::Suspend => "suspend",
-            Command::Unsuspend => "unsuspend",
+            BytefrogCommand::Start => "start",
+            BytefrogCommand::Stop => "stop",
+            BytefrogCommand::Pause => "pause",
+            BytefrogCommand::Unpause => "unpause",
+            BytefrogCommand::Suspend => "suspend",
+            BytefrogCommand::Unsuspend => "unsuspend",
         }
     }
 
     /// The command of this name.
-    pub fn by_name(name: &str) -> Option<Command> {
-        Command::ALL.into_iter().find(|command| command.as_str() == name)
+    pub fn by_name(name: &str) -> Option<BytefrogCommand> {
+        BytefrogCommand::ALL.into_iter().find(|command| command.as_str() == name)
     }
 
     /// The only mode in which the command is allowed; `None`: any.
     pub(super) fn required_mode(self) -> Option<Mode> {
         match self {
-            Command::Pause | Command::Suspend => Some(Mode::Tracing),
-            Command::Unpause => Some(Mode::Paused),
-            Command::Unsuspend => Some(Mode::Suspended),
-            Command::Start | Command::Stop => None,
+            BytefrogCommand::Pause | BytefrogCommand::Suspend => Some(Mode::Tracing),
+            BytefrogCommand::Unpause => Some(Mode::Paused),
+            BytefrogCommand::Unsuspend => Some(Mode::Suspended),
+            BytefrogCommand::Start | BytefrogCommand::Stop => None,
         }
     }
 
     /// The mode that the command leads to.
     pub(super) fn target_mode(self) -> Mode {
         match self {
-            Command::Start | Command::Unpause | Command::Unsuspend => Mode::Tracing,
-            Command::Stop => Mode::ShuttingDown,
-            Command::Pause => Mode::Paused,
-            Command::Suspend => Mode::Suspended,
+            BytefrogCommand::Start | BytefrogCommand::Unpause | BytefrogCommand::Unsuspend => Mode::Tracing,
+            BytefrogCommand::Stop => Mode::ShuttingDown,
+            BytefrogCommand::Pause => Mode::Paused,
+            BytefrogCommand::Suspend => Mode::Suspended,
         }
     }
 }
@@ -116,36 +122,40 @@ impl Command {
 /// Why a command was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Refusal {
+pub enum BytefrogRefusal {
     NoSuchRun,
     NoControl,
     AlreadyStarted,
     NotStarted,
     NotSettled,
-    Unconfirmed(Command),
+    Unconfirmed(BytefrogCommand),
     ShuttingDown,
-    WrongMode { command: Command, mode: Mode },
+    WrongMode { command: BytefrogCommand, mode: Mode },
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for BytefrogRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::NoSuchRun => f.write_str("no agent has this run id"),
-            Refusal::NoControl => f.write_str("the control connection of the agent has ended; it receives no commands"),
-            Refusal::AlreadyStarted => f.write_str("the agent is started already; a second start would end its trace"),
-            Refusal::NotStarted => {
+            BytefrogRefusal::NoSuchRun => f.write_str("no agent has this run id"),
+            BytefrogRefusal::NoControl => {
+                f.write_str("the control connection of the agent has ended; it receives no commands")
+            }
+            BytefrogRefusal::AlreadyStarted => {
+                f.write_str("the agent is started already; a second start would end its trace")
+            }
+            BytefrogRefusal::NotStarted => {
                 f.write_str("the agent is not started yet; the command would end the traced program or make it hang")
             }
-            Refusal::NotSettled => f.write_str(
+            BytefrogRefusal::NotSettled => f.write_str(
                 "the agent has only just started: before all its data connections and a heartbeat after them have \
                  arrived, a command can make it ignore all later ones",
             ),
-            Refusal::Unconfirmed(command) => {
+            BytefrogRefusal::Unconfirmed(command) => {
                 let command = command.as_str();
                 write!(f, "the agent has not confirmed `{command}` yet; two commands in a row may end its trace")
             }
-            Refusal::ShuttingDown => f.write_str("the agent is shutting down"),
-            Refusal::WrongMode { command, mode } => {
+            BytefrogRefusal::ShuttingDown => f.write_str("the agent is shutting down"),
+            BytefrogRefusal::WrongMode { command, mode } => {
                 let required = command.required_mode().map_or("another", Mode::as_str);
                 let (command, mode) = (command.as_str(), mode.as_str());
                 write!(f, "the agent is {mode}; `{command}` in any mode but {required} ends its trace")
@@ -154,4 +164,4 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for BytefrogRefusal {}

@@ -35,7 +35,7 @@ pub(super) enum Id {
 
 /// A text of the peer, and where it stands in the current batch.
 #[derive(Debug)]
-pub(super) struct Name {
+pub(super) struct PeerName {
     pub text: Box<str>,
     /// Invalid bytes in it were replaced by U+FFFD.
     pub is_repaired: bool,
@@ -47,23 +47,23 @@ pub(super) struct Name {
     pub number: u32,
 }
 
-impl Name {
+impl PeerName {
     /// The name in these bytes (rule 22).
-    pub(super) fn read(bytes: &[u8]) -> Name {
+    pub(super) fn read(bytes: &[u8]) -> PeerName {
         let (text, repair) = mutf8::read(bytes);
-        Name::new(text.into(), repair != Repair::None)
+        PeerName::new(text.into(), repair != Repair::None)
     }
 
-    fn new(text: Box<str>, is_repaired: bool) -> Name {
-        Name { text, is_repaired, memo: Interned::default(), run: InternedRun::default(), number: 0 }
+    fn new(text: Box<str>, is_repaired: bool) -> PeerName {
+        PeerName { text, is_repaired, memo: Interned::default(), run: InternedRun::default(), number: 0 }
     }
 }
 
 /// The method of an id.
 #[derive(Debug)]
-pub(super) struct Method {
+pub(super) struct MethodDefinition {
     /// `pkg.Class.method`, or the whole signature if it has another form.
-    pub function: Name,
+    pub function: PeerName,
     /// The access flags of a signature of the known form.
     pub access: Option<u64>,
     /// Its descriptor, e.g. `([Ljava/lang/String;)V`.
@@ -72,24 +72,24 @@ pub(super) struct Method {
     pub is_covered: bool,
 }
 
-impl Method {
+impl MethodDefinition {
     /// Splits `pkg/Class.method;<flags>;<descriptor>` (section 2, "Signatures").
-    pub(super) fn read(signature: &[u8]) -> Method {
-        let Name { text, is_repaired, .. } = Name::read(signature);
+    pub(super) fn read(signature: &[u8]) -> MethodDefinition {
+        let PeerName { text, is_repaired, .. } = PeerName::read(signature);
         let mut parts = text.splitn(3, ';');
         if let (Some(name), Some(flags), Some(descriptor)) = (parts.next(), parts.next(), parts.next())
             && let Ok(access) = flags.parse::<u32>()
         {
-            let function = Name::new(name.replace('/', ".").into(), is_repaired);
-            return Method {
+            let function = PeerName::new(name.replace('/', ".").into(), is_repaired);
+            return MethodDefinition {
                 function,
                 access: Some(access.into()),
                 descriptor: Some(descriptor.into()),
                 is_covered: false,
             };
         }
-        let function = Name::new(text, is_repaired);
-        Method { function, access: None, descriptor: None, is_covered: false }
+        let function = PeerName::new(text, is_repaired);
+        MethodDefinition { function, access: None, descriptor: None, is_covered: false }
     }
 
     fn bytes(&self) -> usize {
@@ -105,14 +105,14 @@ pub(super) struct Location {
 
 /// The names of one thread, by the time from which each applies (rule 21). Never empty.
 #[derive(Debug)]
-pub(super) struct Thread {
+pub(super) struct ThreadNames {
     /// Boxed, because a name that arrives late is inserted before the others.
-    names: Vec<(u32, Box<Name>)>,
+    names: Vec<(u32, Box<PeerName>)>,
 }
 
-impl Thread {
+impl ThreadNames {
     /// The name at `time`; before the first, the first.
-    pub(super) fn name_at(&mut self, time: u32) -> &mut Name {
+    pub(super) fn name_at(&mut self, time: u32) -> &mut PeerName {
         let after = match &self.names[..] {
             [_] => 1,
             names => names.partition_point(|(from, _)| *from <= time),
@@ -121,7 +121,7 @@ impl Thread {
     }
 
     /// Adds a name. `Some`: the name that is dropped for it.
-    fn add(&mut self, from: u32, name: Name) -> Option<Name> {
+    fn add(&mut self, from: u32, name: PeerName) -> Option<PeerName> {
         let place = self.names.partition_point(|(known, _)| *known <= from);
         let is_full = self.names.len() >= MAX_THREAD_NAMES;
         if is_full && place == 0 {
@@ -136,10 +136,10 @@ impl Thread {
 #[derive(Debug)]
 pub(super) struct Dictionary {
     limits: DictionaryLimits,
-    methods: Table<Method>,
-    exceptions: Table<Name>,
-    locations: Table<Location>,
-    threads: Table<Thread>,
+    methods: IdTable<MethodDefinition>,
+    exceptions: IdTable<PeerName>,
+    locations: IdTable<Location>,
+    threads: IdTable<ThreadNames>,
     entries: usize,
     bytes: usize,
 }
@@ -149,10 +149,10 @@ impl Dictionary {
     pub(super) fn new(limits: DictionaryLimits) -> Self {
         Dictionary {
             limits,
-            methods: Table::default(),
-            exceptions: Table::default(),
-            locations: Table::default(),
-            threads: Table::default(),
+            methods: IdTable::default(),
+            exceptions: IdTable::default(),
+            locations: IdTable::default(),
+            threads: IdTable::default(),
             entries: 0,
             bytes: 0,
         }
@@ -177,17 +177,21 @@ impl Dictionary {
         }
     }
 
-    pub(super) fn method(&mut self, id: u32) -> Option<&mut Method> {
+    pub(super) fn method(&mut self, id: u32) -> Option<&mut MethodDefinition> {
         self.methods.get(id)
     }
 
     /// A method, and the thread if it has a name. `None`: the method is not known.
     #[inline]
-    pub(super) fn names(&mut self, method: u32, thread: u16) -> Option<(&mut Method, Option<&mut Thread>)> {
+    pub(super) fn names(
+        &mut self,
+        method: u32,
+        thread: u16,
+    ) -> Option<(&mut MethodDefinition, Option<&mut ThreadNames>)> {
         Some((self.methods.get(method)?, self.threads.get(thread.into())))
     }
 
-    pub(super) fn exception(&mut self, id: u32) -> Option<&mut Name> {
+    pub(super) fn exception(&mut self, id: u32) -> Option<&mut PeerName> {
         self.exceptions.get(id)
     }
 
@@ -195,7 +199,7 @@ impl Dictionary {
         self.locations.get(id).copied()
     }
 
-    pub(super) fn thread(&mut self, id: u16) -> Option<&mut Thread> {
+    pub(super) fn thread(&mut self, id: u16) -> Option<&mut ThreadNames> {
         self.threads.get(id.into())
     }
 
@@ -204,7 +208,7 @@ impl Dictionary {
         if !self.has_room(signature.len()) {
             return false;
         }
-        let mut method = Method::read(signature);
+        let mut method = MethodDefinition::read(signature);
         if let Some(known) = self.methods.get(id) {
             // A method that is named again is not a new one.
             method.is_covered = known.is_covered && known.function.text == method.function.text;
@@ -221,7 +225,7 @@ impl Dictionary {
         if !self.has_room(name.len()) {
             return false;
         }
-        let name = Name::read(name);
+        let name = PeerName::read(name);
         self.count(name.text.len());
         if let Some(old) = self.exceptions.insert(id, name) {
             self.discount(old.text.len());
@@ -246,12 +250,12 @@ impl Dictionary {
         if !self.has_room(name.len()) {
             return false;
         }
-        let name = Name::read(name);
+        let name = PeerName::read(name);
         self.count(name.text.len());
         let dropped = match self.threads.get(id.into()) {
             Some(thread) => thread.add(time, name),
             None => {
-                self.threads.insert(id.into(), Thread { names: vec![(time, Box::new(name))] });
+                self.threads.insert(id.into(), ThreadNames { names: vec![(time, Box::new(name))] });
                 None
             }
         };
@@ -280,20 +284,20 @@ impl Dictionary {
 
 /// Entries by id. Agents count ids from 0: small ids index a table, others are hashed.
 #[derive(Debug)]
-struct Table<T> {
+struct IdTable<T> {
     entries: Vec<T>,
     /// By id, the index in `entries` plus one; 0: none.
     direct: Vec<u32>,
     hashed: HashMap<u32, u32, foldhash::fast::RandomState>,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for IdTable<T> {
     fn default() -> Self {
-        Table { entries: Vec::new(), direct: Vec::new(), hashed: HashMap::default() }
+        IdTable { entries: Vec::new(), direct: Vec::new(), hashed: HashMap::default() }
     }
 }
 
-impl<T> Table<T> {
+impl<T> IdTable<T> {
     #[inline]
     fn place(&self, id: u32) -> Option<usize> {
         let place = if id < DIRECT_IDS {

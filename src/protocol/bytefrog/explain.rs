@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use tributary_explain::words::{counted, duration};
-use tributary_explain::{Explain, Fields, Raw, Sheet, value};
+use tributary_explain::{Explain, FieldAnnotator, Raw, Sheet, value};
 use tributary_memory::MemoryBudget;
 
-use super::wire::{NO_LINE, Version};
+use super::wire::{NO_LINE, ProtocolVersion};
 use super::{Hq, Options};
 
 /// Limits of the names that are kept; further ones are shown by their ids.
@@ -19,18 +19,18 @@ const NANOS_PER_MILLI: i128 = 1_000_000;
 #[derive(Debug)]
 pub(super) struct Explainer {
     hq: Hq,
-    state: State,
+    state: ConnectionPhase,
     names: Names,
 }
 
 #[derive(Debug)]
-enum State {
+enum ConnectionPhase {
     /// A hello is expected.
     Opening,
     Control,
     /// Messages of this run, whose version is looked up for the first one.
     Joined(u8),
-    Data(Version),
+    Data(ProtocolVersion),
     /// Nothing more can be decoded (rule 14).
     Lost(Raw),
 }
@@ -43,22 +43,22 @@ pub fn explainer() -> impl Explain {
 impl Explainer {
     /// From the first byte of a connection on.
     pub(super) fn new(hq: Hq) -> Self {
-        Explainer { hq, state: State::Opening, names: Names::default() }
+        Explainer { hq, state: ConnectionPhase::Opening, names: Names::default() }
     }
 
     /// From a message of a control connection on.
     pub(super) fn control(hq: Hq) -> Self {
-        Explainer { state: State::Control, ..Explainer::new(hq) }
+        Explainer { state: ConnectionPhase::Control, ..Explainer::new(hq) }
     }
 
     /// From the first message of a data connection on, behind its hello for this run.
     pub(super) fn joined(hq: Hq, run: u8) -> Self {
-        Explainer { state: State::Joined(run), ..Explainer::new(hq) }
+        Explainer { state: ConnectionPhase::Joined(run), ..Explainer::new(hq) }
     }
 
     /// From any message of a data connection on.
-    pub(super) fn data(hq: Hq, version: Version) -> Self {
-        Explainer { state: State::Data(version), ..Explainer::new(hq) }
+    pub(super) fn data(hq: Hq, version: ProtocolVersion) -> Self {
+        Explainer { state: ConnectionPhase::Data(version), ..Explainer::new(hq) }
     }
 
     /// From an error on.
@@ -69,21 +69,21 @@ impl Explainer {
     }
 
     fn lose(&mut self, why: &'static str) {
-        self.state = State::Lost(Raw::new(why));
+        self.state = ConnectionPhase::Lost(Raw::new(why));
     }
 
     /// Explains the message at the front of `input`. `None`: it is incomplete.
     fn step(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
         let kind = *input.first()?;
         match &mut self.state {
-            State::Joined(run) => {
+            ConnectionPhase::Joined(run) => {
                 match self.hq.version_of(*run) {
-                    Some(version) => self.state = State::Data(version),
+                    Some(version) => self.state = ConnectionPhase::Data(version),
                     None => self.lose("the version is unknown without a hello"),
                 }
                 return Some(0);
             }
-            State::Lost(raw) => return Some(raw.explain(input, sheet)).filter(|size| *size > 0),
+            ConnectionPhase::Lost(raw) => return Some(raw.explain(input, sheet)).filter(|size| *size > 0),
             _ => {}
         }
         let Some(message) = self.expected(kind) else {
@@ -92,24 +92,24 @@ impl Explainer {
         };
         let size = size(message, input)?;
         self.message(message, input.get(..size)?, sheet);
-        if let State::Opening = self.state {
+        if let ConnectionPhase::Opening = self.state {
             let second = input.get(1).copied().unwrap_or_default();
             match kind {
-                30 => self.state = State::Joined(second),
-                _ if Version::new(second).is_none() || (kind == 16 && second != 4) => {
+                30 => self.state = ConnectionPhase::Joined(second),
+                _ if ProtocolVersion::new(second).is_none() || (kind == 16 && second != 4) => {
                     self.lose("of a version that is not known");
                 }
-                _ => self.state = State::Control,
+                _ => self.state = ConnectionPhase::Control,
             }
         }
         Some(size)
     }
 
     /// Explains a message, or the part of it that is here.
-    fn message(&mut self, message: &Message, bytes: &[u8], sheet: &mut Sheet) {
+    fn message(&mut self, message: &MessageLayout, bytes: &[u8], sheet: &mut Sheet) {
         sheet.title(message.name);
         sheet.nested(|sheet| {
-            let mut fields = Fields::new(bytes, sheet);
+            let mut fields = FieldAnnotator::new(bytes, sheet);
             fields.u8("type", |kind| format!("{kind}, {}", message.name))?;
             let mut defined = None;
             message
@@ -123,27 +123,27 @@ impl Explainer {
     fn field(
         &mut self,
         name: &str,
-        kind: Kind,
+        kind: FieldKind,
         defines: Option<IdKind>,
         defined: &mut Option<u32>,
-        fields: &mut Fields<'_, '_>,
+        fields: &mut FieldAnnotator<'_, '_>,
     ) -> Option<()> {
         let value = match kind {
-            Kind::U8 => fields.u8(name, |number| number)?.into(),
-            Kind::Mode => fields.u8(name, mode)?.into(),
-            Kind::Flag => fields.u8(name, |flag| flag != 0)?.into(),
-            Kind::U16 => fields.u16(name, |number| number)?.into(),
-            Kind::Line => fields.u16(name, line)?.into(),
-            Kind::Character => fields.u16(name, |number| known(number.cast_signed().into()))?.into(),
-            Kind::U32 => fields.u32(name, |number| number)?,
-            Kind::I32 => fields.u32(name, u32::cast_signed)?,
-            Kind::LineI32 => fields.u32(name, |number| known(number.cast_signed()))?,
-            Kind::Time => {
+            FieldKind::U8 => fields.u8(name, |number| number)?.into(),
+            FieldKind::Mode => fields.u8(name, mode)?.into(),
+            FieldKind::Flag => fields.u8(name, |flag| flag != 0)?.into(),
+            FieldKind::U16 => fields.u16(name, |number| number)?.into(),
+            FieldKind::Line => fields.u16(name, line)?.into(),
+            FieldKind::Character => fields.u16(name, |number| known(number.cast_signed().into()))?.into(),
+            FieldKind::U32 => fields.u32(name, |number| number)?,
+            FieldKind::I32 => fields.u32(name, u32::cast_signed)?,
+            FieldKind::LineI32 => fields.u32(name, |number| known(number.cast_signed()))?,
+            FieldKind::Time => {
                 fields.u32(name, |time| format!("{} after the start", duration(i128::from(time) * NANOS_PER_MILLI)))?
             }
-            Kind::Id(IdKind::Thread) => fields.u16(name, |id| self.names.show(IdKind::Thread, id.into()))?.into(),
-            Kind::Id(sort) => fields.u32(name, |id| self.names.show(sort, id))?,
-            Kind::Text => {
+            FieldKind::Id(IdKind::Thread) => fields.u16(name, |id| self.names.show(IdKind::Thread, id.into()))?.into(),
+            FieldKind::Id(sort) => fields.u32(name, |id| self.names.show(sort, id))?,
+            FieldKind::Text => {
                 let length = fields.u16("length", |length| counted(length.into(), "byte"))?;
                 let text = fields.bytes(length.into(), name, value::java_text)?;
                 if let (Some(sort), Some(id)) = (defines, *defined) {
@@ -152,7 +152,7 @@ impl Explainer {
                 length.into()
             }
         };
-        if let Kind::Id(sort) = kind
+        if let FieldKind::Id(sort) = kind
             && defines == Some(sort)
         {
             *defined = Some(value);
@@ -161,12 +161,12 @@ impl Explainer {
     }
 
     /// The message of this type here, if there is one.
-    fn expected(&self, kind: u8) -> Option<&'static Message> {
+    fn expected(&self, kind: u8) -> Option<&'static MessageLayout> {
         match self.state {
-            State::Opening => opening(kind),
-            State::Control => control(kind),
-            State::Data(version) => data(kind, version),
-            State::Joined(_) | State::Lost(_) => None,
+            ConnectionPhase::Opening => opening(kind),
+            ConnectionPhase::Control => control(kind),
+            ConnectionPhase::Data(version) => data(kind, version),
+            ConnectionPhase::Joined(_) | ConnectionPhase::Lost(_) => None,
         }
     }
 }
@@ -181,7 +181,7 @@ impl Explain for Explainer {
     }
 
     fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
-        if let State::Lost(raw) = &mut self.state {
+        if let ConnectionPhase::Lost(raw) = &mut self.state {
             return raw.finish(rest, sheet);
         }
         if let Some(message) = rest.first().and_then(|kind| self.expected(*kind)) {
@@ -192,16 +192,16 @@ impl Explain for Explainer {
 
 /// A kind of message: its fields behind the type.
 #[derive(Debug)]
-struct Message {
+struct MessageLayout {
     name: &'static str,
-    fields: &'static [(&'static str, Kind)],
+    fields: &'static [(&'static str, FieldKind)],
     /// It maps an id of this kind.
     defines: Option<IdKind>,
 }
 
 /// The layout of a field and the meaning of its number.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum FieldKind {
     U8,
     Mode,
     Flag,
@@ -227,57 +227,62 @@ enum IdKind {
     Location,
 }
 
-const TIME: (&str, Kind) = ("time", Kind::Time);
-const SEQUENCE: (&str, Kind) = ("sequence", Kind::U32);
-const METHOD: (&str, Kind) = ("method", Kind::Id(IdKind::Method));
-const EXCEPTION: (&str, Kind) = ("exception", Kind::Id(IdKind::Exception));
-const LOCATION: (&str, Kind) = ("location", Kind::Id(IdKind::Location));
-const THREAD: (&str, Kind) = ("thread", Kind::Id(IdKind::Thread));
-const LINE: (&str, Kind) = ("line", Kind::Line);
+const TIME: (&str, FieldKind) = ("time", FieldKind::Time);
+const SEQUENCE: (&str, FieldKind) = ("sequence", FieldKind::U32);
+const METHOD: (&str, FieldKind) = ("method", FieldKind::Id(IdKind::Method));
+const EXCEPTION: (&str, FieldKind) = ("exception", FieldKind::Id(IdKind::Exception));
+const LOCATION: (&str, FieldKind) = ("location", FieldKind::Id(IdKind::Location));
+const THREAD: (&str, FieldKind) = ("thread", FieldKind::Id(IdKind::Thread));
+const LINE: (&str, FieldKind) = ("line", FieldKind::Line);
 
-const fn message(name: &'static str, fields: &'static [(&'static str, Kind)]) -> Message {
-    Message { name, fields, defines: None }
+const fn message(name: &'static str, fields: &'static [(&'static str, FieldKind)]) -> MessageLayout {
+    MessageLayout { name, fields, defines: None }
 }
 
-const fn mapping(name: &'static str, of: IdKind, fields: &'static [(&'static str, Kind)]) -> Message {
-    Message { name, fields, defines: Some(of) }
+const fn mapping(name: &'static str, of: IdKind, fields: &'static [(&'static str, FieldKind)]) -> MessageLayout {
+    MessageLayout { name, fields, defines: Some(of) }
 }
 
-static HELLO: Message = message("hello", &[("version", Kind::U8)]);
-static PROJECT_HELLO: Message = message("project hello", &[("version", Kind::U8), ("project", Kind::I32)]);
-static DATA_HELLO: Message = message("data hello", &[("run", Kind::U8)]);
+static HELLO: MessageLayout = message("hello", &[("version", FieldKind::U8)]);
+static PROJECT_HELLO: MessageLayout =
+    message("project hello", &[("version", FieldKind::U8), ("project", FieldKind::I32)]);
+static DATA_HELLO: MessageLayout = message("data hello", &[("run", FieldKind::U8)]);
 
-static HEARTBEAT: Message = message("heartbeat", &[("mode", Kind::Mode), ("buffers", Kind::U16)]);
-static DATA_BREAK: Message = message("data break", &[SEQUENCE]);
-static TRANSFORMED: Message = message("class transformed", &[("class", Kind::Text)]);
-static IGNORED: Message = message("class ignored", &[("class", Kind::Text)]);
-static FAILED: Message = message("class transform failed", &[("class", Kind::Text)]);
-static ERROR: Message = message("error", &[("text", Kind::Text)]);
+static HEARTBEAT: MessageLayout = message("heartbeat", &[("mode", FieldKind::Mode), ("buffers", FieldKind::U16)]);
+static DATA_BREAK: MessageLayout = message("data break", &[SEQUENCE]);
+static TRANSFORMED: MessageLayout = message("class transformed", &[("class", FieldKind::Text)]);
+static IGNORED: MessageLayout = message("class ignored", &[("class", FieldKind::Text)]);
+static FAILED: MessageLayout = message("class transform failed", &[("class", FieldKind::Text)]);
+static ERROR: MessageLayout = message("error", &[("text", FieldKind::Text)]);
 
-static THREAD_NAME: Message = mapping("map thread name", IdKind::Thread, &[THREAD, TIME, ("name", Kind::Text)]);
-static SIGNATURE: Message = mapping("map method signature", IdKind::Method, &[METHOD, ("signature", Kind::Text)]);
-static EXCEPTION_NAME: Message = mapping("map exception", IdKind::Exception, &[EXCEPTION, ("name", Kind::Text)]);
-static SOURCE_LOCATION: Message = message(
+static THREAD_NAME: MessageLayout =
+    mapping("map thread name", IdKind::Thread, &[THREAD, TIME, ("name", FieldKind::Text)]);
+static SIGNATURE: MessageLayout =
+    mapping("map method signature", IdKind::Method, &[METHOD, ("signature", FieldKind::Text)]);
+static EXCEPTION_NAME: MessageLayout =
+    mapping("map exception", IdKind::Exception, &[EXCEPTION, ("name", FieldKind::Text)]);
+static SOURCE_LOCATION: MessageLayout = message(
     "map source location",
     &[
         LOCATION,
         METHOD,
-        ("start line", Kind::LineI32),
-        ("end line", Kind::LineI32),
-        ("start character", Kind::Character),
-        ("end character", Kind::Character),
+        ("start line", FieldKind::LineI32),
+        ("end line", FieldKind::LineI32),
+        ("start character", FieldKind::Character),
+        ("end character", FieldKind::Character),
     ],
 );
-static VISIT: Message = message("method visit", &[TIME, SEQUENCE, METHOD, LOCATION, THREAD]);
-static LOCATION_COUNT: Message = message("source location count", &[METHOD, ("count", Kind::U32)]);
-static ENTRY: Message = message("method entry", &[TIME, SEQUENCE, METHOD, THREAD]);
-static EXIT_AT_LINE: Message = message("method exit", &[TIME, SEQUENCE, METHOD, LINE, THREAD]);
-static EXIT: Message = message("method exit", &[TIME, SEQUENCE, METHOD, ("threw", Kind::Flag), THREAD]);
-static THROWN: Message = message("exception", &[TIME, SEQUENCE, METHOD, EXCEPTION, LINE, THREAD]);
-static BUBBLED: Message = message("exception bubble", &[TIME, SEQUENCE, METHOD, EXCEPTION, THREAD]);
-static MARKER: Message = message("marker", &[TIME, SEQUENCE, ("key", Kind::Text), ("value", Kind::Text)]);
+static VISIT: MessageLayout = message("method visit", &[TIME, SEQUENCE, METHOD, LOCATION, THREAD]);
+static LOCATION_COUNT: MessageLayout = message("source location count", &[METHOD, ("count", FieldKind::U32)]);
+static ENTRY: MessageLayout = message("method entry", &[TIME, SEQUENCE, METHOD, THREAD]);
+static EXIT_AT_LINE: MessageLayout = message("method exit", &[TIME, SEQUENCE, METHOD, LINE, THREAD]);
+static EXIT: MessageLayout = message("method exit", &[TIME, SEQUENCE, METHOD, ("threw", FieldKind::Flag), THREAD]);
+static THROWN: MessageLayout = message("exception", &[TIME, SEQUENCE, METHOD, EXCEPTION, LINE, THREAD]);
+static BUBBLED: MessageLayout = message("exception bubble", &[TIME, SEQUENCE, METHOD, EXCEPTION, THREAD]);
+static MARKER: MessageLayout =
+    message("marker", &[TIME, SEQUENCE, ("key", FieldKind::Text), ("value", FieldKind::Text)]);
 
-fn opening(kind: u8) -> Option<&'static Message> {
+fn opening(kind: u8) -> Option<&'static MessageLayout> {
     match kind {
         0 => Some(&HELLO),
         16 => Some(&PROJECT_HELLO),
@@ -286,7 +291,7 @@ fn opening(kind: u8) -> Option<&'static Message> {
     }
 }
 
-fn control(kind: u8) -> Option<&'static Message> {
+fn control(kind: u8) -> Option<&'static MessageLayout> {
     match kind {
         8 => Some(&HEARTBEAT),
         9 => Some(&DATA_BREAK),
@@ -298,7 +303,7 @@ fn control(kind: u8) -> Option<&'static Message> {
     }
 }
 
-fn data(kind: u8, version: Version) -> Option<&'static Message> {
+fn data(kind: u8, version: ProtocolVersion) -> Option<&'static MessageLayout> {
     match (kind, version.number()) {
         (10, _) => Some(&THREAD_NAME),
         (11, _) => Some(&SIGNATURE),
@@ -317,13 +322,13 @@ fn data(kind: u8, version: Version) -> Option<&'static Message> {
 }
 
 /// The size of the message at the front of `input`. `None`: its length field is not here yet.
-fn size(message: &Message, input: &[u8]) -> Option<usize> {
+fn size(message: &MessageLayout, input: &[u8]) -> Option<usize> {
     message.fields.iter().try_fold(1, |at, (_, kind)| {
         Some(match kind {
-            Kind::U8 | Kind::Mode | Kind::Flag => at + 1,
-            Kind::U16 | Kind::Line | Kind::Character | Kind::Id(IdKind::Thread) => at + 2,
-            Kind::U32 | Kind::I32 | Kind::LineI32 | Kind::Time | Kind::Id(_) => at + 4,
-            Kind::Text => {
+            FieldKind::U8 | FieldKind::Mode | FieldKind::Flag => at + 1,
+            FieldKind::U16 | FieldKind::Line | FieldKind::Character | FieldKind::Id(IdKind::Thread) => at + 2,
+            FieldKind::U32 | FieldKind::I32 | FieldKind::LineI32 | FieldKind::Time | FieldKind::Id(_) => at + 4,
+            FieldKind::Text => {
                 let length = input.get(at..)?.first_chunk::<2>()?;
                 at + 2 + usize::from(u16::from_be_bytes(*length))
             }

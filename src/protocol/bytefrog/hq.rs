@@ -14,18 +14,18 @@ use tributary_memory::MemoryBudget;
 use tributary_protocol::Now;
 
 use super::agent_log::AgentLog;
-use super::command::{Command, Mode, Refusal};
+use super::command::{BytefrogCommand, BytefrogRefusal, Mode};
 use super::options::{Options, Start};
 use super::run::{Run, RunStart, UNTRACED_ID, lock};
 use super::run_table::RunTable;
-use super::wire::Version;
+use super::wire::ProtocolVersion;
 
 /// The HQ of one listener. Clones share it: each session has one, and so has everything that sends commands to agents.
 #[derive(Clone, Debug)]
-pub struct Hq(Arc<State>);
+pub struct Hq(Arc<HqState>);
 
 #[derive(Debug)]
-struct State {
+struct HqState {
     options: Arc<Options>,
     emit_definitions: bool,
     memory: Arc<MemoryBudget>,
@@ -42,7 +42,7 @@ struct State {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offline {
     /// The version of data connections whose control connection is not among the captures.
-    version: Option<Version>,
+    version: Option<ProtocolVersion>,
 }
 
 /// Why a data connection was not admitted to a run.
@@ -105,23 +105,23 @@ impl Hq {
     /// For captures: every stream belongs to one run, in the order given, control first. `version` is that of data
     /// streams without a control stream.
     pub fn offline(options: Options, emit_definitions: bool, memory: Arc<MemoryBudget>, version: Option<u8>) -> Self {
-        let offline = Offline { version: version.and_then(Version::new) };
+        let offline = Offline { version: version.and_then(ProtocolVersion::new) };
         Hq::with(options, emit_definitions, memory, Some(offline))
     }
 
     fn with(options: Options, emit_definitions: bool, memory: Arc<MemoryBudget>, offline: Option<Offline>) -> Self {
         let (options, runs) = (Arc::new(options), Arc::new(Mutex::new(RunTable::new())));
         let (is_stopping, log) = (AtomicBool::new(false), Arc::new(AgentLog::new()));
-        Hq(Arc::new(State { options, emit_definitions, memory, offline, is_stopping, log, runs }))
+        Hq(Arc::new(HqState { options, emit_definitions, memory, offline, is_stopping, log, runs }))
     }
 
     /// The same for a listener that takes over the socket of another: the agents of `former` open their data connections
     /// here, and new agents get other run ids than those.
     #[must_use]
     pub fn continuing(self, former: &Hq) -> Self {
-        let State { options, emit_definitions, memory, offline, .. } = &*self.0;
+        let HqState { options, emit_definitions, memory, offline, .. } = &*self.0;
         let (options, memory, runs) = (options.clone(), memory.clone(), former.0.runs.clone());
-        Hq(Arc::new(State {
+        Hq(Arc::new(HqState {
             options,
             emit_definitions: *emit_definitions,
             memory,
@@ -143,13 +143,13 @@ impl Hq {
     /// # Errors
     /// The command would harm the traced program in the agent's state (field notes, section 1.4), or it cannot be
     /// delivered.
-    pub fn command(&self, run: u8, command: Command, elapsed: Duration) -> Result<(), Refusal> {
-        let target = self.runs().get(run).ok_or(Refusal::NoSuchRun)?;
+    pub fn command(&self, run: u8, command: BytefrogCommand, elapsed: Duration) -> Result<(), BytefrogRefusal> {
+        let target = self.runs().get(run).ok_or(BytefrogRefusal::NoSuchRun)?;
         let mut open = lock(&target);
         open.command(command, elapsed)?;
         let serial = open.serial;
         drop(open);
-        if command == Command::Start {
+        if command == BytefrogCommand::Start {
             self.runs().set_started(run, serial, elapsed);
         }
         Ok(())
@@ -179,14 +179,14 @@ impl Hq {
     /// configured to trace nothing, started, and stopped once that is harmless. The same is done when the collector stops.
     pub(super) fn open(
         &self,
-        version: Version,
+        version: ProtocolVersion,
         project: Option<i32>,
         address: Option<IpAddr>,
         listener: &str,
         now: Now,
         reply: &mut BytesMut,
     ) -> OpenedRun {
-        let State { options, memory, .. } = &*self.0;
+        let HqState { options, memory, .. } = &*self.0;
         let mut runs = self.runs();
         let assignment = runs.assign(address, options, now.elapsed);
         let id = assignment.id;
@@ -211,12 +211,12 @@ impl Hq {
         open.agent.is_untraced = untraced.is_some();
         open.admit();
         open.agent.pending = match options.start {
-            _ if untraced.is_some() => Some(Command::Stop),
-            Start::Suspended => Some(Command::Suspend),
+            _ if untraced.is_some() => Some(BytefrogCommand::Stop),
+            Start::Suspended => Some(BytefrogCommand::Suspend),
             Start::Immediately | Start::OnCommand => None,
         };
         if untraced.is_some() || options.start != Start::OnCommand {
-            reply.extend(open.agent.handle_command(Command::Start, now.elapsed).ok().flatten());
+            reply.extend(open.agent.handle_command(BytefrogCommand::Start, now.elapsed).ok().flatten());
             runs.set_started(id, assignment.serial, now.elapsed);
         }
         drop(open);
@@ -283,7 +283,7 @@ impl Hq {
     }
 
     /// The version that the agent of this run speaks, if the run is known.
-    pub(super) fn version_of(&self, id: u8) -> Option<Version> {
+    pub(super) fn version_of(&self, id: u8) -> Option<ProtocolVersion> {
         let run = match self.0.offline {
             Some(_) => self.runs().all().pop(),
             None => {

@@ -2,15 +2,15 @@
 
 use tributary_codec::reader::DecodeError;
 use tributary_event::{Reason, Severity, semconv as names};
-use tributary_protocol::fault::Fault;
+use tributary_protocol::fault::SessionFault;
 use tributary_protocol::{Now, Output};
 
 use super::command::Mode;
-use super::dictionary::{Id, Name};
+use super::dictionary::{Id, PeerName};
 use super::normalize::{self, Definition, MessagePosition};
 use super::queue::Marker;
 use super::run::{Arrival, Run};
-use super::wire::{self, Control, Data};
+use super::wire::{self, Control, DataMessage};
 
 /// Handles one message of a control connection: its size. `None`: it is incomplete.
 pub(super) fn control(
@@ -42,7 +42,7 @@ pub(super) fn control(
         }
         Control::DataBreak { sequence } => {
             let detail = format!("data break for number {sequence}, which is not after the last one; ignored");
-            let mut fault = Fault::new(Reason::Malformed, offset, detail);
+            let mut fault = SessionFault::new(Reason::Malformed, offset, detail);
             fault.count(&input[..size]);
             fault.tell(now, out);
             return Ok(Some(size));
@@ -80,32 +80,32 @@ pub(super) fn data(
     let Some((message, size)) = wire::data(input, run.version)? else { return Ok(None) };
     let arrival = Arrival { message: &input[..size], source, offset, now };
     let (id, definition) = match message {
-        Data::Marker { time, sequence, key, value } => {
-            let (key, value) = (Name::read(key), Name::read(value));
+        DataMessage::Marker { time, sequence, key, value } => {
+            let (key, value) = (PeerName::read(key), PeerName::read(value));
             let is_repaired = key.is_repaired || value.is_repaired;
             let marker = Marker { time, key: key.text, value: value.text, is_repaired };
             run.marker(sequence, marker, arrival, out);
             return Ok(Some(size));
         }
-        Data::ThreadName { thread, time, name } => {
+        DataMessage::ThreadName { thread, time, name } => {
             let is_kept = run.may_keep_names() && run.dictionary.name_thread(thread, time, name);
             let resolved = run.definition_time(time, now);
             (is_kept.then_some(Id::Thread(thread)), Definition::Thread { thread, time, resolved, name })
         }
-        Data::Method { method, signature } => {
+        DataMessage::Method { method, signature } => {
             let is_kept = run.may_keep_names() && run.dictionary.map_method(method, signature);
             (is_kept.then_some(Id::Method(method)), Definition::Method { method, signature })
         }
-        Data::Exception { exception, name } => {
+        DataMessage::Exception { exception, name } => {
             let is_kept = run.may_keep_names() && run.dictionary.map_exception(exception, name);
             (is_kept.then_some(Id::Exception(exception)), Definition::Exception { exception, name })
         }
-        Data::SourceLocation { location, method, lines, characters } => {
+        DataMessage::SourceLocation { location, method, lines, characters } => {
             let is_kept = run.may_keep_names() && run.dictionary.map_location(location, lines);
             let definition = Definition::SourceLocation { location, method, lines, characters };
             (is_kept.then_some(Id::SourceLocation(location)), definition)
         }
-        Data::SourceLocationCount { method, count } => (None, Definition::SourceLocationCount { method, count }),
+        DataMessage::SourceLocationCount { method, count } => (None, Definition::SourceLocationCount { method, count }),
     };
     match id {
         Some(id) => run.mapped(id),

@@ -8,7 +8,7 @@ use tributary_protocol::{Now, Output};
 
 use super::calls::{OpenCall, SpanIds};
 use super::command::Mode;
-use super::dictionary::{Dictionary, Name as Text};
+use super::dictionary::{Dictionary, PeerName as Text};
 use super::queue::{Event, Marker};
 use super::sequence::{Gap, wrapped};
 use super::wire::{Call, ClassOutcome, NO_LINE, What};
@@ -184,7 +184,7 @@ pub(super) fn definition(out: &mut Output, definition: Definition<'_>, position:
             event
         }
         Definition::Method { method, signature } => {
-            let read = super::dictionary::Method::read(signature);
+            let read = super::dictionary::MethodDefinition::read(signature);
             let mut event = untimed(out, names::BYTEFROG_METHOD_MAPPED, position);
             event.text(names::CODE_FUNCTION_NAME, &read.function.text);
             event.attribute(names::BYTEFROG_METHOD_ID, u64::from(method));
@@ -248,7 +248,7 @@ impl EventWriter {
     pub(super) fn plain_call(
         &mut self,
         out: &mut Output,
-        place: Place,
+        place: CallPosition,
         call: &Call,
         time: impl FnOnce() -> UnixNanos,
         dictionary: &mut Dictionary,
@@ -563,31 +563,31 @@ impl<'a> TimedEvent<'a> {
 
 /// The place of a call among those of its run, and on its connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct CallPosition {
     pub number: u64,
     pub offset: u64,
     pub length: u32,
     pub observed: UnixNanos,
 }
 
-impl Place {
+impl CallPosition {
     #[inline]
     fn header(self, name: Name, time: UnixNanos) -> Header {
-        let Place { number, offset, length, observed } = self;
+        let CallPosition { number, offset, length, observed } = self;
         let position = Position { sequence: Some(wrapped(number)), offset, length: length.into() };
         Header { name: name.into(), time: Some(time), observed, position }
     }
 }
 
-impl From<&Event> for Place {
+impl From<&Event> for CallPosition {
     fn from(event: &Event) -> Self {
         let Event { number, offset, length, observed, .. } = *event;
-        Place { number, offset, length, observed }
+        CallPosition { number, offset, length, observed }
     }
 }
 
 fn header(name: Name, event: &Event, time: UnixNanos) -> Header {
-    Place::from(event).header(name, time)
+    CallPosition::from(event).header(name, time)
 }
 
 fn position(event: &Event) -> Position {

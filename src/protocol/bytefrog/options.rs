@@ -33,7 +33,7 @@ pub struct Options {
     /// Java regular expressions of classes that are traced although they are excluded. None.
     pub inclusions: Vec<String>,
     /// The events made of method calls.
-    pub calls: Calls,
+    pub calls: CallOutput,
     /// The limits of a profile of calls.
     pub profile: ProfileLimits,
     /// Whether a log is written when a method runs for the first time in its run, and their number at the end. No.
@@ -89,7 +89,7 @@ pub enum Start {
 
 /// The events made of method calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Calls {
+pub enum CallOutput {
     /// An event for each entry and each exit.
     #[default]
     Events,
@@ -117,8 +117,12 @@ impl Options {
         let default = Options::default();
         let starts =
             [("immediately", Start::Immediately), ("suspended", Start::Suspended), ("on_command", Start::OnCommand)];
-        let calls =
-            [("events", Calls::Events), ("spans", Calls::Spans), ("both", Calls::Both), ("profile", Calls::Profile)];
+        let calls = [
+            ("events", CallOutput::Events),
+            ("spans", CallOutput::Spans),
+            ("both", CallOutput::Both),
+            ("profile", CallOutput::Profile),
+        ];
         let orders = [("received", Order::Received), ("sequence", Order::Sequence)];
         let heartbeats = Duration::from_millis(100)..=Duration::from_secs(5);
         let moment = Duration::from_millis(1);
@@ -196,7 +200,7 @@ impl Options {
 
     /// Whether events wait for the numbers before them, which spans and profiles require too.
     pub fn is_ordered(&self) -> bool {
-        self.order == Order::Sequence || self.calls != Calls::Events
+        self.order == Order::Sequence || self.calls != CallOutput::Events
     }
 }
 
@@ -209,7 +213,7 @@ impl Default for Options {
             data_connections: 1,
             exclusions: vec![PLATFORM.to_owned()],
             inclusions: Vec::new(),
-            calls: Calls::Events,
+            calls: CallOutput::Events,
             profile: ProfileLimits::default(),
             coverage: false,
             order: Order::Received,

@@ -20,7 +20,7 @@ use tributary_memory::Amplification;
 use tributary_profile::calls::OpenCalls;
 use tributary_profile::interval::{CALLS, FRAME_BYTES, Interval, SAMPLE_BYTES, WALL, sample_of};
 use tributary_profile::limits::ProfileLimits;
-use tributary_profile::tree::{Node, ROOT, Tree};
+use tributary_profile::tree::{CallNode, ROOT, Tree};
 use tributary_protocol::{Now, Output};
 
 use super::dictionary::Dictionary;
@@ -56,12 +56,12 @@ pub(super) struct CallProfile {
     /// When the interval began, if something has happened in it.
     since: Option<Duration>,
     /// The last interval, while it is written.
-    ended: Option<Ended>,
+    ended: Option<EndedInterval>,
 }
 
 /// An interval that is written.
 #[derive(Debug)]
-struct Ended {
+struct EndedInterval {
     interval: Interval,
     exceptions: BTreeMap<Option<u32>, u64>,
     duration: Duration,
@@ -217,7 +217,7 @@ impl CallProfile {
         let most = out.allowance_left(amplification, earned, elapsed).min(self.limits.max_bytes);
         let mut name_bytes = HashMap::default();
         let threads = &self.threads;
-        let of_node = |node: &Node| {
+        let of_node = |node: &CallNode| {
             if node.depth <= 1 {
                 let name = threads.get((node.frame as usize).wrapping_sub(1));
                 return name.map_or(0, |name| output_len(name) as u64);
@@ -230,7 +230,7 @@ impl CallProfile {
         if interval.folded.sums > 0 {
             out.warn(FOLDED);
         }
-        self.ended = Some(Ended { interval, exceptions, duration: elapsed.saturating_sub(since), name_bytes });
+        self.ended = Some(EndedInterval { interval, exceptions, duration: elapsed.saturating_sub(since), name_bytes });
     }
 
     /// Writes the next event of the interval that has ended. `false`: there is none. Samples are paid already: their number of
@@ -252,7 +252,7 @@ impl CallProfile {
     }
 }
 
-impl Ended {
+impl EndedInterval {
     fn write_sample(
         &self,
         (node, column): (u32, usize),

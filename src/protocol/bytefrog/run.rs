@@ -18,21 +18,21 @@ use tributary_event::{Origin, Resource, ResourceValue, UnixNanos, semconv as nam
 use tributary_memory::MemoryLease;
 use tributary_protocol::{Now, Output};
 
-use super::agent::Agent;
+use super::agent::RunAgent;
 use super::agent_log::AgentLog;
 use super::breaks::Breaks;
 use super::calls::OpenCalls;
 use super::clock::AgentClock;
-use super::command::{Command, Refusal};
+use super::command::{BytefrogCommand, BytefrogRefusal};
 use super::configuration::Configuration;
 use super::coverage::Coverage;
 use super::dictionary::{Dictionary, Id};
-use super::normalize::{EventWriter, Place};
-use super::options::{Calls, Options, Order};
+use super::normalize::{CallPosition, EventWriter};
+use super::options::{CallOutput, Options, Order};
 use super::profile::CallProfile;
 use super::queue::{Body, Event, Marker, ReorderBuffer, UnresolvedEvents};
 use super::sequence::{Gap, Sequence};
-use super::wire::{Call, Version};
+use super::wire::{Call, ProtocolVersion};
 
 /// The id of every agent that gets no id of its own.
 pub(super) const UNTRACED_ID: u8 = 127;
@@ -51,11 +51,11 @@ pub(super) struct Run {
     pub id: u8,
     /// Unique among all runs of the listener.
     pub serial: u64,
-    pub version: Version,
+    pub version: ProtocolVersion,
     pub project: Option<i32>,
     /// The address that data connections must have; `None`: a capture.
     pub address: Option<IpAddr>,
-    pub agent: Agent,
+    pub agent: RunAgent,
     pub resource: Arc<Resource>,
     /// Commands for the agent that its control connection has not sent yet, and how to wake it.
     pub outbox: Vec<u8>,
@@ -103,7 +103,7 @@ pub(super) struct Run {
     gaps_unreported: Option<(Gap, u64)>,
     /// Numbers that have arrived after their gap was reported, which is not reported yet: between which, and how many.
     found: Option<(Gap, u64)>,
-    state: State,
+    state: RunState,
 }
 
 /// Sums of bytes that the peer is charged for, or is not, since the run began.
@@ -136,7 +136,7 @@ impl Charges {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum RunState {
     Open,
     /// Every connection has ended: nothing waits any longer.
     Closing,
@@ -147,7 +147,7 @@ enum State {
 pub(super) struct RunStart {
     pub id: u8,
     pub serial: u64,
-    pub version: Version,
+    pub version: ProtocolVersion,
     pub project: Option<i32>,
     pub address: Option<IpAddr>,
     pub now: Now,
@@ -176,7 +176,7 @@ impl Run {
             version,
             project,
             address,
-            agent: Agent::new(&options, version, now.elapsed),
+            agent: RunAgent::new(&options, version, now.elapsed),
             resource: Arc::new(Resource::new(attributes)),
             outbox: Vec::new(),
             waker: None,
@@ -192,15 +192,15 @@ impl Run {
             awaiting_rename: VecDeque::new(),
             waiting: UnresolvedEvents::default(),
             reorder_buffer: options.is_ordered().then(ReorderBuffer::new),
-            open_calls: matches!(options.calls, Calls::Spans | Calls::Both)
+            open_calls: matches!(options.calls, CallOutput::Spans | CallOutput::Both)
                 .then(|| OpenCalls::new(key, options.max_open_calls)),
             coverage: options.coverage.then(Coverage::default),
-            has_sums: options.coverage || options.calls == Calls::Profile,
-            writes_at_once: options.calls == Calls::Events
+            has_sums: options.coverage || options.calls == CallOutput::Profile,
+            writes_at_once: options.calls == CallOutput::Events
                 && !options.coverage
                 && !options.is_ordered()
                 && (options.rename_wait.is_zero() || !version.names_threads()),
-            profile: (options.calls == Calls::Profile)
+            profile: (options.calls == CallOutput::Profile)
                 .then(|| CallProfile::new(options.profile, options.max_open_calls)),
             ready: VecDeque::new(),
             writer: EventWriter::new(version.names_threads()),
@@ -215,7 +215,7 @@ impl Run {
             gaps_reported: 0,
             gaps_unreported: None,
             found: None,
-            state: State::Open,
+            state: RunState::Open,
             options,
         }
     }
@@ -321,15 +321,15 @@ impl Run {
     pub(super) fn leave(&mut self, source: u16) -> bool {
         self.handed_over(source);
         self.members = self.members.saturating_sub(1);
-        if self.members == 0 && self.state == State::Open {
-            self.state = State::Closing;
+        if self.members == 0 && self.state == RunState::Open {
+            self.state = RunState::Closing;
         }
         self.members == 0
     }
 
     /// Whether its last connection has ended.
     pub(super) fn is_over(&self) -> bool {
-        self.state != State::Open
+        self.state != RunState::Open
     }
 
     /// The control connection has ended. `true`: the agent has not announced it.
@@ -344,7 +344,7 @@ impl Run {
     ///
     /// # Errors
     /// The command would harm the traced program, or it cannot be delivered.
-    pub(super) fn command(&mut self, command: Command, elapsed: Duration) -> Result<(), Refusal> {
+    pub(super) fn command(&mut self, command: BytefrogCommand, elapsed: Duration) -> Result<(), BytefrogRefusal> {
         self.outbox.extend(self.agent.handle_command(command, elapsed)?);
         self.wake_control();
         Ok(())
@@ -513,8 +513,8 @@ pub(super) struct Arrival<'a> {
 }
 
 impl Arrival<'_> {
-    fn place(self, number: u64) -> Place {
-        Place { number, offset: self.offset, length: self.message.len() as u32, observed: self.now.unix }
+    fn place(self, number: u64) -> CallPosition {
+        CallPosition { number, offset: self.offset, length: self.message.len() as u32, observed: self.now.unix }
     }
 
     fn event(self, body: Body, number: u64) -> Event {

@@ -25,7 +25,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct RunTable {
     /// By run id.
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<RunSlot>>,
     /// The search for a free id starts here, so that an id is not reused immediately.
     next: usize,
     /// Runs so far; a run's serial number is its place among them.
@@ -38,16 +38,16 @@ pub(super) struct RunTable {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct RunSlot {
     run: Arc<Mutex<Run>>,
     serial: u64,
     address: Option<IpAddr>,
-    stage: Stage,
+    stage: AgentStage,
 }
 
 /// How far the agent of a run has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum AgentStage {
     /// It waits for `start`.
     Held,
     /// `start` was sent at this time; there is no data connection.
@@ -56,10 +56,10 @@ enum Stage {
     Connected(Duration),
 }
 
-impl Slot {
+impl RunSlot {
     /// Whether its agent has sent no event.
     fn is_silent(&self) -> bool {
-        !matches!(self.stage, Stage::Connected(_)) || lock(&self.run).events() == 0
+        !matches!(self.stage, AgentStage::Connected(_)) || lock(&self.run).events() == 0
     }
 }
 
@@ -109,7 +109,7 @@ impl RunTable {
     /// Agents of the network of this address that have sent no event.
     fn waiting_at(&self, address: Option<IpAddr>) -> usize {
         let network = address.map(address_group);
-        let is_waiting = |slot: &&Slot| slot.address.map(address_group) == network && slot.is_silent();
+        let is_waiting = |slot: &&RunSlot| slot.address.map(address_group) == network && slot.is_silent();
         self.slots.iter().flatten().filter(is_waiting).count()
     }
 
@@ -119,9 +119,9 @@ impl RunTable {
         let expired = self.slots.iter().enumerate().filter_map(|(id, slot)| {
             let slot = slot.as_ref()?;
             let (since, wait) = match slot.stage {
-                Stage::Held => return None,
-                Stage::Started(since) => (since, options.data_connection_wait),
-                Stage::Connected(since) => (since, options.first_event_wait),
+                AgentStage::Held => return None,
+                AgentStage::Started(since) => (since, options.data_connection_wait),
+                AgentStage::Connected(since) => (since, options.first_event_wait),
             };
             let is_expired = elapsed >= since + wait && slot.is_silent();
             is_expired.then_some((slot.address == address, since, id))
@@ -131,7 +131,7 @@ impl RunTable {
 
     /// Takes the id from the run that has it.
     fn unlist(&mut self, id: usize) {
-        if let Some(Slot { run, serial, address, .. }) = self.slots[id].take() {
+        if let Some(RunSlot { run, serial, address, .. }) = self.slots[id].take() {
             self.unlisted.insert((id as u8, address, serial), Arc::downgrade(&run));
         }
     }
@@ -140,7 +140,7 @@ impl RunTable {
     pub(super) fn insert(&mut self, run: &Arc<Mutex<Run>>, address: Option<IpAddr>, assignment: Assignment) {
         let Assignment { id, serial, .. } = assignment;
         match self.slots.get_mut(usize::from(id)) {
-            Some(slot) => *slot = Some(Slot { run: run.clone(), serial, address, stage: Stage::Held }),
+            Some(slot) => *slot = Some(RunSlot { run: run.clone(), serial, address, stage: AgentStage::Held }),
             None => drop(self.unlisted.insert((id, address, serial), Arc::downgrade(run))),
         }
     }
@@ -148,23 +148,23 @@ impl RunTable {
     /// `start` was sent to the agent of this run.
     pub(super) fn set_started(&mut self, id: u8, serial: u64, elapsed: Duration) {
         if let Some(slot) = self.slot(id, serial)
-            && slot.stage == Stage::Held
+            && slot.stage == AgentStage::Held
         {
-            slot.stage = Stage::Started(elapsed);
+            slot.stage = AgentStage::Started(elapsed);
         }
     }
 
     /// The agent of this run has opened a data connection.
     pub(super) fn set_connected(&mut self, id: u8, serial: u64, elapsed: Duration) {
         if let Some(slot) = self.slot(id, serial)
-            && !matches!(slot.stage, Stage::Connected(_))
+            && !matches!(slot.stage, AgentStage::Connected(_))
         {
-            slot.stage = Stage::Connected(elapsed);
+            slot.stage = AgentStage::Connected(elapsed);
         }
     }
 
     /// The slot of a run, as long as the run has it.
-    fn slot(&mut self, id: u8, serial: u64) -> Option<&mut Slot> {
+    fn slot(&mut self, id: u8, serial: u64) -> Option<&mut RunSlot> {
         self.slots.get_mut(usize::from(id))?.as_mut().filter(|slot| slot.serial == serial)
     }
 

@@ -10,8 +10,8 @@ use bytes::{BufMut, BytesMut};
 use tributary_codec::reader::{DecodeError, DecodeErrorKind};
 use tributary_event::{Reason, Severity, semconv as names};
 use tributary_explain::Explain;
-use tributary_protocol::fault::Fault;
-use tributary_protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
+use tributary_protocol::fault::SessionFault;
+use tributary_protocol::{Awaiting, End, Flow, Now, Output, ReceiveProgress, Session, Shutdown};
 
 use super::agent_log;
 use super::explain::Explainer;
@@ -35,7 +35,7 @@ const RUN_RETRY: Duration = Duration::from_millis(20);
 pub struct BytefrogSession {
     hq: Hq,
     address: Option<IpAddr>,
-    state: State,
+    state: SessionState,
     /// Offset in the stream of the first byte not consumed.
     offset: u64,
     /// The start of a message is here, and its rest is not.
@@ -53,7 +53,7 @@ pub struct BytefrogSession {
 }
 
 #[derive(Debug)]
-enum State {
+enum SessionState {
     /// Waiting for a hello.
     Opening,
     Control(Membership),
@@ -61,7 +61,7 @@ enum State {
     /// A data connection without a run. What arrives is counted as lost.
     Unregistered(UnregisteredConnection),
     /// Nothing more can be decoded. What arrives is counted as lost.
-    Failed(Fault, Option<Membership>),
+    Failed(SessionFault, Option<Membership>),
     /// The end of the connection is reported; the end of the run is not, if this was its last connection.
     Leaving(Membership),
     Finished,
@@ -70,7 +70,7 @@ enum State {
 /// A data connection that belongs to no run.
 #[derive(Debug)]
 struct UnregisteredConnection {
-    fault: Fault,
+    fault: SessionFault,
     /// The id of its run, as long as that run may still be opened (rule 29).
     wanted: Option<u8>,
     /// When the connection is refused.
@@ -103,7 +103,7 @@ impl BytefrogSession {
         BytefrogSession {
             hq,
             address,
-            state: State::Opening,
+            state: SessionState::Opening,
             offset: 0,
             is_in_message: false,
             due: None,
@@ -116,8 +116,8 @@ impl BytefrogSession {
 }
 
 impl Session for BytefrogSession {
-    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
-        if let State::Control(member) | State::Data(member) = &self.state {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> ReceiveProgress {
+        if let SessionState::Control(member) | SessionState::Data(member) = &self.state {
             // The driver has handed over what the last call wrote.
             lock(&member.run).handed_over(member.source);
         }
@@ -125,9 +125,9 @@ impl Session for BytefrogSession {
         let mut consumed = 0;
         let flow = loop {
             let step = match &mut self.state {
-                State::Opening => self.open(&input[consumed..], now, out),
-                State::Control(_) | State::Data(_) => self.messages(&input[consumed..], now, out),
-                State::Unregistered(UnregisteredConnection { fault, wanted, .. }) => {
+                SessionState::Opening => self.open(&input[consumed..], now, out),
+                SessionState::Control(_) | SessionState::Data(_) => self.messages(&input[consumed..], now, out),
+                SessionState::Unregistered(UnregisteredConnection { fault, wanted, .. }) => {
                     // A peer that does not wait for the answer is no agent.
                     if consumed < input.len() {
                         *wanted = None;
@@ -137,16 +137,16 @@ impl Session for BytefrogSession {
                     consumed = input.len();
                     break Flow::Continue;
                 }
-                State::Failed(fault, _) => {
+                SessionState::Failed(fault, _) => {
                     fault.count(&input[consumed..]);
                     self.offset += (input.len() - consumed) as u64;
                     consumed = input.len();
                     break Flow::Close;
                 }
-                State::Leaving(_) | State::Finished => break Flow::Close,
+                SessionState::Leaving(_) | SessionState::Finished => break Flow::Close,
             };
             match step {
-                Ok(Progress { consumed: more, flow }) => {
+                Ok(ReceiveProgress { consumed: more, flow }) => {
                     consumed += more;
                     self.offset += more as u64;
                     if flow != Flow::Continue || more == 0 {
@@ -168,45 +168,47 @@ impl Session for BytefrogSession {
         if self.waits_for_writer > 0 {
             out.throttle = Some(out.throttle.unwrap_or_default().max(WRITER_WAIT));
         }
-        Progress { consumed, flow }
+        ReceiveProgress { consumed, flow }
     }
 
     fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow {
-        if !matches!(self.state, State::Leaving(_) | State::Finished) {
+        if !matches!(self.state, SessionState::Leaving(_) | SessionState::Finished) {
             self.report_end(rest, end, now, out);
         }
-        if let State::Leaving(member) = &mut self.state {
+        if let SessionState::Leaving(member) = &mut self.state {
             if !member.leave(now, out) {
                 return Flow::Again;
             }
-            self.state = State::Finished;
+            self.state = SessionState::Finished;
         }
         Flow::Close
     }
 
     fn awaiting(&self) -> Awaiting {
         match &self.state {
-            State::Opening => Awaiting::Handshake,
-            State::Control(_) | State::Data(_) if self.is_in_message => Awaiting::Rest { offset: self.offset },
+            SessionState::Opening => Awaiting::Handshake,
+            SessionState::Control(_) | SessionState::Data(_) if self.is_in_message => {
+                Awaiting::Rest { offset: self.offset }
+            }
             _ => Awaiting::Message,
         }
     }
 
     fn poll_timeout(&self) -> Option<Duration> {
         match &self.state {
-            State::Unregistered(UnregisteredConnection { until, retry_at, .. }) => Some(*until.min(retry_at)),
+            SessionState::Unregistered(UnregisteredConnection { until, retry_at, .. }) => Some(*until.min(retry_at)),
             // In a capture, only what another connection of the run has left may become due before that.
-            State::Control(member) | State::Data(member) if !self.hq.is_live() => {
+            SessionState::Control(member) | SessionState::Data(member) if !self.hq.is_live() => {
                 self.due.into_iter().chain(lock(&member.run).deadline()).min()
             }
-            State::Control(_) | State::Data(_) => self.due,
+            SessionState::Control(_) | SessionState::Data(_) => self.due,
             _ => None,
         }
     }
 
     fn handle_timeout(&mut self, now: Now, out: &mut Output) -> Flow {
         match &mut self.state {
-            State::Unregistered(connection) => {
+            SessionState::Unregistered(connection) => {
                 if let Some(id) = connection.wanted
                     && let Ok(run) = find_run(&self.hq, id, self.address, now, out)
                 {
@@ -219,12 +221,14 @@ impl Session for BytefrogSession {
                     return Flow::Continue;
                 }
                 wire::write_error(&connection.fault.detail, &mut out.reply);
-                if let State::Unregistered(connection) = std::mem::replace(&mut self.state, State::Finished) {
-                    self.state = State::Failed(connection.fault, None);
+                if let SessionState::Unregistered(connection) =
+                    std::mem::replace(&mut self.state, SessionState::Finished)
+                {
+                    self.state = SessionState::Failed(connection.fault, None);
                 }
                 Flow::Close
             }
-            State::Control(member) | State::Data(member) => {
+            SessionState::Control(member) | SessionState::Data(member) => {
                 let mut run = lock(&member.run);
                 run.set_now(now);
                 run.handed_over(member.source);
@@ -246,7 +250,7 @@ impl Session for BytefrogSession {
     }
 
     fn poll_wake(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let State::Control(member) = &self.state else { return Poll::Pending };
+        let SessionState::Control(member) = &self.state else { return Poll::Pending };
         let mut run = lock(&member.run);
         if !run.outbox.is_empty() {
             return Poll::Ready(());
@@ -259,7 +263,7 @@ impl Session for BytefrogSession {
         self.hq.stop();
         self.is_stopping = true;
         match &self.state {
-            State::Control(member) => {
+            SessionState::Control(member) => {
                 let mut run = lock(&member.run);
                 run.handed_over(member.source);
                 if !run.agent.has_shut_down() {
@@ -267,7 +271,7 @@ impl Session for BytefrogSession {
                 }
                 run.drain(now.elapsed, &mut out.reply);
             }
-            State::Data(member) => {
+            SessionState::Data(member) => {
                 let mut run = lock(&member.run);
                 run.handed_over(member.source);
                 if !run.agent.has_control() {
@@ -277,15 +281,15 @@ impl Session for BytefrogSession {
             }
             // The hello of an agent may be under way, and without an answer its program aborts. The transport ends the wait
             // after `handshake_timeout`.
-            State::Opening | State::Unregistered(_) => {}
-            State::Failed(..) | State::Leaving(_) | State::Finished => return Shutdown::Close,
+            SessionState::Opening | SessionState::Unregistered(_) => {}
+            SessionState::Failed(..) | SessionState::Leaving(_) | SessionState::Finished => return Shutdown::Close,
         }
         Shutdown::Drain
     }
 
     fn hurry(&mut self, now: Now, out: &mut Output) {
         self.is_hurried = true;
-        if let State::Control(member) = &self.state {
+        if let SessionState::Control(member) = &self.state {
             let mut run = lock(&member.run);
             run.handed_over(member.source);
             run.agent.hurry();
@@ -296,24 +300,24 @@ impl Session for BytefrogSession {
     fn explainer(&self) -> Box<dyn Explain> {
         let hq = self.hq.clone();
         Box::new(match &self.state {
-            State::Opening => Explainer::new(hq),
-            State::Control(_) => Explainer::control(hq),
-            State::Data(member) => Explainer::data(hq, lock(&member.run).version),
+            SessionState::Opening => Explainer::new(hq),
+            SessionState::Control(_) => Explainer::control(hq),
+            SessionState::Data(member) => Explainer::data(hq, lock(&member.run).version),
             // Its hello was consumed, and its run may still be opened (rule 29).
-            State::Unregistered(UnregisteredConnection { wanted: Some(run), .. }) => Explainer::joined(hq, *run),
+            SessionState::Unregistered(UnregisteredConnection { wanted: Some(run), .. }) => Explainer::joined(hq, *run),
             _ => Explainer::lost(hq),
         })
     }
 }
 
 /// The result of a step; on an error, the bytes consumed before it.
-type Step = Result<Progress, (usize, DecodeError)>;
+type StepResult = Result<ReceiveProgress, (usize, DecodeError)>;
 
 impl BytefrogSession {
     /// Reads the hello.
-    fn open(&mut self, input: &[u8], now: Now, out: &mut Output) -> Step {
+    fn open(&mut self, input: &[u8], now: Now, out: &mut Output) -> StepResult {
         let opening = wire::opening(input).map_err(|error| (0, error))?;
-        let Some((opening, size)) = opening else { return Ok(Progress { consumed: 0, flow: Flow::Continue }) };
+        let Some((opening, size)) = opening else { return Ok(ReceiveProgress { consumed: 0, flow: Flow::Continue }) };
         match opening {
             Opening::Hello { version, project } => {
                 let listener = out.batch.origin().listener.clone();
@@ -338,16 +342,16 @@ impl BytefrogSession {
                 Ok(run) => self.join(run, false, self.offset, size as u64, now, out),
                 Err(why) => {
                     let detail = format!("data hello for run {id}: {}", why.as_str());
-                    let mut fault = Fault::new(Reason::Unauthorized, self.offset, detail);
+                    let mut fault = SessionFault::new(Reason::Unauthorized, self.offset, detail);
                     fault.count(&input[..size]);
                     let wanted = (why == Rejection::UnknownRun && self.hq.is_live()).then_some(id);
                     let until = now.elapsed + wanted.map_or(Duration::ZERO, |_| self.hq.options().refusal_wait);
                     let retry_at = until.min(now.elapsed + RUN_RETRY);
-                    self.state = State::Unregistered(UnregisteredConnection { fault, wanted, until, retry_at });
+                    self.state = SessionState::Unregistered(UnregisteredConnection { fault, wanted, until, retry_at });
                 }
             },
         }
-        Ok(Progress { consumed: size, flow: Flow::Continue })
+        Ok(ReceiveProgress { consumed: size, flow: Flow::Continue })
     }
 
     /// Makes the connection a member of a run. Its hello had `size` bytes at `offset`.
@@ -369,13 +373,13 @@ impl BytefrogSession {
         drop(open);
         let member = Membership { hq: self.hq.clone(), run, source, is_control, has_left: false };
         self.due = next_check(&mut lock(&member.run), &member, now);
-        self.state = if is_control { State::Control(member) } else { State::Data(member) };
+        self.state = if is_control { SessionState::Control(member) } else { SessionState::Data(member) };
     }
 
     /// Decodes messages of a control or data connection, until the input ends or the batch is full.
-    fn messages(&mut self, input: &[u8], now: Now, out: &mut Output) -> Step {
-        let (State::Control(member) | State::Data(member)) = &mut self.state else {
-            return Ok(Progress { consumed: 0, flow: Flow::Close });
+    fn messages(&mut self, input: &[u8], now: Now, out: &mut Output) -> StepResult {
+        let (SessionState::Control(member) | SessionState::Data(member)) = &mut self.state else {
+            return Ok(ReceiveProgress { consumed: 0, flow: Flow::Close });
         };
         let emit_definitions = self.hq.emit_definitions();
         let shares_expected_data = member.is_control && self.hq.shares_expected_data(&member.run);
@@ -390,13 +394,13 @@ impl BytefrogSession {
                     // The other connection hands over what it has first.
                     waits_for_writer = self.waits_for_writer + 1;
                     if waits_for_writer < MAX_WRITER_WAITS {
-                        break Ok(Progress { consumed: at, flow: Flow::Again });
+                        break Ok(ReceiveProgress { consumed: at, flow: Flow::Again });
                     }
                     run.ignore_writer();
                 }
                 waits_for_writer = 0;
                 if !run.pump(member.source, now, out) {
-                    break Ok(Progress { consumed: at, flow: Flow::Again });
+                    break Ok(ReceiveProgress { consumed: at, flow: Flow::Again });
                 }
                 run.set_origin(member.source, out);
             }
@@ -409,7 +413,7 @@ impl BytefrogSession {
             };
             match size {
                 Ok(Some(size)) => at += size,
-                Ok(None) => break Ok(Progress { consumed: at, flow: Flow::Continue }),
+                Ok(None) => break Ok(ReceiveProgress { consumed: at, flow: Flow::Continue }),
                 Err(error) => break Err((at, error)),
             }
         };
@@ -425,7 +429,7 @@ impl BytefrogSession {
         self.waits_for_writer = waits_for_writer;
         self.due = next_check(&mut run, member, now);
         match result {
-            Ok(Progress { consumed, .. }) if !is_done => Ok(Progress { consumed, flow: Flow::Again }),
+            Ok(ReceiveProgress { consumed, .. }) if !is_done => Ok(ReceiveProgress { consumed, flow: Flow::Again }),
             result => result,
         }
     }
@@ -439,13 +443,15 @@ impl BytefrogSession {
         };
         // Operators mix up ports: report what the first byte looks like.
         let looks_like = match (&self.state, rest.first()) {
-            (State::Opening, Some(0x16)) => "; this looks like TLS, which agents do not speak",
-            (State::Opening, Some(byte)) if byte.is_ascii_uppercase() => "; this looks like HTTP, another protocol",
+            (SessionState::Opening, Some(0x16)) => "; this looks like TLS, which agents do not speak",
+            (SessionState::Opening, Some(byte)) if byte.is_ascii_uppercase() => {
+                "; this looks like HTTP, another protocol"
+            }
             _ => "",
         };
         let detail = format!("at {}: {error}{looks_like}", self.offset + error.offset as u64);
-        let member = match std::mem::replace(&mut self.state, State::Finished) {
-            State::Control(member) => {
+        let member = match std::mem::replace(&mut self.state, SessionState::Finished) {
+            SessionState::Control(member) => {
                 // An `error` message would end a program that has not been started (section 1.4).
                 let mut run = lock(&member.run);
                 if run.agent.is_started() {
@@ -456,23 +462,23 @@ impl BytefrogSession {
                 drop(run);
                 Some(member)
             }
-            State::Data(member) => Some(member),
+            SessionState::Data(member) => Some(member),
             _ => {
                 wire::write_error(&detail, &mut out.reply);
                 None
             }
         };
-        self.state = State::Failed(Fault::new(reason, self.offset, detail), member);
+        self.state = SessionState::Failed(SessionFault::new(reason, self.offset, detail), member);
     }
 
     /// Reports the end of the connection.
     fn report_end(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) {
-        let is_open = matches!(self.state, State::Control(_) | State::Data(_));
-        let (fault, member) = match std::mem::replace(&mut self.state, State::Finished) {
-            State::Unregistered(connection) => (Some(connection.fault), None),
-            State::Failed(fault, member) => (Some(fault), member),
-            State::Control(member) | State::Data(member) => (None, Some(member)),
-            State::Opening | State::Leaving(_) | State::Finished => (None, None),
+        let is_open = matches!(self.state, SessionState::Control(_) | SessionState::Data(_));
+        let (fault, member) = match std::mem::replace(&mut self.state, SessionState::Finished) {
+            SessionState::Unregistered(connection) => (Some(connection.fault), None),
+            SessionState::Failed(fault, member) => (Some(fault), member),
+            SessionState::Control(member) | SessionState::Data(member) => (None, Some(member)),
+            SessionState::Opening | SessionState::Leaving(_) | SessionState::Finished => (None, None),
         };
         let fault = match fault {
             Some(fault) => Some(fault),
@@ -480,7 +486,7 @@ impl BytefrogSession {
             None => {
                 let reason = end.reason();
                 let detail = format!("{} bytes of an incomplete message, and {}", rest.len(), end.as_str());
-                Some(Fault::new(reason, self.offset, detail))
+                Some(SessionFault::new(reason, self.offset, detail))
             }
         };
         if let Some(member) = &member {
@@ -505,7 +511,7 @@ impl BytefrogSession {
                 normalize::agent_changed(out, names::BYTEFROG_AGENT_DISCONNECTED, mode, Severity::Warn, position);
             }
             drop(run);
-            self.state = State::Leaving(member);
+            self.state = SessionState::Leaving(member);
         }
     }
 }

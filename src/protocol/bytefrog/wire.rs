@@ -9,12 +9,12 @@ use tributary_codec::reader::{DecodeError, DecodeErrorKind, Reader};
 
 /// The protocol version, 1 to 4, which determines the layouts of all messages behind the hello.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Version(u8);
+pub(super) struct ProtocolVersion(u8);
 
-impl Version {
+impl ProtocolVersion {
     /// A supported version; `None`: it is not supported.
-    pub(super) fn new(version: u8) -> Option<Version> {
-        matches!(version, 1..=4).then_some(Version(version))
+    pub(super) fn new(version: u8) -> Option<ProtocolVersion> {
+        matches!(version, 1..=4).then_some(ProtocolVersion(version))
     }
 
     /// The number.
@@ -37,7 +37,7 @@ impl Version {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Opening {
     /// `hello` or `project hello`: a control connection.
-    Hello { version: Version, project: Option<i32> },
+    Hello { version: ProtocolVersion, project: Option<i32> },
     /// `data hello`.
     DataHello { run: u8 },
 }
@@ -61,7 +61,7 @@ pub(super) enum ClassOutcome {
 
 /// A message on a data connection, after the hello, that is no [`Call`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Data<'a> {
+pub(super) enum DataMessage<'a> {
     ThreadName { thread: u16, time: u32, name: &'a [u8] },
     Method { method: u32, signature: &'a [u8] },
     Exception { exception: u32, name: &'a [u8] },
@@ -124,7 +124,7 @@ pub(super) fn opening(input: &[u8]) -> Result<Option<(Opening, usize)>, DecodeEr
         }
     };
     let Some(&second) = rest.first() else { return Ok(None) };
-    let is_known = Version::new(second).is_some() && (*kind != 16 || second == 4);
+    let is_known = ProtocolVersion::new(second).is_some() && (*kind != 16 || second == 4);
     if *kind != 30 && !is_known {
         let expected = if *kind == 16 { "version 4" } else { "versions 1 to 4" };
         let kind = DecodeErrorKind::Unsupported { found: u64::from(second), expected };
@@ -133,7 +133,7 @@ pub(super) fn opening(input: &[u8]) -> Result<Option<(Opening, usize)>, DecodeEr
     if input.len() < size {
         return Ok(None);
     }
-    let opening = match (kind, Version::new(second)) {
+    let opening = match (kind, ProtocolVersion::new(second)) {
         (30, _) | (_, None) => Opening::DataHello { run: second },
         (16, Some(version)) => {
             let mut reader = Reader::new(&input[2..]);
@@ -164,7 +164,7 @@ pub(super) fn control(input: &[u8]) -> Result<Option<(Control<'_>, usize)>, Deco
 
 /// Reads an event of a thread on a data connection; most messages are such. `None`: it is another message, or incomplete.
 #[inline]
-pub(super) fn call(input: &[u8], version: Version) -> Option<(Call, usize)> {
+pub(super) fn call(input: &[u8], version: ProtocolVersion) -> Option<(Call, usize)> {
     match input.first()? {
         20 => input.get(..15).map(|m| (call_of(m, What::Entry, 13), 15)),
         21 if version.0 == 1 => input.get(..17).map(|m| (call_of(m, What::ExitAtLine(u16_at(m, 13)), 15), 17)),
@@ -183,26 +183,29 @@ pub(super) fn call(input: &[u8], version: Version) -> Option<(Call, usize)> {
 ///
 /// # Errors
 /// A type that agents of this version do not send there.
-pub(super) fn data(input: &[u8], version: Version) -> Result<Option<(Data<'_>, usize)>, DecodeError> {
+pub(super) fn data(input: &[u8], version: ProtocolVersion) -> Result<Option<(DataMessage<'_>, usize)>, DecodeError> {
     let Some(&kind) = input.first() else { return Ok(None) };
     let message = match kind {
         20..=23 => None,
         14 if version.0 >= 3 => None,
-        10 => text_at(input, 7)
-            .map(|(name, end)| (Data::ThreadName { thread: u16_at(input, 1), time: u32_at(input, 3), name }, end)),
-        11 => text_at(input, 5).map(|(signature, end)| (Data::Method { method: u32_at(input, 1), signature }, end)),
-        12 => text_at(input, 5).map(|(name, end)| (Data::Exception { exception: u32_at(input, 1), name }, end)),
+        10 => text_at(input, 7).map(|(name, end)| {
+            (DataMessage::ThreadName { thread: u16_at(input, 1), time: u32_at(input, 3), name }, end)
+        }),
+        11 => {
+            text_at(input, 5).map(|(signature, end)| (DataMessage::Method { method: u32_at(input, 1), signature }, end))
+        }
+        12 => text_at(input, 5).map(|(name, end)| (DataMessage::Exception { exception: u32_at(input, 1), name }, end)),
         13 if version.0 >= 3 => input.get(..21).map(|m| {
             let lines = (u32_at(m, 9).cast_signed(), u32_at(m, 13).cast_signed());
             let characters = (u16_at(m, 17).cast_signed(), u16_at(m, 19).cast_signed());
-            (Data::SourceLocation { location: u32_at(m, 1), method: u32_at(m, 5), lines, characters }, 21)
+            (DataMessage::SourceLocation { location: u32_at(m, 1), method: u32_at(m, 5), lines, characters }, 21)
         }),
         15 if version.0 >= 3 => {
-            input.get(..9).map(|m| (Data::SourceLocationCount { method: u32_at(m, 1), count: u32_at(m, 5) }, 9))
+            input.get(..9).map(|m| (DataMessage::SourceLocationCount { method: u32_at(m, 1), count: u32_at(m, 5) }, 9))
         }
         50 => text_at(input, 9).and_then(|(key, middle)| {
             let (value, end) = text_at(input, middle)?;
-            Some((Data::Marker { time: u32_at(input, 1), sequence: u32_at(input, 5), key, value }, end))
+            Some((DataMessage::Marker { time: u32_at(input, 1), sequence: u32_at(input, 5), key, value }, end))
         }),
         found if version.0 >= 3 => return Err(unknown(found, "10 to 15, 20 to 23 or 50 on a data connection")),
         found => return Err(unknown(found, "10 to 12, 20 to 23 or 50 on a data connection of this version")),

@@ -11,14 +11,14 @@ use tributary_protocol::{Now, Output};
 use super::Options;
 use super::normalize::{self, WholeSpan};
 use super::record::{
-    Entry, EntryKind, KEY_IN_FULL, LateOwner, METRIC_BYTES, NAME, ObjectPosition, Owner, RESOURCE, Record, Ref,
-    SERVICE, TYPE, Warning, field_index,
+    EntryKind, KEY_IN_FULL, LateOwner, METRIC_BYTES, NAME, ObjectPosition, Owner, OwnerRecord, RESOURCE, RecordEntry,
+    Ref, SERVICE, TYPE, Warning, field_index,
 };
 use super::services::Services;
-use super::strings::{Slot, Strings};
+use super::strings::{StringSlot, Strings};
 use super::traces::Traces;
 use super::waiting::WaitingRecords;
-use super::wire::{self, ENTRY_BYTES, ListKind, Lists, Process, Span, StringId};
+use super::wire::{self, ENTRY_BYTES, ListKind, Lists, ProcessObject, StringId, WireSpan};
 
 /// Memory is leased from the shared budget in steps of this size, so that not every string accesses the budget.
 const LEASE_STEP_BYTES: u64 = MemoryLease::FLOOR;
@@ -46,11 +46,11 @@ pub(super) struct Assembler {
     waiting: WaitingRecords,
     traces: Traces,
     /// The last process, trace or span. It owns the lists that follow (reading 11).
-    open: Option<Box<Record>>,
+    open: Option<Box<OwnerRecord>>,
     /// The owner of lists that arrive while no record is open.
     late: LateOwner,
     /// Complete records, emitted as soon as the batch has space.
-    ready: VecDeque<Box<Record>>,
+    ready: VecDeque<Box<OwnerRecord>>,
     next_sequence: u64,
     next_key: u64,
     unresolved_events: u64,
@@ -71,7 +71,7 @@ pub(super) struct Assembler {
     /// Dropped texts are swept when they have more bytes than this.
     sweep_above: u64,
     /// A finished record whose memory the next one reuses.
-    reusable: Option<Box<Record>>,
+    reusable: Option<Box<OwnerRecord>>,
 }
 
 impl Assembler {
@@ -102,7 +102,7 @@ impl Assembler {
         }
     }
 
-    pub(super) fn process(&mut self, process: Process, position: ObjectPosition) {
+    pub(super) fn process(&mut self, process: ProcessObject, position: ObjectPosition) {
         self.strings.declare(process.string_cache_size);
         self.begin(Owner::Process(process), position);
     }
@@ -112,7 +112,7 @@ impl Assembler {
         self.begin(Owner::Trace(trace_id), position);
     }
 
-    pub(super) fn span(&mut self, span: &Span, position: ObjectPosition, out: &mut Output) {
+    pub(super) fn span(&mut self, span: &WireSpan, position: ObjectPosition, out: &mut Output) {
         self.close(out);
         let record = self.begin(Owner::Span(*span), position);
         if span.error > 1 {
@@ -129,7 +129,7 @@ impl Assembler {
     #[inline]
     pub(super) fn whole_span(
         &mut self,
-        span: &Span,
+        span: &WireSpan,
         lists: &Lists<'_>,
         position: ObjectPosition,
         out: &mut Output,
@@ -148,7 +148,7 @@ impl Assembler {
         true
     }
 
-    fn begin(&mut self, owner: Owner, position: ObjectPosition) -> &mut Record {
+    fn begin(&mut self, owner: Owner, position: ObjectPosition) -> &mut OwnerRecord {
         let sequence = match owner {
             Owner::Late(_) => self.next_sequence.saturating_sub(1),
             _ => {
@@ -162,12 +162,12 @@ impl Assembler {
                 reusable.reset(self.next_key, owner, sequence, position);
                 reusable
             }
-            None => Box::new(Record::new(self.next_key, owner, sequence, position)),
+            None => Box::new(OwnerRecord::new(self.next_key, owner, sequence, position)),
         };
         self.open.insert(record)
     }
 
-    fn refer_fields(&mut self, span: &Span) {
+    fn refer_fields(&mut self, span: &WireSpan) {
         let Some(open) = &mut self.open else { return };
         let max_text = &self.options.max_text;
         let mut limits = [0; 4];
@@ -188,7 +188,7 @@ impl Assembler {
 
     /// The meta of its trace is also written on a span (reading 17), as far as the texts are known now: the span waits
     /// for its own texts only. Ids without a text are reported on the trace's own event.
-    fn refer_trace(&mut self, span: &Span) {
+    fn refer_trace(&mut self, span: &WireSpan) {
         let Some(open) = &mut self.open else { return };
         let metas = self.traces.get(span.trace_id);
         let count = metas.len();
@@ -205,7 +205,7 @@ impl Assembler {
                 break;
             }
             open.expanded_bytes += bytes;
-            open.entries.push(Entry { kind: EntryKind::TraceMeta, ..Entry::meta(key, value) });
+            open.entries.push(RecordEntry { kind: EntryKind::TraceMeta, ..RecordEntry::meta(key, value) });
         }
     }
 
@@ -213,7 +213,7 @@ impl Assembler {
     pub(super) fn list(
         &mut self,
         kind: ListKind,
-        entries: &[wire::Entry],
+        entries: &[wire::WireEntry],
         position: ObjectPosition,
         out: &mut Output,
     ) -> u64 {
@@ -241,9 +241,9 @@ impl Assembler {
             let is_added = if let Some(key) = self.strings.refer(StringId(ids[0])) {
                 let key_bytes = key.bytes(KEY_IN_FULL);
                 if kind == ListKind::Metrics {
-                    open.add(Entry::metric(key.slot, ids[1]), key_bytes + METRIC_BYTES, max_bytes)
+                    open.add(RecordEntry::metric(key.slot, ids[1]), key_bytes + METRIC_BYTES, max_bytes)
                 } else if let Some(value) = self.strings.refer(StringId(ids[1])) {
-                    open.add(Entry::meta(key.slot, value.slot), key_bytes + value.bytes(max_value), max_bytes)
+                    open.add(RecordEntry::meta(key.slot, value.slot), key_bytes + value.bytes(max_value), max_bytes)
                 } else {
                     self.waiting.add(kind, ids, (max_value, max_bytes), open, &mut self.strings)
                 }
@@ -315,7 +315,7 @@ impl Assembler {
     }
 
     /// Binds every reference that waits for `id`. Records that wait for nothing else become ready (rule 10).
-    fn bind(&mut self, id: StringId, slot: Slot) {
+    fn bind(&mut self, id: StringId, slot: StringSlot) {
         let (max_value, max_bytes) = (self.options.max_text.value, self.options.max_record_bytes);
         let text_bytes = self.strings.text(slot).len().min(max_value) as u64;
         for (key, index) in self.waiting.take_references(id) {
@@ -381,7 +381,7 @@ impl Assembler {
         }
     }
 
-    fn send(&mut self, mut record: Box<Record>, out: &mut Output) {
+    fn send(&mut self, mut record: Box<OwnerRecord>, out: &mut Output) {
         if record.unresolved > 0 {
             record.keep_keys_without_values();
         }
@@ -557,9 +557,9 @@ mod tests {
         }
         let texts = [id(0); 4];
         let (span_id, trace_id) = (SpanId([1; 8]), TraceId([1; 16]));
-        let span = Span { span_id, parent_id: span_id, trace_id, start: 1, duration: 1, texts, error: 0 };
+        let span = WireSpan { span_id, parent_id: span_id, trace_id, start: 1, duration: 1, texts, error: 0 };
         assembler.span(&span, position, &mut out);
-        let entries: Vec<wire::Entry> = (0..40).map(|number| [id(0).0, id(number).0]).collect();
+        let entries: Vec<wire::WireEntry> = (0..40).map(|number| [id(0).0, id(number).0]).collect();
         // Key and value count in full, 40,000 bytes per entry: 26 entries fit into the record.
         assembler.list(ListKind::Meta, &entries, position, &mut out);
         for number in 0..40 {

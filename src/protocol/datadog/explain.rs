@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tributary_codec::text::{cut_bytes, repair};
 use tributary_event::SpanId;
 use tributary_explain::words::{self, counted};
-use tributary_explain::{Explain, Fields, Raw, Sheet, value};
+use tributary_explain::{Explain, FieldAnnotator, Raw, Sheet, value};
 
 use super::ListLayout;
 use super::wire::{ENTRY_BYTES, MAGIC, PROCESS_BYTES};
@@ -159,7 +159,7 @@ impl Explainer {
     fn process(&self, object: &[u8], sheet: &mut Sheet) {
         sheet.title("process");
         sheet.nested(|sheet| {
-            let mut fields = Fields::new(object, sheet);
+            let mut fields = FieldAnnotator::new(object, sheet);
             fields.u16("object_type", |_| "process")?;
             fields.u32("protocol_version", |version| version)?;
             // After an unknown version nothing is known.
@@ -173,7 +173,7 @@ impl Explainer {
     fn trace(&self, object: &[u8], sheet: &mut Sheet) {
         sheet.title("trace");
         sheet.nested(|sheet| {
-            let mut fields = Fields::new(object, sheet);
+            let mut fields = FieldAnnotator::new(object, sheet);
             fields.u16("object_type", |_| "trace")?;
             fields.bytes(16, "trace_id", words::hex)
         });
@@ -182,7 +182,7 @@ impl Explainer {
     fn span(&self, object: &[u8], sheet: &mut Sheet) {
         sheet.title("span");
         sheet.nested(|sheet| {
-            let mut fields = Fields::new(object, sheet);
+            let mut fields = FieldAnnotator::new(object, sheet);
             fields.u16("object_type", |_| "span")?;
             fields.bytes(8, "span_id", words::hex)?;
             fields.array("parent_id", |id| if SpanId(id).is_zero() { "none".to_owned() } else { words::hex(&id) })?;
@@ -199,7 +199,7 @@ impl Explainer {
     fn list(&self, object: &[u8], name: &str, sheet: &mut Sheet) {
         sheet.title(name);
         sheet.nested(|sheet| {
-            let mut fields = Fields::new(object, sheet);
+            let mut fields = FieldAnnotator::new(object, sheet);
             fields.u16("object_type", |_| name.to_owned())?;
             let is_meta = name == "metaList";
             let count = fields.u8(if is_meta { "metaLen" } else { "metricsLen" }, |count| count)?;
@@ -226,7 +226,7 @@ impl Explainer {
         sheet.title("string");
         let mut defined = None;
         sheet.nested(|sheet| {
-            let mut fields = Fields::new(object, sheet);
+            let mut fields = FieldAnnotator::new(object, sheet);
             fields.u16("object_type", |_| "string")?;
             let id = fields.array("id", |id: [u8; 8]| words::hex(&id))?;
             let length = fields.u32("len", |length| counted(length.into(), "byte"))? as usize;

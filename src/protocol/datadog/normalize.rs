@@ -12,10 +12,12 @@ use tributary_event::{
 use tributary_protocol::Output;
 
 use super::MaxText;
-use super::record::{Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, RESOURCE, Record, Ref, SERVICE, TYPE};
+use super::record::{
+    EntryKind, EntryValue, LateOwner, NAME, Owner, OwnerRecord, RESOURCE, RecordEntry, Ref, SERVICE, TYPE,
+};
 use super::services::Services;
-use super::strings::{ShownKey, Slot, Strings, TextMarks};
-use super::wire::{Span, StringId};
+use super::strings::{ShownKey, StringSlot, Strings, TextMarks};
+use super::wire::{StringId, WireSpan};
 
 pub(super) use whole::WholeSpan;
 
@@ -42,7 +44,7 @@ impl SeenKeys {
 
 /// Writes a record as an event. A process also becomes the resource of the events that follow.
 pub(super) fn write(
-    record: &Record,
+    record: &OwnerRecord,
     strings: &mut Strings,
     services: &mut Services,
     limits: &MaxText,
@@ -97,7 +99,7 @@ pub(super) fn write(
 }
 
 /// Writes a string definition as an event, for listeners with `emit_definitions`.
-pub(super) fn write_definition(id: StringId, slot: Slot, strings: &Strings, header: Header, out: &mut Output) {
+pub(super) fn write_definition(id: StringId, slot: StringSlot, strings: &Strings, header: Header, out: &mut Output) {
     let mut event = out.batch.event(header);
     event.text(semconv::DATADOG_STRING_ID, &hex(id));
     event.text(semconv::DATADOG_STRING_TEXT, strings.text(slot));
@@ -112,7 +114,7 @@ pub(super) fn write_definition(id: StringId, slot: Slot, strings: &Strings, head
 }
 
 /// The name of the event, and the marks of its text.
-fn name(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Output) -> (Key, TextMarks) {
+fn name(record: &OwnerRecord, strings: &mut Strings, limits: &MaxText, out: &mut Output) -> (Key, TextMarks) {
     let name = match (&record.owner, record.fields[NAME]) {
         (Owner::Span(_), Ref::Bound(slot)) => {
             let (text, marks) = strings.show(slot, limits.name, &mut out.batch);
@@ -127,14 +129,14 @@ fn name(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Outp
 }
 
 /// A process or trace has no time of its own. A span that starts at 0 has no known time.
-fn time(record: &Record) -> Option<UnixNanos> {
+fn time(record: &OwnerRecord) -> Option<UnixNanos> {
     match record.owner {
         Owner::Span(ref span) => span_time(span),
         _ => Some(record.position.now.unix),
     }
 }
 
-fn span_time(span: &Span) -> Option<UnixNanos> {
+fn span_time(span: &WireSpan) -> Option<UnixNanos> {
     (span.start != 0).then_some(UnixNanos(span.start))
 }
 
@@ -164,7 +166,7 @@ fn service(
     (!is_fixed && !name.is_empty()).then(|| services.resource(slot, name, &mut out.batch))
 }
 
-fn span_data(span: &Span) -> SpanData {
+fn span_data(span: &WireSpan) -> SpanData {
     SpanData {
         trace_id: span.trace_id,
         span_id: span.span_id,
@@ -176,7 +178,7 @@ fn span_data(span: &Span) -> SpanData {
 }
 
 /// Meta and metrics of the process under their own keys (reading 18). The last of a repeated key wins.
-fn resource(record: &Record, strings: &Strings, limits: &MaxText) -> Resource {
+fn resource(record: &OwnerRecord, strings: &Strings, limits: &MaxText) -> Resource {
     let text = |slot| cut(strings.text(slot), limits.value).to_owned();
     Resource::new(record.entries.iter().filter(|entry| entry.kind != EntryKind::Dropped).filter_map(|entry| {
         let value = match entry.value {
@@ -217,7 +219,7 @@ fn resource_integer(number: i64) -> ResourceValue {
 
 /// Whether the key of an entry names a whole number.
 #[inline]
-fn is_whole(entry: &Entry, strings: &Strings) -> bool {
+fn is_whole(entry: &RecordEntry, strings: &Strings) -> bool {
     matches!(entry.key, Ref::Bound(slot) if strings.is_whole(slot))
 }
 
@@ -251,7 +253,7 @@ fn nameless(kind: EntryKind) -> Name {
 
 /// Whether an entry becomes an attribute: it has a value and at least the id of a key, or a key and the id of a value.
 #[inline]
-fn is_written(entry: &Entry) -> bool {
+fn is_written(entry: &RecordEntry) -> bool {
     let has_value = matches!(entry.value, EntryValue::Text(Ref::Bound(_)) | EntryValue::Number(_))
         || entry.kind == EntryKind::ValuelessMeta;
     has_value && !matches!(entry.key, Ref::Absent) && entry.kind != EntryKind::Dropped
@@ -292,7 +294,7 @@ impl Writer<'_> {
 
     /// The service of a span whose resource has another one, or none.
     #[cold]
-    fn other_service(&mut self, slot: Slot) {
+    fn other_service(&mut self, slot: StringSlot) {
         let service = cut(self.strings.text(slot), self.limits.service);
         let resource = self.event.batch().resource().clone();
         if resource.text(semconv::SERVICE_NAME) == Some(service) {
@@ -303,7 +305,7 @@ impl Writer<'_> {
         }
     }
 
-    fn entries(&mut self, entries: &[Entry]) {
+    fn entries(&mut self, entries: &[RecordEntry]) {
         if self.have_distinct_keys(entries) {
             self.write_entries(entries);
         } else {
@@ -314,7 +316,7 @@ impl Writer<'_> {
 
     /// Whether certainly no key is repeated. Fast, because most records have few keys and each of them once. Other keys with the
     /// same bit are not rare, so few entries are compared before they are treated as repeated.
-    fn have_distinct_keys(&self, entries: &[Entry]) -> bool {
+    fn have_distinct_keys(&self, entries: &[RecordEntry]) -> bool {
         let mut seen = SeenKeys::default();
         entries.iter().enumerate().all(|(at, entry)| {
             let print = self.key_print(entry.key);
@@ -323,17 +325,17 @@ impl Writer<'_> {
     }
 
     #[cold]
-    fn is_among(&self, key: Ref, print: u16, entries: &[Entry]) -> bool {
+    fn is_among(&self, key: Ref, print: u16, entries: &[RecordEntry]) -> bool {
         entries.iter().any(|other| self.key_print(other.key) == print && self.same_key(other.key, key))
     }
 
     /// The last entry of each repeated key. A metric with the key of a tag becomes a [`EntryKind::MovedMetric`].
     #[cold]
-    fn unrepeated(&self, entries: &[Entry]) -> Vec<Entry> {
+    fn unrepeated(&self, entries: &[RecordEntry]) -> Vec<RecordEntry> {
         if entries.len() <= FEW_ENTRIES { self.few_unrepeated(entries) } else { self.many_unrepeated(entries) }
     }
 
-    fn few_unrepeated(&self, entries: &[Entry]) -> Vec<Entry> {
+    fn few_unrepeated(&self, entries: &[RecordEntry]) -> Vec<RecordEntry> {
         let prints: Vec<_> = entries.iter().map(|entry| self.key_print(entry.key)).collect();
         let same = |at: usize, kind, other: usize| {
             prints[at] == prints[other]
@@ -353,7 +355,7 @@ impl Writer<'_> {
     }
 
     /// The same result in linear time.
-    fn many_unrepeated(&self, entries: &[Entry]) -> Vec<Entry> {
+    fn many_unrepeated(&self, entries: &[RecordEntry]) -> Vec<RecordEntry> {
         let identity = |key: Ref| match key {
             Ref::Bound(slot) => (Some(self.strings.key(slot)), StringId::ABSENT),
             Ref::Waiting(id) => (None, id),
@@ -390,7 +392,7 @@ impl Writer<'_> {
     }
 
     /// Writes entries as attributes, except those that [are not written](is_written).
-    fn write_entries(&mut self, entries: &[Entry]) {
+    fn write_entries(&mut self, entries: &[RecordEntry]) {
         for entry in entries {
             if !is_written(entry) {
                 continue;
@@ -433,7 +435,7 @@ impl Writer<'_> {
 
     /// The text as a key of this event. `None`: the key is reserved.
     #[inline]
-    fn key(&mut self, slot: Slot) -> Option<ShownKey> {
+    fn key(&mut self, slot: StringSlot) -> Option<ShownKey> {
         let names_owner = |key: &str| key == semconv::TRACE_ID.as_str() || key == semconv::SPAN_ID.as_str();
         if self.is_late && names_owner(self.strings.key(slot)) {
             return None;
@@ -444,7 +446,7 @@ impl Writer<'_> {
     }
 
     /// Collects the marks of texts in the resource.
-    fn mark_resource(&mut self, record: &Record) {
+    fn mark_resource(&mut self, record: &OwnerRecord) {
         for entry in &record.entries {
             if let Ref::Bound(slot) = entry.key {
                 self.note(slot, self.limits.key);
@@ -456,7 +458,7 @@ impl Writer<'_> {
     }
 
     /// Writes the attributes that say what is missing, cut or unusual.
-    fn write_marks(&mut self, record: &Record) {
+    fn write_marks(&mut self, record: &OwnerRecord) {
         self.unresolved(record);
         if record.partial {
             let fields = ["meta", "metrics"].map(|field| Value::Text(self.event.batch().push_text(field)));
@@ -484,7 +486,7 @@ impl Writer<'_> {
         }
     }
 
-    fn unresolved(&mut self, record: &Record) {
+    fn unresolved(&mut self, record: &OwnerRecord) {
         if record.unresolved == 0 {
             return;
         }
@@ -525,7 +527,7 @@ impl Writer<'_> {
     }
 
     #[inline]
-    fn text(&mut self, slot: Slot, limit: usize) -> Text {
+    fn text(&mut self, slot: StringSlot, limit: usize) -> Text {
         let (text, marks) = self.strings.show(slot, limit, self.event.batch());
         self.marks |= marks;
         text
@@ -533,7 +535,7 @@ impl Writer<'_> {
 
     /// The value of a tag: a number if its key names a whole number and it is one.
     #[inline]
-    fn tag(&mut self, slot: Slot, is_whole: bool) -> Value {
+    fn tag(&mut self, slot: StringSlot, is_whole: bool) -> Value {
         if is_whole && let Some(number) = self.strings.whole_number(slot) {
             return Value::I64(number);
         }
@@ -541,7 +543,7 @@ impl Writer<'_> {
     }
 
     /// Collects the marks of a text that is written by other code.
-    fn note(&mut self, slot: Slot, limit: usize) {
+    fn note(&mut self, slot: StringSlot, limit: usize) {
         self.marks |= self.strings.marks(slot);
         self.marks.truncated |= self.strings.text(slot).len() > limit;
     }

@@ -17,7 +17,7 @@ pub struct Options {
     /// Bytes that are kept of a longer string; the rest is read and dropped. 64 KiB. 1 KiB to 16 MiB.
     pub kept_string_bytes: u64,
     /// The records that wait for strings which are not defined yet.
-    pub waiting: Waiting,
+    pub waiting: WaitingLimits,
     /// Entries that one record may collect from its lists; further ones are counted and dropped. 4096. At least 1.
     pub max_record_entries: usize,
     /// Bytes of text that one record may have after its strings are resolved; further entries are counted and dropped.
@@ -61,7 +61,7 @@ pub struct StringCache {
 
 /// Limits of the records that wait for strings. A record over a limit is written with its raw ids and a warning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Waiting {
+pub struct WaitingLimits {
     /// Number of records. 4096. 0: nothing waits.
     pub records: usize,
     /// Bytes of all of them, including the meta of traces. 8 MiB. 0: nothing waits, no trace is remembered.
@@ -96,7 +96,7 @@ impl Options {
             list_layout: section.choice("list_layout", default.list_layout, &layouts),
             string_cache: section.section("string_cache", StringCache::read),
             kept_string_bytes: section.size("kept_string_bytes", default.kept_string_bytes, KIB..=16 * MIB),
-            waiting: section.section("waiting", Waiting::read),
+            waiting: section.section("waiting", WaitingLimits::read),
             max_record_entries: section.count("max_record_entries", default.max_record_entries, 1..=1_000_000),
             max_record_bytes: section.size("max_record_bytes", default.max_record_bytes, 64 * KIB..=64 * MIB),
             max_traces: section.count("max_traces", default.max_traces, 0..=10_000_000),
@@ -125,10 +125,10 @@ impl StringCache {
     }
 }
 
-impl Waiting {
+impl WaitingLimits {
     fn read(section: &mut Section<'_>) -> Self {
-        let default = Waiting::default();
-        Waiting {
+        let default = WaitingLimits::default();
+        WaitingLimits {
             records: section.count("records", default.records, 0..=10_000_000),
             bytes: section.size("bytes", default.bytes, 0..=1024 * GIB),
             time: section.duration("time", default.time, Duration::ZERO..=LONGEST),
@@ -157,7 +157,7 @@ impl Default for Options {
             list_layout: ListLayout::Exact,
             string_cache: StringCache::default(),
             kept_string_bytes: 64 * KIB,
-            waiting: Waiting::default(),
+            waiting: WaitingLimits::default(),
             max_record_entries: 4096,
             max_record_bytes: 1024 * KIB,
             max_traces: 4096,
@@ -175,9 +175,9 @@ impl Default for StringCache {
     }
 }
 
-impl Default for Waiting {
+impl Default for WaitingLimits {
     fn default() -> Self {
-        Waiting { records: 4096, bytes: 8 << 20, time: Duration::from_secs(10) }
+        WaitingLimits { records: 4096, bytes: 8 << 20, time: Duration::from_secs(10) }
     }
 }
 

@@ -3,10 +3,10 @@
 use tributary_event::{Header, Name, Position, SpanId, TraceId};
 use tributary_protocol::{Now, Output};
 
-use super::strings::{Slot, Strings};
-use super::wire::{ListKind, Process, Span, StringId};
+use super::strings::{StringSlot, Strings};
+use super::wire::{ListKind, ProcessObject, StringId, WireSpan};
 
-/// Indexes of the four texts of a span in [`Record::fields`].
+/// Indexes of the four texts of a span in [`OwnerRecord::fields`].
 pub(super) const NAME: usize = 0;
 pub(super) const TYPE: usize = 1;
 pub(super) const RESOURCE: usize = 2;
@@ -19,7 +19,7 @@ pub(super) const METRIC_BYTES: u64 = 8;
 
 /// An owner object and everything that belongs to it.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct OwnerRecord {
     /// Identifies the record in the waiting index. Assigned in ascending order.
     pub(super) key: u64,
     pub(super) owner: Owner,
@@ -28,7 +28,7 @@ pub(super) struct Record {
     /// The position of its owner object.
     pub(super) position: ObjectPosition,
     pub(super) fields: [Ref; 4],
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<RecordEntry>,
     /// Number of entries of its own lists, without dropped ones.
     pub(super) own_entries: usize,
     /// Number of references that wait for a definition.
@@ -66,9 +66,9 @@ impl ObjectPosition {
 /// The owner of lists.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Owner {
-    Process(Process),
+    Process(ProcessObject),
     Trace(TraceId),
-    Span(Span),
+    Span(WireSpan),
     /// The owner was emitted on the idle limit before these lists arrived.
     Late(LateOwner),
 }
@@ -87,14 +87,14 @@ pub(super) enum Ref {
     /// Id 0, never defined.
     Absent,
     /// Bound to a text. Counted in [`Strings`] while the record waits.
-    Bound(Slot),
+    Bound(StringSlot),
     /// Waits for the first definition of this id.
     Waiting(StringId),
 }
 
 /// One entry of a list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct RecordEntry {
     pub(super) kind: EntryKind,
     pub(super) key: Ref,
     pub value: EntryValue,
@@ -121,11 +121,11 @@ pub(super) enum EntryValue {
     Number([u8; 8]),
 }
 
-impl Entry {
+impl RecordEntry {
     /// A tag with known texts.
     #[inline]
-    pub(super) fn meta(key: Slot, value: Slot) -> Self {
-        Entry { kind: EntryKind::Meta, key: Ref::Bound(key), value: EntryValue::Text(Ref::Bound(value)) }
+    pub(super) fn meta(key: StringSlot, value: StringSlot) -> Self {
+        RecordEntry { kind: EntryKind::Meta, key: Ref::Bound(key), value: EntryValue::Text(Ref::Bound(value)) }
     }
 
     /// The entry as it is written when a tag has the same key.
@@ -138,12 +138,12 @@ impl Entry {
 
     /// A metric with a known key.
     #[inline]
-    pub(super) fn metric(key: Slot, number: [u8; 8]) -> Self {
-        Entry { kind: EntryKind::Metric, key: Ref::Bound(key), value: EntryValue::Number(number) }
+    pub(super) fn metric(key: StringSlot, number: [u8; 8]) -> Self {
+        RecordEntry { kind: EntryKind::Metric, key: Ref::Bound(key), value: EntryValue::Number(number) }
     }
 }
 
-const _: () = assert!(size_of::<Entry>() <= 28, "records are mostly entries");
+const _: () = assert!(size_of::<RecordEntry>() <= 28, "records are mostly entries");
 
 /// The warnings of a record, written to `datadog.warnings`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -193,9 +193,9 @@ impl Warnings {
     }
 }
 
-impl Record {
+impl OwnerRecord {
     pub(super) fn new(key: u64, owner: Owner, sequence: u64, position: ObjectPosition) -> Self {
-        Record {
+        OwnerRecord {
             key,
             owner,
             sequence,
@@ -218,7 +218,7 @@ impl Record {
     pub(super) fn reset(&mut self, key: u64, owner: Owner, sequence: u64, position: ObjectPosition) {
         self.entries.clear();
         let entries = std::mem::take(&mut self.entries);
-        *self = Record { entries, ..Record::new(key, owner, sequence, position) };
+        *self = OwnerRecord { entries, ..OwnerRecord::new(key, owner, sequence, position) };
     }
 
     /// Adds a warning to its event and counts it.
@@ -240,7 +240,7 @@ impl Record {
 
     /// Adds an entry of its own lists that takes this many bytes of output. `false`: over `max_bytes`, not added.
     #[inline]
-    pub(super) fn add(&mut self, entry: Entry, bytes: u64, max_bytes: u64) -> bool {
+    pub(super) fn add(&mut self, entry: RecordEntry, bytes: u64, max_bytes: u64) -> bool {
         let has_room = self.expanded_bytes + bytes <= max_bytes;
         if has_room {
             self.expanded_bytes += bytes;
@@ -298,7 +298,7 @@ impl Record {
     pub(super) fn bind(
         &mut self,
         index: u32,
-        slot: Slot,
+        slot: StringSlot,
         strings: &mut Strings,
         max_value: usize,
         max_record_bytes: u64,
@@ -324,7 +324,7 @@ impl Record {
 
     /// Memory of the record without its references in the waiting index.
     pub(super) fn memory_bytes(&self) -> u64 {
-        (size_of::<Record>() + self.entries.capacity() * size_of::<Entry>()) as u64
+        (size_of::<OwnerRecord>() + self.entries.capacity() * size_of::<RecordEntry>()) as u64
     }
 }
 

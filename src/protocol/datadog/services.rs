@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use tributary_event::{BatchBuilder, BatchResource, InternedResource, Resource};
 
-use super::strings::Slot;
+use super::strings::StringSlot;
 
 /// Services that are kept. When there are more, all are forgotten, and built again when needed.
 const MAX_SERVICES: usize = 512;
@@ -35,7 +35,7 @@ pub(super) struct Services {
 struct Service {
     name: Box<str>,
     /// Where the name was in the table of strings when it was last looked up.
-    slot: Slot,
+    slot: StringSlot,
     resource: Arc<Resource>,
     memo: InternedResource,
 }
@@ -55,7 +55,7 @@ impl Services {
 
     /// The resource of the service `name`, as a resource of the current batch. `slot`: where the name is in the table of strings.
     #[inline]
-    pub(super) fn resource(&mut self, slot: Slot, name: &str, batch: &mut BatchBuilder) -> BatchResource {
+    pub(super) fn resource(&mut self, slot: StringSlot, name: &str, batch: &mut BatchBuilder) -> BatchResource {
         let is_same_agent = Arc::ptr_eq(&self.agent, batch.sent_resource());
         let mut few = self.all.iter().take(FEW);
         let known = few.position(|service| service.slot == slot && *service.name == *name).filter(|_| is_same_agent);
@@ -65,7 +65,7 @@ impl Services {
     }
 
     #[cold]
-    fn find(&mut self, slot: Slot, name: &str, batch: &BatchBuilder) -> usize {
+    fn find(&mut self, slot: StringSlot, name: &str, batch: &BatchBuilder) -> usize {
         if !Arc::ptr_eq(&self.agent, batch.sent_resource()) {
             self.clear();
             self.agent = batch.sent_resource().clone();

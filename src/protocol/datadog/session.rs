@@ -8,14 +8,14 @@ use tributary_codec::text::cut_bytes;
 use tributary_event::{Loss, Reason, semconv};
 use tributary_explain::Explain;
 use tributary_memory::{Amplification, MemoryBudget};
-use tributary_protocol::fault::Fault;
-use tributary_protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
+use tributary_protocol::fault::SessionFault;
+use tributary_protocol::{Awaiting, End, Flow, Now, Output, ReceiveProgress, Session};
 
 use super::Options;
 use super::assembler::Assembler;
 use super::explain::Explainer;
 use super::record::ObjectPosition;
-use super::wire::{self, Object, StringId, WireLimits};
+use super::wire::{self, StringId, WireLimits, WireObject};
 
 /// Output bytes that may accumulate before they are charged.
 const MAX_UNCHARGED_BYTES: u64 = 256 * 1024;
@@ -44,9 +44,9 @@ enum SessionState {
     /// Inside a string that is longer than `kept_string_bytes` (rule 24).
     LongString(LongString),
     /// The stream cannot be decoded further; the remaining bytes are counted.
-    Fault(Fault),
+    Fault(SessionFault),
     /// `finish` was called. Records may remain to be emitted, and after them this fault.
-    Finished(Option<Fault>),
+    Finished(Option<SessionFault>),
 }
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl DatadogSession {
 }
 
 impl Session for DatadogSession {
-    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> ReceiveProgress {
         let expanded_before = out.batch.total_expanded_bytes();
         self.last_input = now.elapsed;
         let progress = self.decode(input, now, out);
@@ -146,13 +146,13 @@ impl Session for DatadogSession {
 }
 
 impl DatadogSession {
-    fn decode(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+    fn decode(&mut self, input: &[u8], now: Now, out: &mut Output) -> ReceiveProgress {
         let mut at = 0;
         loop {
             self.assembler.enforce_limits(out);
             self.assembler.send_ready(out);
             if out.batch.is_full() || self.assembler.uncharged_bytes() >= MAX_UNCHARGED_BYTES {
-                return Progress { consumed: at, flow: Flow::Again };
+                return ReceiveProgress { consumed: at, flow: Flow::Again };
             }
             let rest = &input[at..];
             let step = match &mut self.state {
@@ -162,16 +162,16 @@ impl DatadogSession {
                 SessionState::Fault(fault) => {
                     fault.count(rest);
                     self.offset += rest.len() as u64;
-                    return Progress { consumed: input.len(), flow: Flow::Close };
+                    return ReceiveProgress { consumed: input.len(), flow: Flow::Close };
                 }
-                SessionState::Finished(_) => return Progress { consumed: at, flow: Flow::Close },
+                SessionState::Finished(_) => return ReceiveProgress { consumed: at, flow: Flow::Close },
             };
             match step {
                 Ok(Some(size)) => {
                     at += size;
                     self.offset += size as u64;
                 }
-                Ok(None) => return Progress { consumed: at, flow: Flow::Continue },
+                Ok(None) => return ReceiveProgress { consumed: at, flow: Flow::Continue },
                 Err(error) => self.state = SessionState::Fault(self.fault(error, rest)),
             }
         }
@@ -200,8 +200,8 @@ impl DatadogSession {
         let position = ObjectPosition { offset: self.offset, size: size as u64, now };
         let mut undecoded = 0;
         match *object {
-            Object::Trace(trace_id) => self.assembler.trace(trace_id, position, out),
-            Object::Span(ref span) => {
+            WireObject::Trace(trace_id) => self.assembler.trace(trace_id, position, out),
+            WireObject::Span(ref span) => {
                 if let Some(lists) = wire::lists_of_span(&rest[size..], &self.wire) {
                     self.assembler.close(out);
                     if out.batch.is_full() {
@@ -216,9 +216,9 @@ impl DatadogSession {
                 }
                 self.assembler.span(span, position, out);
             }
-            Object::List(kind, entries) => undecoded = self.assembler.list(kind, entries, position, out),
-            Object::String(id, text) => self.assembler.define(id, text, false, position, out),
-            Object::LongString(id, len) => {
+            WireObject::List(kind, entries) => undecoded = self.assembler.list(kind, entries, position, out),
+            WireObject::String(id, text) => self.assembler.define(id, text, false, position, out),
+            WireObject::LongString(id, len) => {
                 let (offset, head_bytes) = (position.offset, position.size);
                 let string = LongString { id, offset, head_bytes, len, received: 0, kept: Vec::new() };
                 self.state = SessionState::LongString(string);
@@ -262,7 +262,7 @@ impl DatadogSession {
     }
 
     /// The fault that stands for the bytes that cannot be decoded, if there are any.
-    fn final_fault(&mut self, rest: &[u8], end: End) -> Option<Fault> {
+    fn final_fault(&mut self, rest: &[u8], end: End) -> Option<SessionFault> {
         let reason = end.reason();
         match std::mem::replace(&mut self.state, SessionState::Finished(None)) {
             SessionState::Fault(mut fault) => {
@@ -271,7 +271,7 @@ impl DatadogSession {
             }
             SessionState::LongString(LongString { id, offset, head_bytes, len, received, kept }) => {
                 let detail = format!("string.characters: {received} of {len} bytes were received: {}", end.as_str());
-                let mut fault = Fault::new(reason, offset, detail);
+                let mut fault = SessionFault::new(reason, offset, detail);
                 let shown = [&[0xDD, 6][..], &id.0, &len.to_be_bytes(), &kept].concat();
                 fault.count(&shown);
                 fault.count_unseen(head_bytes + u64::from(received) - shown.len() as u64);
@@ -280,7 +280,7 @@ impl DatadogSession {
             }
             _ if !rest.is_empty() => {
                 let detail = format!("{} bytes of an object were received: {}", rest.len(), end.as_str());
-                let mut fault = Fault::new(reason, self.offset, detail);
+                let mut fault = SessionFault::new(reason, self.offset, detail);
                 fault.count(rest);
                 Some(fault)
             }
@@ -288,7 +288,7 @@ impl DatadogSession {
         }
     }
 
-    fn fault(&self, error: DecodeError, rest: &[u8]) -> Fault {
+    fn fault(&self, error: DecodeError, rest: &[u8]) -> SessionFault {
         let reason = match error.kind {
             DecodeErrorKind::Short { .. } | DecodeErrorKind::Invalid { .. } => Reason::Malformed,
             DecodeErrorKind::Unsupported { .. } => Reason::Unsupported,
@@ -305,7 +305,7 @@ impl DatadogSession {
             _ => "",
         };
         let detail = format!("at {}: {error}{looks_like}", self.offset + error.offset as u64);
-        Fault::new(reason, self.offset, detail)
+        SessionFault::new(reason, self.offset, detail)
     }
 
     /// When the open record counts as complete without a following object (reading 16). Not while a part of an object is

@@ -27,12 +27,12 @@ const MAX_IDLE_DROPPED: usize = 1024;
 
 /// The index of a text in the table. A slot that is kept across a sweep must be retained, and released later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Slot(u32);
+pub(super) struct StringSlot(u32);
 
 /// The text of an id in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CachedText {
-    pub(super) slot: Slot,
+    pub(super) slot: StringSlot,
     /// Length of the text.
     len: u32,
 }
@@ -98,7 +98,7 @@ impl StoredText {
 /// The result of a definition.
 #[derive(Debug)]
 pub(super) struct Defined {
-    pub(super) slot: Slot,
+    pub(super) slot: StringSlot,
     pub(super) redefined: bool,
 }
 
@@ -120,12 +120,12 @@ pub(super) struct ShownKey {
 /// use of each id, the last or an earlier one, and an item is updated when its id would be evicted.
 #[derive(Debug)]
 pub(super) struct Strings {
-    cache: HashMap<StringId, Slot, RandomState>,
+    cache: HashMap<StringId, StringSlot, RandomState>,
     /// One use of every id in the cache.
     order: BinaryHeap<Reverse<(u64, StringId)>>,
     uses: u64,
     /// Cached ids that were used recently, each at its [place](recent_place). Empty: there are too few.
-    recent: Vec<(StringId, Slot)>,
+    recent: Vec<(StringId, StringSlot)>,
     texts: Vec<StoredText>,
     free: Vec<u32>,
     limits: StringCache,
@@ -134,7 +134,7 @@ pub(super) struct Strings {
     cached_bytes: u64,
     orphan_bytes: u64,
     /// Texts that were neither cached nor referred to when they were added here.
-    dropped: Vec<Slot>,
+    dropped: Vec<StringSlot>,
     dropped_bytes: u64,
     hasher: RandomState,
 }
@@ -147,9 +147,9 @@ fn recent_place(id: StringId) -> usize {
 }
 
 /// The content of a place without an id: an id that has another place.
-fn no_id(place: usize) -> (StringId, Slot) {
+fn no_id(place: usize) -> (StringId, StringSlot) {
     let id = if place == recent_place(StringId::ABSENT) { 1_u64 } else { 0 };
-    (StringId(id.to_ne_bytes()), Slot::default())
+    (StringId(id.to_ne_bytes()), StringSlot::default())
 }
 
 impl Strings {
@@ -195,7 +195,7 @@ impl Strings {
     }
 
     #[inline(never)]
-    fn look_up(&mut self, id: StringId, place: usize) -> Option<Slot> {
+    fn look_up(&mut self, id: StringId, place: usize) -> Option<StringSlot> {
         let slot = *self.cache.get(&id)?;
         if let Some(recent) = self.recent.get_mut(place) {
             *recent = (id, slot);
@@ -279,11 +279,11 @@ impl Strings {
         }
     }
 
-    pub(super) fn retain(&mut self, slot: Slot) {
+    pub(super) fn retain(&mut self, slot: StringSlot) {
         self.texts[slot.0 as usize].references += 1;
     }
 
-    pub(super) fn release(&mut self, slot: Slot) {
+    pub(super) fn release(&mut self, slot: StringSlot) {
         self.texts[slot.0 as usize].references -= 1;
         self.drop_if_unused(slot);
     }
@@ -310,49 +310,49 @@ impl Strings {
         self.dropped_bytes
     }
 
-    pub(super) fn text(&self, slot: Slot) -> &str {
+    pub(super) fn text(&self, slot: StringSlot) -> &str {
         &self.texts[slot.0 as usize].text
     }
 
-    pub(super) fn marks(&self, slot: Slot) -> TextMarks {
+    pub(super) fn marks(&self, slot: StringSlot) -> TextMarks {
         self.texts[slot.0 as usize].marks
     }
 
     /// Whether two texts are the same key after both are cut to `max_text.key`.
-    pub(super) fn same_key(&self, a: Slot, b: Slot) -> bool {
+    pub(super) fn same_key(&self, a: StringSlot, b: StringSlot) -> bool {
         a == b || (self.fingerprint(a) == self.fingerprint(b) && self.key(a) == self.key(b))
     }
 
     /// Whether the text as a key names a whole number: see [`names_whole_number`].
     #[inline]
-    pub(super) fn is_whole(&self, slot: Slot) -> bool {
+    pub(super) fn is_whole(&self, slot: StringSlot) -> bool {
         self.texts[slot.0 as usize].is_whole
     }
 
     /// The whole number that the text is, if it is one.
-    pub(super) fn whole_number(&self, slot: Slot) -> Option<i64> {
+    pub(super) fn whole_number(&self, slot: StringSlot) -> Option<i64> {
         whole_number(self.text(slot))
     }
 
     /// A hash of the text as a key.
-    pub(super) fn fingerprint(&self, slot: Slot) -> u16 {
+    pub(super) fn fingerprint(&self, slot: StringSlot) -> u16 {
         self.texts[slot.0 as usize].fingerprint
     }
 
     /// The text as a key.
-    pub(super) fn key(&self, slot: Slot) -> &str {
+    pub(super) fn key(&self, slot: StringSlot) -> &str {
         cut(self.text(slot), self.key_limit)
     }
 
     /// Writes at most `limit` bytes of the text into the batch. Returns it with its marks.
     #[inline]
-    pub(super) fn show(&mut self, slot: Slot, limit: usize, batch: &mut BatchBuilder) -> (Text, TextMarks) {
+    pub(super) fn show(&mut self, slot: StringSlot, limit: usize, batch: &mut BatchBuilder) -> (Text, TextMarks) {
         self.texts[slot.0 as usize].show(limit, batch)
     }
 
     /// The same for the text as a key. `None`: the key is reserved.
     #[inline]
-    pub(super) fn show_key(&mut self, slot: Slot, batch: &mut BatchBuilder) -> Option<ShownKey> {
+    pub(super) fn show_key(&mut self, slot: StringSlot, batch: &mut BatchBuilder) -> Option<ShownKey> {
         let stored = &mut self.texts[slot.0 as usize];
         if stored.reserved {
             return None;
@@ -363,7 +363,7 @@ impl Strings {
 
     /// Memory of the cache and of its texts.
     pub(super) fn cached_bytes(&self) -> u64 {
-        self.cached_bytes + (self.recent.len() * size_of::<(StringId, Slot)>()) as u64
+        self.cached_bytes + (self.recent.len() * size_of::<(StringId, StringSlot)>()) as u64
     }
 
     /// Memory of texts that only counted references keep.
@@ -377,7 +377,7 @@ impl Strings {
         hasher.finish() as u16
     }
 
-    fn uncache(&mut self, slot: Slot) {
+    fn uncache(&mut self, slot: StringSlot) {
         let stored = &mut self.texts[slot.0 as usize];
         stored.cached = false;
         let cost = stored.cost();
@@ -386,7 +386,7 @@ impl Strings {
         self.drop_if_unused(slot);
     }
 
-    fn drop_if_unused(&mut self, slot: Slot) {
+    fn drop_if_unused(&mut self, slot: StringSlot) {
         let stored = &mut self.texts[slot.0 as usize];
         if stored.references == 0 && !stored.cached && !stored.dropped {
             stored.dropped = true;
@@ -395,15 +395,15 @@ impl Strings {
         }
     }
 
-    fn store(&mut self, stored: StoredText) -> Slot {
+    fn store(&mut self, stored: StoredText) -> StringSlot {
         match self.free.pop() {
             Some(place) => {
                 self.texts[place as usize] = stored;
-                Slot(place)
+                StringSlot(place)
             }
             None => {
                 self.texts.push(stored);
-                Slot((self.texts.len() - 1) as u32)
+                StringSlot((self.texts.len() - 1) as u32)
             }
         }
     }

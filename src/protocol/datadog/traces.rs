@@ -6,8 +6,8 @@ use hashbrown::HashMap;
 use tributary_codec::lru::Lru;
 use tributary_event::TraceId;
 
-use super::record::{Entry, EntryKind, EntryValue, Record, Ref};
-use super::strings::{Slot, Strings};
+use super::record::{EntryKind, EntryValue, OwnerRecord, RecordEntry, Ref};
+use super::strings::{StringSlot, Strings};
 use super::waiting::WAITED_ID_BYTES;
 use super::wire::StringId;
 
@@ -19,7 +19,7 @@ use super::wire::StringId;
 pub(super) struct Traces {
     metas: Lru<TraceId, Vec<[MetaRef; 2]>>,
     entries: usize,
-    pending: Vec<Pending>,
+    pending: Vec<PendingText>,
     /// Unused places in `pending`.
     free: Vec<u32>,
     /// Where the ids without a text are in `pending`.
@@ -32,19 +32,19 @@ enum MetaRef {
     /// Id 0, never defined.
     Absent,
     /// A text, retained once for each reference.
-    Bound(Slot),
+    Bound(StringSlot),
     /// The text of this place in [`Traces::pending`].
     Pending(u32),
 }
 
 /// A text that was not defined when the first entry referred to it.
 #[derive(Debug)]
-struct Pending {
+struct PendingText {
     id: StringId,
     /// Entries that refer to it.
     references: u32,
     /// Its first definition, retained once. `None`: there is none yet.
-    text: Option<Slot>,
+    text: Option<StringSlot>,
 }
 
 impl Traces {
@@ -56,12 +56,12 @@ impl Traces {
     pub(super) fn learn(
         &mut self,
         trace: TraceId,
-        record: &Record,
+        record: &OwnerRecord,
         max_traces: usize,
         max_entries: usize,
         strings: &mut Strings,
     ) -> bool {
-        let meta = |entry: &Entry| match (entry.kind, entry.value) {
+        let meta = |entry: &RecordEntry| match (entry.kind, entry.value) {
             (EntryKind::Meta, EntryValue::Text(value)) => Some([entry.key, value]),
             _ => None,
         };
@@ -86,7 +86,7 @@ impl Traces {
     }
 
     /// `id` has its first definition, which is the one that counts (reading 7).
-    pub(super) fn bind(&mut self, id: StringId, slot: Slot, strings: &mut Strings) {
+    pub(super) fn bind(&mut self, id: StringId, slot: StringSlot, strings: &mut Strings) {
         if self.unresolved.is_empty() {
             return;
         }
@@ -98,7 +98,7 @@ impl Traces {
 
     /// Key and value of each meta entry of a trace; `None` for a text that is absent or not defined yet. Counts as a use
     /// of the trace. No items: the trace is not known.
-    pub(super) fn get(&mut self, trace: TraceId) -> impl ExactSizeIterator<Item = [Option<Slot>; 2]> {
+    pub(super) fn get(&mut self, trace: TraceId) -> impl ExactSizeIterator<Item = [Option<StringSlot>; 2]> {
         let metas = if self.metas.is_empty() { None } else { self.metas.get(&trace) };
         let pending = &self.pending;
         let slot = move |reference| match reference {
@@ -111,7 +111,7 @@ impl Traces {
 
     /// Memory of all entries and of the pending texts.
     pub(super) fn bytes(&self) -> u64 {
-        let pending = self.pending.len() * (size_of::<Pending>() + size_of::<u32>());
+        let pending = self.pending.len() * (size_of::<PendingText>() + size_of::<u32>());
         let index = self.unresolved.len() * WAITED_ID_BYTES;
         (self.entries * size_of::<[MetaRef; 2]>() + self.metas.len() * 96 + pending + index) as u64
     }
@@ -138,7 +138,7 @@ impl Traces {
             }
             Ref::Waiting(id) => {
                 let place = *self.unresolved.entry(id).or_insert_with(|| {
-                    let pending = Pending { id, references: 0, text: None };
+                    let pending = PendingText { id, references: 0, text: None };
                     match self.free.pop() {
                         Some(place) => {
                             self.pending[place as usize] = pending;

@@ -6,14 +6,14 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use super::record::{Entry, EntryKind, EntryValue, KEY_IN_FULL, METRIC_BYTES, Record, Ref, key_index};
+use super::record::{EntryKind, EntryValue, KEY_IN_FULL, METRIC_BYTES, OwnerRecord, RecordEntry, Ref, key_index};
 use super::strings::Strings;
 use super::wire::{self, ListKind, StringId};
 
 /// Records that are complete except for texts, and the index of the references that wait, also those of the open record.
 #[derive(Debug, Default)]
 pub(super) struct WaitingRecords {
-    records: BTreeMap<u64, Box<Record>>,
+    records: BTreeMap<u64, Box<OwnerRecord>>,
     index: HashMap<StringId, VecDeque<(u64, u32)>, RandomState>,
     /// Number of references in the index.
     references: usize,
@@ -38,7 +38,7 @@ impl WaitingRecords {
 
     /// The reference at `index` of the record, to an id without text: absent for id 0 (rule 13), else waiting.
     #[cold]
-    pub(super) fn wait_for(&mut self, id: StringId, index: u32, record: &mut Record) -> Ref {
+    pub(super) fn wait_for(&mut self, id: StringId, index: u32, record: &mut OwnerRecord) -> Ref {
         if id == StringId::ABSENT {
             return Ref::Absent;
         }
@@ -53,9 +53,9 @@ impl WaitingRecords {
     pub(super) fn add(
         &mut self,
         kind: ListKind,
-        ids: &wire::Entry,
+        ids: &wire::WireEntry,
         (max_value, max_bytes): (usize, u64),
-        record: &mut Record,
+        record: &mut OwnerRecord,
         strings: &mut Strings,
     ) -> bool {
         let unresolved_before = record.unresolved;
@@ -73,10 +73,10 @@ impl WaitingRecords {
             }
             ListKind::Metrics => (EntryKind::Metric, EntryValue::Number(ids[1]), METRIC_BYTES),
         };
-        let is_added = record.add(Entry { kind, key, value }, key_bytes + value_bytes, max_bytes);
+        let is_added = record.add(RecordEntry { kind, key, value }, key_bytes + value_bytes, max_bytes);
         if !is_added && record.unresolved > unresolved_before {
             // A part of it waits: it stays because the index refers to it, and is not written.
-            record.add(Entry { kind: EntryKind::Dropped, key, value }, 0, u64::MAX);
+            record.add(RecordEntry { kind: EntryKind::Dropped, key, value }, 0, u64::MAX);
         }
         is_added
     }
@@ -94,26 +94,26 @@ impl WaitingRecords {
         references
     }
 
-    pub(super) fn insert(&mut self, mut record: Box<Record>) {
+    pub(super) fn insert(&mut self, mut record: Box<OwnerRecord>) {
         // It may have reused the memory of a record with many more entries.
         record.entries.shrink_to_fit();
         self.bytes += record.memory_bytes();
         self.records.insert(record.key, record);
     }
 
-    pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut Record> {
+    pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut OwnerRecord> {
         self.records.get_mut(&key).map(Box::as_mut)
     }
 
     /// Removes one record.
-    pub(super) fn remove(&mut self, key: u64) -> Option<Box<Record>> {
+    pub(super) fn remove(&mut self, key: u64) -> Option<Box<OwnerRecord>> {
         let record = self.records.remove(&key)?;
         self.bytes -= record.memory_bytes();
         Some(record)
     }
 
     /// Removes the oldest record.
-    pub(super) fn pop_oldest(&mut self) -> Option<Box<Record>> {
+    pub(super) fn pop_oldest(&mut self) -> Option<Box<OwnerRecord>> {
         let (_, record) = self.records.pop_first()?;
         self.bytes -= record.memory_bytes();
         Some(record)
@@ -126,7 +126,7 @@ impl WaitingRecords {
 
     /// Removes the references of a record that is emitted unresolved. Records are emitted unresolved in the order of
     /// arrival, so its references are at the front of each queue.
-    pub(super) fn give_up(&mut self, record: &Record) {
+    pub(super) fn give_up(&mut self, record: &OwnerRecord) {
         record.for_each_ref(|reference| {
             let Ref::Waiting(id) = reference else { return };
             let Some(queue) = self.index.get_mut(&id) else { return };

@@ -18,9 +18,9 @@ const SPAN_BYTES: usize = 83;
 const LIST_HEAD_BYTES: usize = 3;
 const STRING_HEAD_BYTES: usize = 14;
 /// One entry of a list: the id of its key, and its value.
-pub type Entry = [[u8; 8]; 2];
+pub type WireEntry = [[u8; 8]; 2];
 /// The size of one entry of a list.
-pub const ENTRY_BYTES: usize = size_of::<Entry>();
+pub const ENTRY_BYTES: usize = size_of::<WireEntry>();
 /// The number of entries in a list of the `padded32` layout.
 const PADDED_ENTRIES: usize = 32;
 
@@ -42,20 +42,20 @@ impl StringId {
 
 /// The first object of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Process {
+pub struct ProcessObject {
     /// Declared size of the peer's string cache, in entries; any number is legal.
     pub string_cache_size: u64,
 }
 
 /// One object after `process`.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Object<'a> {
+pub enum WireObject<'a> {
     /// `trace`, type dd01.
     Trace(TraceId),
     /// `span`, type dd02.
-    Span(Span),
+    Span(WireSpan),
     /// `metricsList` (dd04) or `metaList` (dd05) of the object before it.
-    List(ListKind, &'a [Entry]),
+    List(ListKind, &'a [WireEntry]),
     /// `string`, type dd06, whole.
     String(StringId, &'a [u8]),
     /// The head of a `string` whose text is longer than `kept_string_bytes`: the caller streams the body.
@@ -74,7 +74,7 @@ pub enum ListKind {
 /// The lists of one span.
 #[derive(Clone, Copy, Debug)]
 pub struct Lists<'a> {
-    lists: [(ListKind, &'a [Entry]); 2],
+    lists: [(ListKind, &'a [WireEntry]); 2],
     len: usize,
     /// Their bytes.
     pub size: usize,
@@ -82,7 +82,7 @@ pub struct Lists<'a> {
 
 impl<'a> Lists<'a> {
     /// The lists in the order on the wire.
-    pub fn iter(&self) -> impl Iterator<Item = (ListKind, &'a [Entry])> {
+    pub fn iter(&self) -> impl Iterator<Item = (ListKind, &'a [WireEntry])> {
         self.lists[..self.len].iter().copied()
     }
 
@@ -94,7 +94,7 @@ impl<'a> Lists<'a> {
 
 /// A span's fixed part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Span {
+pub struct WireSpan {
     /// Its id.
     pub span_id: SpanId,
     /// The enclosing span; zero for a root (reading 23).
@@ -116,7 +116,7 @@ pub struct Span {
 ///
 /// # Errors
 /// Not the magic, or another version than 1.
-pub fn decode_process(input: &[u8]) -> Result<Option<Process>, DecodeError> {
+pub fn decode_process(input: &[u8]) -> Result<Option<ProcessObject>, DecodeError> {
     if let Some(at) = input.iter().zip(&MAGIC).position(|(found, expected)| found != expected) {
         let found = u64::from(input[at]);
         return Err(if at < 2 {
@@ -132,7 +132,7 @@ pub fn decode_process(input: &[u8]) -> Result<Option<Process>, DecodeError> {
     }
     let mut reader = Reader::new(input);
     reader.bytes("process.magic", MAGIC.len())?;
-    Ok(Some(Process { string_cache_size: reader.u64("process.string_cache_size")? }))
+    Ok(Some(ProcessObject { string_cache_size: reader.u64("process.string_cache_size")? }))
 }
 
 /// Limits of strings and lists.
@@ -151,7 +151,7 @@ pub struct WireLimits {
 /// # Errors
 /// `Invalid`: not an object, or a second `process`. `Unsupported`: an unknown type, whose size is therefore unknown.
 /// `TooLarge`: a string or list over its limit. After any of them the stream cannot be decoded further (reading 31).
-pub fn decode<'a>(input: &'a [u8], limits: &WireLimits) -> Result<Option<(Object<'a>, usize)>, DecodeError> {
+pub fn decode<'a>(input: &'a [u8], limits: &WireLimits) -> Result<Option<(WireObject<'a>, usize)>, DecodeError> {
     let Some(&first) = input.first() else { return Ok(None) };
     if first != 0xDD {
         let kind = DecodeErrorKind::Invalid { found: u64::from(first), expected: "0xdd" };
@@ -193,23 +193,23 @@ pub fn lists_of_span<'a>(input: &'a [u8], limits: &WireLimits) -> Option<Lists<'
         if lists.iter().any(|(other, _)| other == kind) {
             return None;
         }
-        let Ok(Some((Object::List(kind, entries), size))) = decode_list(kind, rest, limits) else { return None };
+        let Ok(Some((WireObject::List(kind, entries), size))) = decode_list(kind, rest, limits) else { return None };
         *lists.lists.get_mut(lists.len)? = (kind, entries);
         lists.len += 1;
         lists.size += size;
     }
 }
 
-fn decode_trace(input: &[u8]) -> Result<(Object<'_>, usize), DecodeError> {
+fn decode_trace(input: &[u8]) -> Result<(WireObject<'_>, usize), DecodeError> {
     let mut reader = Reader::new(input);
     reader.u16("trace.object_type")?;
-    Ok((Object::Trace(TraceId(reader.array("trace.trace_id")?)), TRACE_BYTES))
+    Ok((WireObject::Trace(TraceId(reader.array("trace.trace_id")?)), TRACE_BYTES))
 }
 
-fn decode_span(input: &[u8]) -> Result<(Object<'_>, usize), DecodeError> {
+fn decode_span(input: &[u8]) -> Result<(WireObject<'_>, usize), DecodeError> {
     let mut reader = Reader::new(input);
     reader.u16("span.object_type")?;
-    let span = Span {
+    let span = WireSpan {
         span_id: SpanId(reader.array("span.span_id")?),
         parent_id: SpanId(reader.array("span.parent_id")?),
         trace_id: TraceId(reader.array("span.trace_id")?),
@@ -223,14 +223,14 @@ fn decode_span(input: &[u8]) -> Result<(Object<'_>, usize), DecodeError> {
         ],
         error: reader.u8("span.error")?,
     };
-    Ok((Object::Span(span), SPAN_BYTES))
+    Ok((WireObject::Span(span), SPAN_BYTES))
 }
 
 fn decode_list<'a>(
     kind: ListKind,
     input: &'a [u8],
     limits: &WireLimits,
-) -> Result<Option<(Object<'a>, usize)>, DecodeError> {
+) -> Result<Option<(WireObject<'a>, usize)>, DecodeError> {
     let Some(&count) = input.get(LIST_HEAD_BYTES - 1) else { return Ok(None) };
     let count = usize::from(count);
     let size = match limits.list_layout {
@@ -244,10 +244,10 @@ fn decode_list<'a>(
     };
     let Some(list) = input.get(LIST_HEAD_BYTES..size) else { return Ok(None) };
     let (entries, _) = list[..count * ENTRY_BYTES].as_chunks().0.as_chunks();
-    Ok(Some((Object::List(kind, entries), size)))
+    Ok(Some((WireObject::List(kind, entries), size)))
 }
 
-fn decode_string<'a>(input: &'a [u8], limits: &WireLimits) -> Result<Option<(Object<'a>, usize)>, DecodeError> {
+fn decode_string<'a>(input: &'a [u8], limits: &WireLimits) -> Result<Option<(WireObject<'a>, usize)>, DecodeError> {
     if input.len() < STRING_HEAD_BYTES {
         return Ok(None);
     }
@@ -261,10 +261,10 @@ fn decode_string<'a>(input: &'a [u8], limits: &WireLimits) -> Result<Option<(Obj
         return Err(DecodeError { field: "string.len", offset: 10, kind });
     }
     if u64::from(len) > limits.kept_string_bytes {
-        return Ok(Some((Object::LongString(id, len), STRING_HEAD_BYTES)));
+        return Ok(Some((WireObject::LongString(id, len), STRING_HEAD_BYTES)));
     }
     let Ok(text) = reader.bytes("string.characters", len as usize) else { return Ok(None) };
-    Ok(Some((Object::String(id, text), STRING_HEAD_BYTES + text.len())))
+    Ok(Some((WireObject::String(id, text), STRING_HEAD_BYTES + text.len())))
 }
 
 #[cfg(test)]
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn a_string_over_the_limit_is_refused_from_its_head_and_one_at_the_limit_is_not() {
         let head = |len: u32| [&[0xDD, 6][..], &[7; 8], &len.to_be_bytes()].concat();
-        assert_eq!(decode(&head(1000), &LIMITS), Ok(Some((Object::LongString(StringId([7; 8]), 1000), 14))));
+        assert_eq!(decode(&head(1000), &LIMITS), Ok(Some((WireObject::LongString(StringId([7; 8]), 1000), 14))));
         let error = decode(&head(1001), &LIMITS).unwrap_err();
         assert_eq!(error.to_string(), "string.len: 1001 is over the limit of 1000 (max_message_bytes)");
         assert_eq!(decode(&head(1001)[..13], &LIMITS), Ok(None));
@@ -301,7 +301,7 @@ mod tests {
         let mut list = vec![0u8; 515];
         list[..3].copy_from_slice(&[0xDD, 5, 1]);
         assert_eq!(decode(&list[..514], &limits), Ok(None));
-        assert_eq!(decode(&list, &limits), Ok(Some((Object::List(ListKind::Meta, &[[[0; 8]; 2]]), 515))));
+        assert_eq!(decode(&list, &limits), Ok(Some((WireObject::List(ListKind::Meta, &[[[0; 8]; 2]]), 515))));
         list[2] = 33;
         assert!(matches!(decode(&list[..3], &limits).unwrap_err().kind, DecodeErrorKind::TooLarge { .. }));
     }

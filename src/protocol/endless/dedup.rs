@@ -74,11 +74,11 @@ pub(super) struct DedupCache {
     /// Two 64-bit hashes with random seeds: a peer cannot construct two events with the same fingerprint. `None`: fingerprints are
     /// those of [`ContentId`], because other daemons must find the same ones.
     hashers: Option<[RandomState; 2]>,
-    state: Mutex<State>,
+    state: Mutex<DedupState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct DedupState {
     known: HashSet<Fingerprint, BuildIdentityHasher>,
     /// In the order of delivery, with the time of each.
     by_age: VecDeque<(Fingerprint, Duration)>,
@@ -164,12 +164,12 @@ impl DedupCache {
         state.evict(now.saturating_sub(self.options.time), self.options.entries);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, DedupState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl DedupState {
     /// Removes entries older than `since`, then the oldest until at most `entries` are left.
     fn evict(&mut self, since: Duration, entries: usize) {
         while let Some((fingerprint, at)) = self.by_age.front()

@@ -39,12 +39,12 @@ pub struct Delivered {
 }
 
 /// The events of an upload that other daemons have delivered.
-pub(super) type Known = HashSet<Fingerprint, BuildIdentityHasher>;
+pub(super) type FingerprintSet = HashSet<Fingerprint, BuildIdentityHasher>;
 
 /// A look-up.
 pub(super) struct LookUp {
     answer: Later<Vec<Fingerprint>>,
-    known: Option<Known>,
+    known: Option<FingerprintSet>,
 }
 
 impl LookUp {
@@ -64,7 +64,7 @@ impl LookUp {
     }
 
     /// The answer.
-    pub(super) fn take(&mut self) -> Option<Known> {
+    pub(super) fn take(&mut self) -> Option<FingerprintSet> {
         self.known.take()
     }
 }

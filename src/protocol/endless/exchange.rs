@@ -4,39 +4,39 @@ use std::sync::Arc;
 
 use tributary_event::Reason;
 use tributary_memory::{MemoryBudget, MemoryLease};
-use tributary_protocol::{Exchange, Head, HeadDecision, Now, Request, Response};
+use tributary_protocol::{Exchange, HeadDecision, Now, Request, RequestHead, Response};
 
 use super::elsewhere::Elsewhere;
 use super::options::Options;
-use super::shared::Shared;
+use super::shared::SharedExchange;
 use super::target::{Encoding, Target};
-use super::wire::Version;
+use super::wire::UploadVersion;
 use super::work::EndlessWork;
 
 /// The protocol of one `endless` listener.
 #[derive(Debug)]
 pub struct EndlessExchange {
-    shared: Arc<Shared>,
+    shared: Arc<SharedExchange>,
 }
 
 impl EndlessExchange {
     /// A listener without history.
     pub fn new(options: Options, budget: &Arc<MemoryBudget>) -> Self {
-        EndlessExchange { shared: Arc::new(Shared::new(options, None, budget)) }
+        EndlessExchange { shared: Arc::new(SharedExchange::new(options, None, budget)) }
     }
 
     /// The same listener, which also leaves out what other daemons have delivered.
     #[must_use]
     pub fn with_elsewhere(self, elsewhere: Arc<dyn Elsewhere>) -> Self {
-        let Shared { options, budget, .. } = &*self.shared;
-        EndlessExchange { shared: Arc::new(Shared::new(options.clone(), Some(elsewhere), budget)) }
+        let SharedExchange { options, budget, .. } = &*self.shared;
+        EndlessExchange { shared: Arc::new(SharedExchange::new(options.clone(), Some(elsewhere), budget)) }
     }
 }
 
 impl Exchange for EndlessExchange {
     type Work = EndlessWork;
 
-    fn admit(&self, head: &Head, _now: Now) -> HeadDecision {
+    fn admit(&self, head: &RequestHead, _now: Now) -> HeadDecision {
         let answer = |response| HeadDecision::Answer(response, Reason::Unsupported);
         match head.method.as_str() {
             // Health checks, and agents that followed a redirect (rule 25).
@@ -49,7 +49,7 @@ impl Exchange for EndlessExchange {
             Err(sentence) => return answer(Response::text(404, sentence)),
         };
         // Versions 0 and 1 are answered 200 whatever they contain (rule 4): a refusal would block the agent's queue.
-        if target.version >= Version::V2 {
+        if target.version >= UploadVersion::V2 {
             if target.hash.is_none() {
                 return answer(Response::text(404, "the path must end with a SHA-512 in 128 hexadecimal digits"));
             }
@@ -64,7 +64,7 @@ impl Exchange for EndlessExchange {
         let target = Target::read(request.head.path(), &self.shared.options.path_prefix);
         let encoding = Encoding::read(&request.head);
         // Only admitted requests get here, and they have a target.
-        let target = target.unwrap_or(Target { version: Version::V3, hash: None });
+        let target = target.unwrap_or(Target { version: UploadVersion::V3, hash: None });
         let lease = memory.unwrap_or(&self.shared.budget).passing(MemoryLease::FLOOR);
         EndlessWork::new(request, target, encoding, lease, self.shared.clone())
     }

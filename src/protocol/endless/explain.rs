@@ -2,21 +2,21 @@
 
 use tributary_codec::gvariant::{Scratch, Skip, Slice, walk_type};
 use tributary_codec::inflate::Gunzip;
-use tributary_explain::gvariant::{self, Part, stored64};
+use tributary_explain::gvariant::{self, FieldNames, stored64};
 use tributary_explain::words::{duration, moment, uuid};
-use tributary_explain::{Fault, Sheet};
-use tributary_protocol::Head;
+use tributary_explain::{DecoderFault, Sheet};
+use tributary_protocol::RequestHead;
 
 use super::Options;
 use super::registry;
 use super::target::Encoding;
-use super::wire::{Layout, Version};
+use super::wire::{BundleLayout, UploadVersion};
 
 /// Writes the body of a request onto the sheet, with the decoder's faults.
 ///
 /// The protocol version is the one in the request's path. Offsets count in the bundle, as in events and faults; a
 /// decompressed bundle follows its compressed bytes.
-pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
+pub fn body(head: &RequestHead, body: &[u8], faults: Vec<DecoderFault>, sheet: &mut Sheet) {
     let version = version(head);
     match Encoding::read(head) {
         _ if body.is_empty() => faults.iter().for_each(|fault| sheet.fault(fault)),
@@ -33,9 +33,9 @@ pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
 }
 
 /// The version in a path: its last segment that is one.
-fn version(head: &Head) -> Version {
+fn version(head: &RequestHead) -> UploadVersion {
     let mut segments = head.path().rsplit('/').filter(|segment| !segment.is_empty());
-    segments.find_map(Version::by_name).unwrap_or(Version::V3)
+    segments.find_map(UploadVersion::by_name).unwrap_or(UploadVersion::V3)
 }
 
 fn gunzip(body: &[u8]) -> Result<Vec<u8>, String> {
@@ -46,21 +46,21 @@ fn gunzip(body: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 /// Writes a bundle. A part that is not in normal form is shown as faulty.
-fn bundle(bytes: &[u8], version: Version, sheet: &mut Sheet) {
-    let is_in_form = |layout: Layout| {
+fn bundle(bytes: &[u8], version: UploadVersion, sheet: &mut Sheet) {
+    let is_in_form = |layout: BundleLayout| {
         let most = usize::try_from(Options::default().max_payload_bytes).unwrap_or(usize::MAX);
         let mut scratch = Scratch::for_types_of(most);
         walk_type(layout.type_string(), Slice::new(bytes), 0, &mut scratch, &mut Skip).is_ok()
     };
     let shipped = version.layout();
     // The draft layout is used only if the whole body is in its normal form, and not in that of the shipped layout.
-    let is_draft = shipped == Layout::V3 && !is_in_form(shipped) && is_in_form(Layout::V3Draft);
-    let layout = if is_draft { Layout::V3Draft } else { shipped };
+    let is_draft = shipped == BundleLayout::V3 && !is_in_form(shipped) && is_in_form(BundleLayout::V3Draft);
+    let layout = if is_draft { BundleLayout::V3Draft } else { shipped };
     let part = match layout {
-        Layout::V0 => &V0,
-        Layout::V2 => &V2,
-        Layout::V3 => &V3,
-        Layout::V3Draft => &DRAFT,
+        BundleLayout::V0 => &V0,
+        BundleLayout::V2 => &V2,
+        BundleLayout::V3 => &V3,
+        BundleLayout::V3Draft => &DRAFT,
     };
     let mut clocks = Clocks::default();
     gvariant::value(layout.type_string(), bytes, part, &mut |name, bytes| clocks.describe(name, bytes), sheet);
@@ -112,21 +112,21 @@ impl Clocks {
     }
 }
 
-const fn plain(name: &'static str) -> Part {
-    Part { name, parts: &[] }
+const fn plain(name: &'static str) -> FieldNames {
+    FieldNames { name, parts: &[] }
 }
 
-const fn of(name: &'static str, parts: &'static [Part]) -> Part {
-    Part { name, parts }
+const fn of(name: &'static str, parts: &'static [FieldNames]) -> FieldNames {
+    FieldNames { name, parts }
 }
 
 // The layouts of section 2.1, in the order of their members. The one part of an array is that of its elements.
 
-static V0: Part = of("bundle", &[RELATIVE, ABSOLUTE, MACHINE, OLD_SINGULAR, OLD_AGGREGATE, SEQUENCES]);
-static V2: Part =
+static V0: FieldNames = of("bundle", &[RELATIVE, ABSOLUTE, MACHINE, OLD_SINGULAR, OLD_AGGREGATE, SEQUENCES]);
+static V2: FieldNames =
     of("bundle", &[plain("send_number"), RELATIVE, ABSOLUTE, MACHINE, OLD_SINGULAR, OLD_AGGREGATE, SEQUENCES]);
-static V3: Part = of("bundle", &[RELATIVE, ABSOLUTE, plain("image"), SITE, plain("flags"), SINGULAR, AGGREGATE]);
-static DRAFT: Part = of(
+static V3: FieldNames = of("bundle", &[RELATIVE, ABSOLUTE, plain("image"), SITE, plain("flags"), SINGULAR, AGGREGATE]);
+static DRAFT: FieldNames = of(
     "bundle",
     &[
         plain("send_number"),
@@ -142,29 +142,31 @@ static DRAFT: Part = of(
     ],
 );
 
-const RELATIVE: Part = plain("relative_timestamp");
-const ABSOLUTE: Part = plain("absolute_timestamp");
-const MACHINE: Part = plain("machine_id");
-const USER: Part = plain("user_id");
-const ID: Part = plain("event_id");
-const OS: Part = plain("os_version");
-const PAYLOAD: Part = plain("payload");
-const SITE: Part = of("site", &[of("entry", &[plain("key"), plain("value")])]);
-const SINGULAR: Part = of("singular_events", &[of("event", &[ID, OS, RELATIVE, PAYLOAD])]);
-const AGGREGATE: Part = of("aggregate_events", &[of("event", &[ID, OS, plain("period"), plain("count"), PAYLOAD])]);
-const OLD_SINGULAR: Part = of("singular_events", &[of("event", &[USER, ID, RELATIVE, PAYLOAD])]);
+const RELATIVE: FieldNames = plain("relative_timestamp");
+const ABSOLUTE: FieldNames = plain("absolute_timestamp");
+const MACHINE: FieldNames = plain("machine_id");
+const USER: FieldNames = plain("user_id");
+const ID: FieldNames = plain("event_id");
+const OS: FieldNames = plain("os_version");
+const PAYLOAD: FieldNames = plain("payload");
+const SITE: FieldNames = of("site", &[of("entry", &[plain("key"), plain("value")])]);
+const SINGULAR: FieldNames = of("singular_events", &[of("event", &[ID, OS, RELATIVE, PAYLOAD])]);
+const AGGREGATE: FieldNames =
+    of("aggregate_events", &[of("event", &[ID, OS, plain("period"), plain("count"), PAYLOAD])]);
+const OLD_SINGULAR: FieldNames = of("singular_events", &[of("event", &[USER, ID, RELATIVE, PAYLOAD])]);
 /// The count comes first (section 2.1).
-const OLD_AGGREGATE: Part = of("aggregate_events", &[of("event", &[USER, ID, plain("count"), RELATIVE, PAYLOAD])]);
-const SEQUENCES: Part =
+const OLD_AGGREGATE: FieldNames =
+    of("aggregate_events", &[of("event", &[USER, ID, plain("count"), RELATIVE, PAYLOAD])]);
+const SEQUENCES: FieldNames =
     of("event_sequences", &[of("sequence", &[USER, ID, of("items", &[of("item", &[RELATIVE, PAYLOAD])])])]);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rows(path: &str, encoding: Option<&str>, body: &[u8], faults: Vec<Fault>) -> Vec<String> {
+    fn rows(path: &str, encoding: Option<&str>, body: &[u8], faults: Vec<DecoderFault>) -> Vec<String> {
         let headers = encoding.map(|name| ("content-encoding".to_owned(), name.as_bytes().to_vec()));
-        let head = Head { method: "PUT".into(), target: path.into(), headers: headers.into_iter().collect() };
+        let head = RequestHead { method: "PUT".into(), target: path.into(), headers: headers.into_iter().collect() };
         let mut sheet = Sheet::new(0, []);
         super::body(&head, body, faults, &mut sheet);
         let rows = sheet.take();
@@ -236,7 +238,7 @@ mod tests {
             &u32::from(length).to_le_bytes(),
         ]
         .concat();
-        let fault = || Fault { offset: 0x19, text: "malformed".to_owned() };
+        let fault = || DecoderFault { offset: 0x19, text: "malformed".to_owned() };
         let shown = rows("/3/abc", Some("gzip"), &gzip, vec![fault()]);
         assert!(shown[0].ends_with(&format!("gzip: {} bytes inflate to 67", gzip.len())), "{}", shown[0]);
         // Four rows of the compressed bytes, and how many follow.

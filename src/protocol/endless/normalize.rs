@@ -10,9 +10,9 @@ use tributary_protocol::Output;
 use super::image;
 use super::payload::{Payload, PayloadBuffers};
 use super::period::draft_bounds;
-use super::registry::{self, Known, uuid};
-use super::texts::Texts;
-use super::wire::{Aggregate, BundleHead, Clocks, EventHead, Layout, Version, When, site_entry};
+use super::registry::{self, RegisteredEvent, uuid};
+use super::texts::BundleTexts;
+use super::wire::{Aggregate, BundleHead, BundleLayout, Clocks, EventHead, UploadVersion, When, site_entry};
 
 /// The agent's calendar clock is plausible if it is at most this far ahead of ours (rule 10).
 const MAX_AHEAD_NANOS: i128 = 1_000_000_000;
@@ -59,11 +59,11 @@ impl Time {
 
 impl Timeline {
     /// The timeline of a bundle that was received at `received` (rules 9 and 10).
-    pub(super) fn new(clocks: Option<Clocks>, layout: Layout, received: UnixNanos) -> Self {
+    pub(super) fn new(clocks: Option<Clocks>, layout: BundleLayout, received: UnixNanos) -> Self {
         let Some(Clocks { relative, absolute }) = clocks else { return Timeline { origin: None, correction: None } };
         let (received, absolute) = (i128::from(received.0), i128::from(absolute));
         let is_plausible = (-MAX_AHEAD_NANOS..=MAX_BEHIND_NANOS).contains(&(received - absolute));
-        let is_corrected = layout == Layout::V3 && !is_plausible;
+        let is_corrected = layout == BundleLayout::V3 && !is_plausible;
         Timeline {
             origin: Some(absolute - i128::from(relative)),
             correction: is_corrected.then_some(received - absolute),
@@ -81,8 +81,8 @@ impl Timeline {
 
 /// What all events of a bundle have in common.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Context {
-    pub(super) layout: Layout,
+pub(super) struct BundleContext {
+    pub(super) layout: BundleLayout,
     pub(super) timeline: Timeline,
     /// When the request was received.
     pub(super) received: UnixNanos,
@@ -90,7 +90,7 @@ pub(super) struct Context {
     pub(super) request: u64,
 }
 
-impl Context {
+impl BundleContext {
     pub(super) fn position(&self, slice: Slice<'_>) -> Position {
         Position { sequence: Some(self.request), offset: slice.offset() as u64, length: slice.len() as u64 }
     }
@@ -115,9 +115,9 @@ pub(super) enum Shown<'a> {
 
 /// Writes events of a bundle.
 pub(super) struct Writer<'a> {
-    pub(super) context: &'a Context,
+    pub(super) context: &'a BundleContext,
     pub(super) buffers: &'a mut PayloadBuffers,
-    pub(super) texts: &'a mut Texts,
+    pub(super) texts: &'a mut BundleTexts,
 }
 
 impl Writer<'_> {
@@ -207,7 +207,7 @@ impl Writer<'_> {
         event.log(Severity::Info, body);
     }
 
-    fn head(&mut self, event: &mut EventBuilder<'_>, head: &EventHead<'_>, known: Option<&Known>) {
+    fn head(&mut self, event: &mut EventBuilder<'_>, head: &EventHead<'_>, known: Option<&RegisteredEvent>) {
         if let Some(known) = known {
             let run = self.texts.head(known, head.os_version, event.batch());
             event.run(run);
@@ -229,7 +229,7 @@ impl Writer<'_> {
         &mut self,
         event: &mut EventBuilder<'_>,
         shown: &Shown<'_>,
-        known: Option<&'static Known>,
+        known: Option<&'static RegisteredEvent>,
         may_be_absent: bool,
     ) -> Option<Value> {
         let Writer { context, buffers, texts } = self;
@@ -306,7 +306,7 @@ pub(super) struct Element {
 }
 
 /// The registry's entry for an event. A missing entry is counted as a warning; it is no loss.
-fn lookup(head: &EventHead<'_>, out: &mut Output) -> Option<&'static Known> {
+fn lookup(head: &EventHead<'_>, out: &mut Output) -> Option<&'static RegisteredEvent> {
     let known = registry::known(head.id);
     if known.is_none() {
         out.warn("unknown_event");
@@ -315,7 +315,7 @@ fn lookup(head: &EventHead<'_>, out: &mut Output) -> Option<&'static Known> {
 }
 
 /// The sender of a bundle.
-pub(super) fn resource(head: &BundleHead<'_>, version: Version, layout: Layout) -> Resource {
+pub(super) fn resource(head: &BundleHead<'_>, version: UploadVersion, layout: BundleLayout) -> Resource {
     let mut attributes: Vec<(String, ResourceValue)> = Vec::new();
     let mut add = |name: Name, value: ResourceValue| attributes.push((name.as_str().to_owned(), value));
     add(semconv::ENDLESS_PROTOCOL_VERSION, version_text(version, layout).into());
@@ -355,9 +355,9 @@ pub(super) fn resource(head: &BundleHead<'_>, version: Version, layout: Layout) 
 }
 
 /// The version as shown in events.
-pub(super) fn version_text(version: Version, layout: Layout) -> &'static str {
+pub(super) fn version_text(version: UploadVersion, layout: BundleLayout) -> &'static str {
     match layout {
-        Layout::V3Draft => "3-draft",
+        BundleLayout::V3Draft => "3-draft",
         _ => version.as_str(),
     }
 }
@@ -380,8 +380,8 @@ mod tests {
             (600_000_000_000, false),
             (600_000_000_001, true),
         ] {
-            assert_eq!(is_received(Layout::V3, gap), expected, "{gap}");
-            assert!(!is_received(Layout::V2, gap), "rule 10: only version 3");
+            assert_eq!(is_received(BundleLayout::V3, gap), expected, "{gap}");
+            assert!(!is_received(BundleLayout::V2, gap), "rule 10: only version 3");
         }
     }
 
@@ -389,7 +389,7 @@ mod tests {
     fn times_outside_1970_to_2554_are_kept_as_signed_numbers_and_nothing_overflows() {
         let clocks = |relative, absolute| Some(Clocks { relative, absolute });
         let time = |clocks, relative| {
-            let time = Timeline::new(clocks, Layout::V2, UnixNanos(0)).time(relative);
+            let time = Timeline::new(clocks, BundleLayout::V2, UnixNanos(0)).time(relative);
             assert!(!time.is_received);
             (time.unix.map(|unix| unix.0), time.out_of_range)
         };
@@ -408,7 +408,7 @@ mod tests {
         let received = UnixNanos(1_000);
         // The agent's clock says 1933; the event is older than the receive time in nanoseconds since 1970.
         let absolute = -1_152_000_000_000_000_000;
-        let timeline = Timeline::new(Some(Clocks { relative: 5_000, absolute }), Layout::V3, received);
+        let timeline = Timeline::new(Some(Clocks { relative: 5_000, absolute }), BundleLayout::V3, received);
         let time = timeline.time(4_500);
         assert_eq!((time.unix, time.is_received), (Some(UnixNanos(500)), true));
         let time = timeline.time(3_999);

@@ -7,8 +7,8 @@ use tributary_codec::gvariant::{self, Container, Scratch, Skip, Slice, Visitor};
 use tributary_codec::reader::{DecodeError, DecodeErrorKind};
 use tributary_event::{BatchBuilder, Key, Text, Value};
 
-use super::registry::{Field, Part};
-use super::texts::Texts;
+use super::registry::{Field, PayloadPart};
+use super::texts::BundleTexts;
 
 /// A payload in normal form.
 #[derive(Clone, Copy, Debug)]
@@ -261,24 +261,24 @@ impl Payload<'_> {
     fn field(&self, field: &Field, lists: &Lists, batch: &mut BatchBuilder) -> Option<Value> {
         let Lists { values, entries, .. } = lists;
         match (field.part, self.parts) {
-            (Part::Whole, _) => Some(self.value),
-            (Part::Member(index), Parts::Members) => values.get(index).copied(),
-            (Part::MemberIf(index, condition), Parts::Members) => match values.get(condition)? {
+            (PayloadPart::Whole, _) => Some(self.value),
+            (PayloadPart::Member(index), Parts::Members) => values.get(index).copied(),
+            (PayloadPart::MemberIf(index, condition), Parts::Members) => match values.get(condition)? {
                 Value::Bool(true) => values.get(index).copied(),
                 _ => None,
             },
-            (Part::Unquoted(index), Parts::Members) => match values.get(index)? {
+            (PayloadPart::Unquoted(index), Parts::Members) => match values.get(index)? {
                 Value::Text(text) => {
                     let unquoted = batch.text(*text).trim_matches('"').to_owned();
                     Some(Value::Text(batch.push_text(&unquoted)))
                 }
                 other => Some(*other),
             },
-            (Part::MemberOf(key, member), Parts::Entries) => {
+            (PayloadPart::MemberOf(key, member), Parts::Entries) => {
                 let (_, tuple) = entries.iter().find(|(known, _)| batch.text(*known) == key)?;
                 batch.item(*tuple, member)
             }
-            (Part::Keyed, Parts::Entries) => {
+            (PayloadPart::Keyed, Parts::Entries) => {
                 let entry = entries.iter().find(|(key, _)| is_same_name(batch.text(*key), field.name));
                 entry.map(|(_, value)| *value)
             }
@@ -293,7 +293,7 @@ impl PayloadBuffers {
         &mut self,
         payload: &Payload<'_>,
         fields: &[Field],
-        texts: &mut Texts,
+        texts: &mut BundleTexts,
         batch: &mut BatchBuilder,
     ) -> &[(Key, Value)] {
         let mut found = std::mem::take(&mut self.lists.members);

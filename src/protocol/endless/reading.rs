@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use tributary_codec::gvariant::{Elements, Place, Slice};
+use tributary_codec::gvariant::{ArrayPosition, Elements, Slice};
 use tributary_codec::reader::DecodeError;
 use tributary_event::{Header, Loss, Position, Reason, Resource, UnixNanos, hex, semconv};
 use tributary_protocol::{Now, Output, Request, RequestOutcome};
 
 use super::dedup::{BundleStatus, DedupCache, Fingerprint};
-use super::elsewhere::{Delivered, Known};
-use super::normalize::{self, Context, Element, Shown, Timeline, Writer};
+use super::elsewhere::{Delivered, FingerprintSet};
+use super::normalize::{self, BundleContext, Element, Shown, Timeline, Writer};
 use super::payload::{self, PayloadBuffers, PayloadFault};
 use super::repeats::{KnownBy, Repeats};
-use super::shared::Shared;
-use super::texts::Texts;
-use super::wire::{self, Bundle, BundleHead, Layout, Section, Version};
+use super::shared::SharedExchange;
+use super::texts::BundleTexts;
+use super::wire::{self, Bundle, BundleHead, BundleLayout, Section, UploadVersion};
 
 /// The depth of an event's payload (a maybe of a variant) in a bundle: bundle, array, event, payload.
 const PAYLOAD_DEPTH: usize = 3;
@@ -23,16 +23,16 @@ const ITEM_PAYLOAD_DEPTH: usize = 5;
 /// The events of one bundle.
 #[derive(Debug)]
 pub(super) struct BundleReader {
-    version: Version,
-    layout: Layout,
-    context: Context,
+    version: UploadVersion,
+    layout: BundleLayout,
+    context: BundleContext,
     /// Start and end of each kind's events in the body.
     sections: [(usize, usize); 3],
     section: usize,
-    place: Option<Place>,
+    place: Option<ArrayPosition>,
     sequence: Option<OpenSequence>,
     buffers: PayloadBuffers,
-    texts: Texts,
+    texts: BundleTexts,
     repeats: Repeats,
     /// Whether the bundle was looked up among delivered bundles.
     is_looked_up: bool,
@@ -48,7 +48,7 @@ pub(super) struct BundleReader {
 struct OpenSequence {
     start: usize,
     end: usize,
-    place: Option<Place>,
+    place: Option<ArrayPosition>,
     index: u64,
     /// The payload of an item cannot be read: then no payload of the sequence is shown (section 3).
     is_faulty: bool,
@@ -56,7 +56,7 @@ struct OpenSequence {
 
 /// The progress of reading a bundle.
 #[derive(Debug)]
-pub(super) enum Progress {
+pub(super) enum BundleProgress {
     /// The batch is full: call again.
     BatchFull,
     /// Every event was processed.
@@ -90,14 +90,14 @@ impl BundleReader {
     pub(super) fn new(
         bundle: &Bundle<'_>,
         body: &[u8],
-        version: Version,
-        layout: Layout,
+        version: UploadVersion,
+        layout: BundleLayout,
         received: UnixNanos,
         request: &Request,
-        shared: &Shared,
+        shared: &SharedExchange,
     ) -> Self {
         let timeline = Timeline::new(bundle.head.clocks, layout, received);
-        let context = Context { layout, timeline, received, request: request.number };
+        let context = BundleContext { layout, timeline, received, request: request.number };
         let sections = bundle.sections.map(|section| (section.offset(), section.offset() + section.len()));
         BundleReader {
             version,
@@ -108,7 +108,7 @@ impl BundleReader {
             place: None,
             sequence: None,
             buffers: PayloadBuffers::default(),
-            texts: Texts::default(),
+            texts: BundleTexts::default(),
             repeats: Repeats::new(bundle, body, layout, shared),
             is_looked_up: false,
             events: 0,
@@ -124,7 +124,13 @@ impl BundleReader {
     }
 
     /// Writes events until the batch is full or all are written.
-    pub(super) fn write_events(&mut self, body: &[u8], now: Now, shared: &Shared, out: &mut Output) -> Progress {
+    pub(super) fn write_events(
+        &mut self,
+        body: &[u8],
+        now: Now,
+        shared: &SharedExchange,
+        out: &mut Output,
+    ) -> BundleProgress {
         if !self.is_looked_up {
             self.is_looked_up = true;
             if let Some(progress) = self.look_up(body, now, shared) {
@@ -133,12 +139,12 @@ impl BundleReader {
         }
         while let Some(kind) = Section::ALL.get(self.section).copied() {
             if self.sequence.is_some() && !self.elements(body, shared, out) {
-                return Progress::BatchFull;
+                return BundleProgress::BatchFull;
             }
             let Some(mut events) = self.events_of(body, kind) else { break };
             loop {
                 if out.batch.is_full() {
-                    return Progress::BatchFull;
+                    return BundleProgress::BatchFull;
                 }
                 let event = events.read();
                 self.place = Some(events.place());
@@ -146,7 +152,7 @@ impl BundleReader {
                 let Ok(Some(event)) = event else { break };
                 self.event(event, kind, shared, out);
                 if self.sequence.is_some() && !self.elements(body, shared, out) {
-                    return Progress::BatchFull;
+                    return BundleProgress::BatchFull;
                 }
             }
             self.section += 1;
@@ -157,7 +163,7 @@ impl BundleReader {
             0 | 1 => fault,
             faults => format!("{fault}; {faults} faults in all"),
         });
-        Progress::Done { lost: self.lost, events: self.events, fault }
+        BundleProgress::Done { lost: self.lost, events: self.events, fault }
     }
 
     /// Ends the delivery of the bundle with this outcome.
@@ -166,7 +172,7 @@ impl BundleReader {
     }
 
     /// What other daemons have delivered of the bundle.
-    pub(super) fn set_elsewhere(&mut self, elsewhere: Known) {
+    pub(super) fn set_elsewhere(&mut self, elsewhere: FingerprintSet) {
         self.repeats.set_elsewhere(elsewhere);
     }
 
@@ -175,22 +181,22 @@ impl BundleReader {
         self.repeats.take_delivered()
     }
 
-    fn look_up(&mut self, body: &[u8], now: Now, shared: &Shared) -> Option<Progress> {
+    fn look_up(&mut self, body: &[u8], now: Now, shared: &SharedExchange) -> Option<BundleProgress> {
         let bundle = self.repeats.bundle?;
         let status = shared.dedup.begin(&bundle, now.elapsed);
         if status == BundleStatus::New {
             return shared
                 .elsewhere
                 .is_some()
-                .then(|| Progress::LookUp { first: self.first_events(body, &shared.dedup) });
+                .then(|| BundleProgress::LookUp { first: self.first_events(body, &shared.dedup) });
         }
         // It belongs to another request, which ends its delivery.
         self.repeats.bundle = None;
         let events = self.count(body);
         Some(if status == BundleStatus::Delivered {
-            Progress::Repeat { events }
+            BundleProgress::Repeat { events }
         } else {
-            Progress::InFlight { events }
+            BundleProgress::InFlight { events }
         })
     }
 
@@ -233,7 +239,7 @@ impl BundleReader {
         Some(events)
     }
 
-    fn event(&mut self, slice: Slice<'_>, kind: Section, shared: &Shared, out: &mut Output) {
+    fn event(&mut self, slice: Slice<'_>, kind: Section, shared: &SharedExchange, out: &mut Output) {
         let (faults, known) = (self.faults, self.repeats.len());
         if let Some(known_by) = self.repeats.known_by(slice, kind, shared) {
             let events = match kind {
@@ -260,7 +266,7 @@ impl BundleReader {
         }
     }
 
-    fn singular(&mut self, slice: Slice<'_>, shared: &Shared, out: &mut Output) -> Result<(), DecodeError> {
+    fn singular(&mut self, slice: Slice<'_>, shared: &SharedExchange, out: &mut Output) -> Result<(), DecodeError> {
         let event = wire::singular(slice, self.layout)?;
         let shown = self.payload(event.payload, slice, PAYLOAD_DEPTH, shared, out);
         self.writer().singular(&event.head, event.relative, slice, &shown, out);
@@ -268,7 +274,7 @@ impl BundleReader {
         Ok(())
     }
 
-    fn aggregate(&mut self, slice: Slice<'_>, shared: &Shared, out: &mut Output) -> Result<(), DecodeError> {
+    fn aggregate(&mut self, slice: Slice<'_>, shared: &SharedExchange, out: &mut Output) -> Result<(), DecodeError> {
         let event = wire::aggregate(slice, self.layout)?;
         let shown = self.payload(event.payload, slice, PAYLOAD_DEPTH, shared, out);
         self.writer().aggregate(&event, slice, &shown, out);
@@ -277,7 +283,12 @@ impl BundleReader {
     }
 
     /// Checks a whole sequence before any of its elements is written.
-    fn open_sequence(&mut self, slice: Slice<'_>, shared: &Shared, out: &mut Output) -> Result<(), DecodeError> {
+    fn open_sequence(
+        &mut self,
+        slice: Slice<'_>,
+        shared: &SharedExchange,
+        out: &mut Output,
+    ) -> Result<(), DecodeError> {
         let sequence = wire::sequence(slice, self.layout)?;
         if sequence.items.is_empty() {
             let id = hex(sequence.head.id);
@@ -303,7 +314,7 @@ impl BundleReader {
     }
 
     /// Writes elements of the open sequence. `false`: the batch is full.
-    fn elements(&mut self, body: &[u8], shared: &Shared, out: &mut Output) -> bool {
+    fn elements(&mut self, body: &[u8], shared: &SharedExchange, out: &mut Output) -> bool {
         let Some(mut open) = self.sequence else { return true };
         let slice = Slice::at(body.get(open.start..open.end).unwrap_or_default(), open.start);
         // Its items were checked by `open_sequence`: checking them again for each batch would cost quadratic time.
@@ -347,7 +358,7 @@ impl BundleReader {
         payload: Slice<'a>,
         slice: Slice<'a>,
         depth: usize,
-        shared: &Shared,
+        shared: &SharedExchange,
         out: &mut Output,
     ) -> Shown<'a> {
         match payload::read(payload, depth, shared.options.max_payload_bytes, &mut self.buffers, &mut out.batch) {

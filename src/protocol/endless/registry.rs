@@ -9,7 +9,7 @@ use tributary_event::write_hex;
 
 /// A registered event.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct RegisteredEvent {
     /// Its index in the registry, from 0.
     pub(super) number: usize,
     /// Its id as shown in events: a UUID.
@@ -38,12 +38,12 @@ pub(super) struct Field {
     /// Its index among the fields of all events, from 0.
     pub number: usize,
     pub(super) name: &'static str,
-    pub(super) part: Part,
+    pub(super) part: PayloadPart,
 }
 
 /// The part of a payload that a field names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Part {
+pub(super) enum PayloadPart {
     /// The whole payload.
     Whole,
     /// A member of a tuple.
@@ -59,11 +59,11 @@ pub(super) enum Part {
 }
 
 /// The registered event with this id.
-pub(super) fn known(id: &[u8]) -> Option<&'static Known> {
+pub(super) fn known(id: &[u8]) -> Option<&'static RegisteredEvent> {
     REGISTRY.get(&u128::from_be_bytes(id.try_into().ok()?))
 }
 
-impl Known {
+impl RegisteredEvent {
     /// Its payload where the protocol has users (versions 0 to 2), or where it has none.
     pub(super) fn shape(&self, has_users: bool) -> Option<&Shape> {
         let shape = if has_users { &self.with_users } else { &self.without_users };
@@ -102,8 +102,8 @@ const NONE: &str = "-";
 const UNKNOWN: &str = "?";
 
 /// By event id. Ids are random already and are not hashed.
-static REGISTRY: LazyLock<HashMap<u128, Known, BuildIdentityHasher>> = LazyLock::new(|| {
-    let mut registry: HashMap<u128, Known, BuildIdentityHasher> = HashMap::default();
+static REGISTRY: LazyLock<HashMap<u128, RegisteredEvent, BuildIdentityHasher>> = LazyLock::new(|| {
+    let mut registry: HashMap<u128, RegisteredEvent, BuildIdentityHasher> = HashMap::default();
     let mut fields = 0;
     for (id, name, versions, mut shape) in include_str!("registry.tsv").lines().filter_map(line) {
         for field in &mut shape.fields {
@@ -111,7 +111,8 @@ static REGISTRY: LazyLock<HashMap<u128, Known, BuildIdentityHasher>> = LazyLock:
             fields += 1;
         }
         let (number, shape) = (registry.len(), Arc::new(shape));
-        let known = || Known { number, id: uuid(&id.to_be_bytes()), name, with_users: None, without_users: None };
+        let known =
+            || RegisteredEvent { number, id: uuid(&id.to_be_bytes()), name, with_users: None, without_users: None };
         let known = registry.entry(id).or_insert_with(known);
         for version in versions.split(',') {
             let place = if version == "2" { &mut known.with_users } else { &mut known.without_users };
@@ -136,13 +137,13 @@ fn line(line: &'static str) -> Option<(u128, &'static str, &'static str, Shape)>
 fn field(text: &'static str) -> Option<Field> {
     let (name, part) = text.split_once('=')?;
     let part = match part {
-        "." => Part::Whole,
-        "@" => Part::Keyed,
+        "." => PayloadPart::Whole,
+        "@" => PayloadPart::Keyed,
         _ => match (part.strip_suffix('"'), part.split_once('?'), part.split_once('@')) {
-            (Some(member), ..) => Part::Unquoted(member.parse().ok()?),
-            (_, Some((member, condition)), _) => Part::MemberIf(member.parse().ok()?, condition.parse().ok()?),
-            (.., Some((key, member))) => Part::MemberOf(key, member.parse().ok()?),
-            _ => Part::Member(part.parse().ok()?),
+            (Some(member), ..) => PayloadPart::Unquoted(member.parse().ok()?),
+            (_, Some((member, condition)), _) => PayloadPart::MemberIf(member.parse().ok()?, condition.parse().ok()?),
+            (.., Some((key, member))) => PayloadPart::MemberOf(key, member.parse().ok()?),
+            _ => PayloadPart::Member(part.parse().ok()?),
         },
     };
     Some(Field { number: 0, name, part })
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!((event.name, event.id.as_str()), ("LinuxPackageOpened", "0bba3340-52e3-41a2-854f-e6ed36621379"));
         assert!(event.shape(true).unwrap().fields(Some("s")).is_some());
         assert!(event.shape(false).unwrap().fields(Some("s")).is_none());
-        assert_eq!(event.shape(false).unwrap().fields(Some("as")).unwrap()[0].part, Part::Whole);
+        assert_eq!(event.shape(false).unwrap().fields(Some("as")).unwrap()[0].part, PayloadPart::Whole);
         assert!(known(&id[1..]).is_none());
     }
 

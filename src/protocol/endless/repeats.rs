@@ -7,9 +7,9 @@ use tributary_event::ContentId;
 use tributary_protocol::RequestOutcome;
 
 use super::dedup::{DedupCache, Fingerprint};
-use super::elsewhere::{Delivered, Known};
-use super::shared::Shared;
-use super::wire::{Bundle, Layout, Section};
+use super::elsewhere::{Delivered, FingerprintSet};
+use super::shared::SharedExchange;
+use super::wire::{Bundle, BundleLayout, Section};
 
 /// Bundles and aggregates without unique content are identified together with the moment at which the agent's clock was 0.
 /// It differs between machines and hardly drifts on one machine. It is rounded to steps of this many nanoseconds.
@@ -17,13 +17,13 @@ const ORIGIN_STEP_NANOS: i128 = 4_000_000_000;
 
 /// The id of a bundle by the bytes behind its clocks, for sinks: the same in every daemon that gets it, whatever the moment at which
 /// it was sent. `None`: it is empty, and never a repeat.
-pub(super) fn content(bundle: &Bundle<'_>, body: &[u8], layout: Layout) -> Option<ContentId> {
+pub(super) fn content(bundle: &Bundle<'_>, body: &[u8], layout: BundleLayout) -> Option<ContentId> {
     if bundle.sections.iter().all(|section| section.is_empty()) {
         return None;
     }
     let stamp = layout.stamp_bytes().min(body.len());
     let whole = ContentId::of(layout.type_string(), &body[stamp..]);
-    let has_identity = layout == Layout::V2 || is_unique(bundle);
+    let has_identity = layout == BundleLayout::V2 || is_unique(bundle);
     Some(if has_identity { whole } else { whole.with(&origin_step(bundle).to_be_bytes()) })
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Repeats {
     /// The same for events with a fault: remembered only if the bundle was also stored in the quarantine.
     faulty: Vec<Fingerprint>,
     /// What other daemons have delivered of the bundle.
-    elsewhere: Known,
+    elsewhere: FingerprintSet,
     /// The most events of a section that are reported to other daemons.
     max_noted: usize,
     /// The events of each section, and whether one of them is new.
@@ -82,7 +82,7 @@ pub(super) struct Repeats {
 }
 
 impl Repeats {
-    pub(super) fn new(bundle: &Bundle<'_>, body: &[u8], layout: Layout, shared: &Shared) -> Self {
+    pub(super) fn new(bundle: &Bundle<'_>, body: &[u8], layout: BundleLayout, shared: &SharedExchange) -> Self {
         let cache = &shared.dedup;
         let is_empty = bundle.sections.iter().all(|section| section.is_empty());
         // An empty bundle is a heartbeat, and never a repeat (rule 20).
@@ -94,7 +94,7 @@ impl Repeats {
             steps: None,
             fresh: Vec::new(),
             faulty: Vec::new(),
-            elsewhere: Known::default(),
+            elsewhere: FingerprintSet::default(),
             max_noted: shared.elsewhere.as_ref().map_or(0, |elsewhere| elsewhere.max_events()),
             noted: Default::default(),
             events: 0,
@@ -106,7 +106,7 @@ impl Repeats {
         }
         // Version 2 identifies the machine. Versions 0 and 1 send a wrong id, version 3 sends none.
         let step = origin_step(bundle);
-        repeats.steps = (layout != Layout::V2)
+        repeats.steps = (layout != BundleLayout::V2)
             .then(|| [0, -1, 1].map(|other| cache.fingerprint(b"step", &(step + other).to_be_bytes())));
         let [singular, ..] = bundle.sections;
         let stamp = layout.stamp_bytes().min(body.len());
@@ -138,7 +138,7 @@ impl Repeats {
     }
 
     /// What other daemons have delivered of the bundle.
-    pub(super) fn set_elsewhere(&mut self, elsewhere: Known) {
+    pub(super) fn set_elsewhere(&mut self, elsewhere: FingerprintSet) {
         self.elsewhere = elsewhere;
     }
 
@@ -150,7 +150,7 @@ impl Repeats {
     }
 
     /// By whom an event was delivered before. A new event is remembered once the bundle is delivered.
-    pub(super) fn known_by(&mut self, slice: Slice<'_>, kind: Section, shared: &Shared) -> Option<KnownBy> {
+    pub(super) fn known_by(&mut self, slice: Slice<'_>, kind: Section, shared: &SharedExchange) -> Option<KnownBy> {
         if !self.is_on {
             return None;
         }

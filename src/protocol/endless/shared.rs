@@ -10,7 +10,7 @@ use super::elsewhere::Elsewhere;
 use super::options::Options;
 
 /// Options, the memory of delivered uploads, and the memory budget.
-pub(super) struct Shared {
+pub(super) struct SharedExchange {
     pub(super) options: Options,
     pub(super) dedup: DedupCache,
     /// What other daemons have delivered. `None`: they are not asked.
@@ -18,14 +18,14 @@ pub(super) struct Shared {
     pub(super) budget: Arc<MemoryBudget>,
 }
 
-impl Shared {
+impl SharedExchange {
     pub(super) fn new(options: Options, elsewhere: Option<Arc<dyn Elsewhere>>, budget: &Arc<MemoryBudget>) -> Self {
         let dedup = DedupCache::new(options.dedup, elsewhere.is_some());
-        Shared { dedup, options, elsewhere, budget: budget.clone() }
+        SharedExchange { dedup, options, elsewhere, budget: budget.clone() }
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
     }

@@ -1,13 +1,13 @@
 //! The head of an upload: protocol version, hash, and content encoding (rules 1 and 2).
 
-use tributary_protocol::Head;
+use tributary_protocol::RequestHead;
 
-use super::wire::Version;
+use super::wire::UploadVersion;
 
 /// The path of an upload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Target {
-    pub(super) version: Version,
+    pub(super) version: UploadVersion,
     /// The expected SHA-512 of the bundle; `None`: the path has no valid hash.
     pub(super) hash: Option<[u8; 64]>,
 }
@@ -20,7 +20,7 @@ impl Target {
     pub(super) fn read(path: &str, prefix: &str) -> Result<Target, String> {
         let rest = path.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
         let (version, hash) = rest.and_then(|rest| rest.split_once('/')).ok_or_else(|| form(path, prefix))?;
-        let version = Version::by_name(version);
+        let version = UploadVersion::by_name(version);
         if version.is_none() && upload_prefix(path).is_some() {
             return Err(form(path, prefix));
         }
@@ -46,7 +46,7 @@ fn upload_prefix(path: &str) -> Option<&str> {
     let (rest, hash) = path.rsplit_once('/')?;
     let (prefix, version) = rest.rsplit_once('/')?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
-    let is_upload = hash_from_hex(hash).is_some() && Version::by_name(version).is_some();
+    let is_upload = hash_from_hex(hash).is_some() && UploadVersion::by_name(version).is_some();
     (is_upload && prefix.bytes().all(is_plain) && prefix.len() <= MAX_SHOWN_PREFIX).then_some(prefix)
 }
 
@@ -77,7 +77,7 @@ pub(super) enum Encoding {
 
 impl Encoding {
     /// Agents name it in a header of their own; versions of a few weeks used the standard one.
-    pub(super) fn read(head: &Head) -> Encoding {
+    pub(super) fn read(head: &RequestHead) -> Encoding {
         let named = ["x-endless-content-encoding", "content-encoding"].map(|name| {
             let is_present = head.headers.iter().any(|(known, _)| known == name);
             is_present.then(|| head.header(name).unwrap_or("?"))
@@ -98,9 +98,9 @@ mod tests {
     fn a_target_is_a_version_and_a_hash_after_the_prefix() {
         let hash = "0aF".repeat(43)[..128].to_owned();
         let target = Target::read(&format!("/a/b/2/{hash}"), "/a/b").unwrap();
-        assert_eq!(target.version, Version::V2);
+        assert_eq!(target.version, UploadVersion::V2);
         assert_eq!(target.hash.unwrap()[..3], [0x0A, 0xF0, 0xAF]);
-        assert_eq!(Target::read("/0/", "").unwrap(), Target { version: Version::V0, hash: None });
+        assert_eq!(Target::read("/0/", "").unwrap(), Target { version: UploadVersion::V0, hash: None });
         assert_eq!(Target::read(&format!("/3/{hash}/"), "").unwrap().hash, None);
         assert_eq!(Target::read(&format!("/3/{}g", &hash[1..]), "").unwrap().hash, None);
         for path in ["/4/x", "/a/2/x", "/3", "/", "", "3/x"] {
@@ -112,7 +112,7 @@ mod tests {
     fn the_agents_own_header_wins_over_the_standard_one() {
         let read = |headers: &[(&str, &str)]| {
             let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
-            Encoding::read(&Head { method: "PUT".into(), target: "/".into(), headers })
+            Encoding::read(&RequestHead { method: "PUT".into(), target: "/".into(), headers })
         };
         assert_eq!(read(&[]), Encoding::Plain);
         assert_eq!(read(&[("content-encoding", "GZIP")]), Encoding::Gzip);

@@ -3,15 +3,15 @@
 use tributary_event::{BatchBuilder, Interned, InternedRun, Text, UnixNanos, semconv};
 
 use super::period;
-use super::registry::{Field, Known, Shape};
+use super::registry::{Field, RegisteredEvent, Shape};
 
 /// Longer texts are not remembered.
 const MAX_REMEMBERED_BYTES: usize = 128;
 
 /// The places of a bundle's texts in the batch that is being written.
 #[derive(Debug, Default)]
-pub(super) struct Texts {
-    /// By [`Known::number`].
+pub(super) struct BundleTexts {
+    /// By [`RegisteredEvent::number`].
     events: Vec<EventTexts>,
     /// By [`Field::number`].
     fields: Vec<Interned>,
@@ -43,9 +43,9 @@ struct Latest {
     changes: u64,
 }
 
-impl Texts {
+impl BundleTexts {
     /// The first attributes of an event: its id, its name, and the OS version where it has one.
-    pub(super) fn head(&mut self, known: &Known, os_version: Option<&str>, batch: &mut BatchBuilder) -> u32 {
+    pub(super) fn head(&mut self, known: &RegisteredEvent, os_version: Option<&str>, batch: &mut BatchBuilder) -> u32 {
         let version = os_version.map(|version| self.os_version.find(version.as_bytes(), batch));
         let changes = self.os_version.changes;
         let of = self.of(known);
@@ -68,7 +68,7 @@ impl Texts {
     /// The type of an event's payload, which is ASCII, and the fields of such a payload, from [`Shape::fields`].
     pub(super) fn payload_type(
         &mut self,
-        known: &Known,
+        known: &RegisteredEvent,
         shape: Option<&'static Shape>,
         payload_type: &[u8],
         batch: &mut BatchBuilder,
@@ -116,7 +116,7 @@ impl Texts {
         batch.intern(&mut self.received, semconv::TIME_BASIS_RECEIVED)
     }
 
-    fn of(&mut self, known: &Known) -> &mut EventTexts {
+    fn of(&mut self, known: &RegisteredEvent) -> &mut EventTexts {
         place(&mut self.events, known.number)
     }
 }
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn each_text_is_written_into_a_batch_once() {
         let mut batch = BatchBuilder::new(Arc::new(Origin::new("endless", "e".into(), "peer".into(), 1)));
-        let mut texts = Texts::default();
+        let mut texts = BundleTexts::default();
         let known = registry::known(&0x0bba3340_52e3_41a2_854f_e6ed36621379u128.to_be_bytes()).unwrap();
         let place = |text: Text| format!("{text:?}");
         for _ in 0..2 {

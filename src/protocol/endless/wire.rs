@@ -9,48 +9,48 @@ use tributary_codec::reader::{DecodeError, DecodeErrorKind};
 /// The protocol version in a request's path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs)]
-pub enum Version {
+pub enum UploadVersion {
     V0,
     V1,
     V2,
     V3,
 }
 
-impl Version {
+impl UploadVersion {
     /// The version named by a path segment.
-    pub fn by_name(name: &str) -> Option<Version> {
+    pub fn by_name(name: &str) -> Option<UploadVersion> {
         match name {
-            "0" => Some(Version::V0),
-            "1" => Some(Version::V1),
-            "2" => Some(Version::V2),
-            "3" => Some(Version::V3),
+            "0" => Some(UploadVersion::V0),
+            "1" => Some(UploadVersion::V1),
+            "2" => Some(UploadVersion::V2),
+            "3" => Some(UploadVersion::V3),
             _ => None,
         }
     }
 
     /// The layout that agents of this version send.
-    pub fn layout(self) -> Layout {
+    pub fn layout(self) -> BundleLayout {
         match self {
-            Version::V0 | Version::V1 => Layout::V0,
-            Version::V2 => Layout::V2,
-            Version::V3 => Layout::V3,
+            UploadVersion::V0 | UploadVersion::V1 => BundleLayout::V0,
+            UploadVersion::V2 => BundleLayout::V2,
+            UploadVersion::V3 => BundleLayout::V3,
         }
     }
 
     /// The version as written in paths.
     pub fn as_str(self) -> &'static str {
         match self {
-            Version::V0 => "0",
-            Version::V1 => "1",
-            Version::V2 => "2",
-            Version::V3 => "3",
+            UploadVersion::V0 => "0",
+            UploadVersion::V1 => "1",
+            UploadVersion::V2 => "2",
+            UploadVersion::V3 => "3",
         }
     }
 }
 
 /// The layout of a bundle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Layout {
+pub enum BundleLayout {
     /// Versions 0 and 1.
     V0,
     /// As `V0`, with a send number at the front.
@@ -61,28 +61,28 @@ pub enum Layout {
     V3Draft,
 }
 
-impl Layout {
+impl BundleLayout {
     /// The type of a whole bundle.
     pub fn type_string(self) -> &'static str {
         match self {
-            Layout::V0 => "(xxaya(uayxmv)a(uayxxmv)a(uaya(xmv)))",
-            Layout::V2 => "(ixxaya(uayxmv)a(uayxxmv)a(uaya(xmv)))",
-            Layout::V3 => "(xxsa{ss}ya(aysxmv)a(ayssumv))",
-            Layout::V3Draft => "(isa{ss}bba(aysxmv)a(aysyxxmv))",
+            BundleLayout::V0 => "(xxaya(uayxmv)a(uayxxmv)a(uaya(xmv)))",
+            BundleLayout::V2 => "(ixxaya(uayxmv)a(uayxxmv)a(uaya(xmv)))",
+            BundleLayout::V3 => "(xxsa{ss}ya(aysxmv)a(ayssumv))",
+            BundleLayout::V3Draft => "(isa{ss}bba(aysxmv)a(aysyxxmv))",
         }
     }
 
     /// Whether events have a user id, and no OS version.
     pub fn has_users(self) -> bool {
-        matches!(self, Layout::V0 | Layout::V2)
+        matches!(self, BundleLayout::V0 | BundleLayout::V2)
     }
 
     /// Bytes at the front that each attempt to send writes with new values (rule 21).
     pub fn stamp_bytes(self) -> usize {
         match self {
-            Layout::V0 | Layout::V3 => 16,
-            Layout::V2 => 24,
-            Layout::V3Draft => 0,
+            BundleLayout::V0 | BundleLayout::V3 => 16,
+            BundleLayout::V2 => 24,
+            BundleLayout::V3Draft => 0,
         }
     }
 }
@@ -163,14 +163,14 @@ const EVENT_ALIGNMENT: usize = 8;
 ///
 /// # Errors
 /// The fault that refuses the whole bundle.
-pub fn bundle(body: &[u8], layout: Layout) -> Result<Bundle<'_>, DecodeError> {
+pub fn bundle(body: &[u8], layout: BundleLayout) -> Result<Bundle<'_>, DecodeError> {
     let whole = Slice::new(body);
     let mut members = Tuple::new(whole, 3, "bundle")?;
     let mut head = BundleHead::default();
-    if matches!(layout, Layout::V2 | Layout::V3Draft) {
+    if matches!(layout, BundleLayout::V2 | BundleLayout::V3Draft) {
         head.send_number = Some(i32::from_le_bytes(members.array("send_number")?));
     }
-    if layout != Layout::V3Draft {
+    if layout != BundleLayout::V3Draft {
         let relative = i64::from_le_bytes(members.array("relative_timestamp")?);
         let absolute = i64::from_le_bytes(members.array("absolute_timestamp")?);
         head.clocks = Some(Clocks { relative, absolute });
@@ -202,7 +202,7 @@ pub fn events(section: Slice<'_>, kind: Section) -> Result<Elements<'_>, DecodeE
     Elements::new(section, EVENT_ALIGNMENT, kind.as_str())
 }
 
-fn channel<'a>(members: &mut Tuple<'a>, layout: Layout) -> Result<Channel<'a>, DecodeError> {
+fn channel<'a>(members: &mut Tuple<'a>, layout: BundleLayout) -> Result<Channel<'a>, DecodeError> {
     let image = members.variable(1, "image")?.string("image")?;
     let entries = members.variable(1, "site")?;
     let site = Elements::new(entries, 1, "site")?;
@@ -210,7 +210,7 @@ fn channel<'a>(members: &mut Tuple<'a>, layout: Layout) -> Result<Channel<'a>, D
     while let Some(entry) = unread.read()? {
         site_entry(entry)?;
     }
-    let (is_dual_boot, is_live) = if layout == Layout::V3 {
+    let (is_dual_boot, is_live) = if layout == BundleLayout::V3 {
         // Bits 2 to 7 have no meaning (rule 19).
         let [flags] = members.array("flags")?;
         (flags & 1 != 0, flags & 2 != 0)
@@ -302,7 +302,7 @@ pub struct Sequence<'a> {
 ///
 /// # Errors
 /// The fault that costs this event.
-pub fn singular(event: Slice<'_>, layout: Layout) -> Result<Singular<'_>, DecodeError> {
+pub fn singular(event: Slice<'_>, layout: BundleLayout) -> Result<Singular<'_>, DecodeError> {
     let mut members = Tuple::new(event, if layout.has_users() { 1 } else { 2 }, "event")?;
     let head = event_head(&mut members, layout)?;
     let relative = i64::from_le_bytes(members.array("event.relative_timestamp")?);
@@ -313,26 +313,26 @@ pub fn singular(event: Slice<'_>, layout: Layout) -> Result<Singular<'_>, Decode
 ///
 /// # Errors
 /// The fault that costs this event.
-pub fn aggregate(event: Slice<'_>, layout: Layout) -> Result<Aggregate<'_>, DecodeError> {
+pub fn aggregate(event: Slice<'_>, layout: BundleLayout) -> Result<Aggregate<'_>, DecodeError> {
     let offsets = match layout {
-        Layout::V0 | Layout::V2 => 1,
-        Layout::V3Draft => 2,
-        Layout::V3 => 3,
+        BundleLayout::V0 | BundleLayout::V2 => 1,
+        BundleLayout::V3Draft => 2,
+        BundleLayout::V3 => 3,
     };
     let mut members = Tuple::new(event, offsets, "event")?;
     let head = event_head(&mut members, layout)?;
     let (count, when) = match layout {
-        Layout::V0 | Layout::V2 => {
+        BundleLayout::V0 | BundleLayout::V2 => {
             // The count comes first (section 2.1); the draft of these versions has it second.
             let count = i64::from_le_bytes(members.array("event.count")?);
             (count, When::Relative(i64::from_le_bytes(members.array("event.relative_timestamp")?)))
         }
-        Layout::V3 => {
+        BundleLayout::V3 => {
             let period = members.variable(1, "event.period")?.string("event.period")?;
             let count = u32::from_le_bytes(members.array("event.count")?);
             (i64::from(count), When::Period(period))
         }
-        Layout::V3Draft => {
+        BundleLayout::V3Draft => {
             let [period] = members.array("event.period")?;
             let start = i64::from_le_bytes(members.array("event.timestamp")?);
             (i64::from_le_bytes(members.array("event.count")?), When::Started(period, start))
@@ -345,7 +345,7 @@ pub fn aggregate(event: Slice<'_>, layout: Layout) -> Result<Aggregate<'_>, Deco
 ///
 /// # Errors
 /// The fault that costs this sequence.
-pub fn sequence(event: Slice<'_>, layout: Layout) -> Result<Sequence<'_>, DecodeError> {
+pub fn sequence(event: Slice<'_>, layout: BundleLayout) -> Result<Sequence<'_>, DecodeError> {
     let sequence = unchecked_sequence(event, layout)?;
     let mut unread = sequence.items;
     while let Some(slice) = unread.read()? {
@@ -358,7 +358,7 @@ pub fn sequence(event: Slice<'_>, layout: Layout) -> Result<Sequence<'_>, Decode
 ///
 /// # Errors
 /// The fault that costs this sequence, except one in an item.
-pub fn unchecked_sequence(event: Slice<'_>, layout: Layout) -> Result<Sequence<'_>, DecodeError> {
+pub fn unchecked_sequence(event: Slice<'_>, layout: BundleLayout) -> Result<Sequence<'_>, DecodeError> {
     let mut members = Tuple::new(event, 1, "event")?;
     let head = event_head(&mut members, layout)?;
     let items = Elements::new(members.last(EVENT_ALIGNMENT, "event.items")?, EVENT_ALIGNMENT, "event.items")?;
@@ -375,7 +375,7 @@ pub fn item(item: Slice<'_>) -> Result<(i64, Slice<'_>), DecodeError> {
     Ok((relative, members.last(8, "event.item.payload")?))
 }
 
-fn event_head<'a>(members: &mut Tuple<'a>, layout: Layout) -> Result<EventHead<'a>, DecodeError> {
+fn event_head<'a>(members: &mut Tuple<'a>, layout: BundleLayout) -> Result<EventHead<'a>, DecodeError> {
     let user_id = match layout.has_users() {
         true => Some(u32::from_le_bytes(members.array("event.user_id")?)),
         false => None,

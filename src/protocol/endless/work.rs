@@ -14,11 +14,11 @@ use tributary_memory::MemoryLease;
 use tributary_protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::elsewhere::{LookUp, Noting};
-use super::reading::{BundleReader, Progress};
+use super::reading::{BundleProgress, BundleReader};
 use super::repeats;
-use super::shared::Shared;
+use super::shared::SharedExchange;
 use super::target::{Encoding, Target};
-use super::wire::{self, Bundle, Layout, Version};
+use super::wire::{self, Bundle, BundleLayout, UploadVersion};
 
 /// The refusal of a body for whose content there is no memory.
 const NO_MEMORY: &str = "the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)";
@@ -29,10 +29,10 @@ const HASH_STEP_BYTES: usize = 1 << 20;
 /// One upload.
 #[derive(Debug)]
 pub struct EndlessWork {
-    shared: Arc<Shared>,
+    shared: Arc<SharedExchange>,
     request: Request,
     target: Target,
-    stage: Stage,
+    stage: UploadStage,
     /// The decompressed bundle; `None`: the body is the bundle.
     inflated: Option<Vec<u8>>,
     lease: MemoryLease,
@@ -50,7 +50,7 @@ pub struct EndlessWork {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum UploadStage {
     Start(Encoding),
     Inflating(Box<Gunzip>),
     Hashing {
@@ -78,7 +78,7 @@ impl EndlessWork {
         target: Target,
         encoding: Encoding,
         lease: MemoryLease,
-        shared: Arc<Shared>,
+        shared: Arc<SharedExchange>,
     ) -> Self {
         EndlessWork {
             lease,
@@ -86,7 +86,7 @@ impl EndlessWork {
             shared,
             request,
             target,
-            stage: Stage::Start(encoding),
+            stage: UploadStage::Start(encoding),
             inflated: None,
             received: None,
             quarantine_reason: None,
@@ -104,33 +104,33 @@ impl EndlessWork {
 impl Work for EndlessWork {
     fn step(&mut self, now: Now, out: &mut Output) -> Flow {
         let _ = self.received.get_or_insert(now.unix);
-        match replace(&mut self.stage, Stage::Done(None)) {
-            Stage::Start(encoding) => self.start(encoding, out),
-            Stage::Inflating(gunzip) => self.inflate(gunzip, out),
-            Stage::Hashing { hash, at } => self.hash(hash, at, now, out),
-            Stage::LookingUp(mut look_up, mut reading) => match look_up.take() {
+        match replace(&mut self.stage, UploadStage::Done(None)) {
+            UploadStage::Start(encoding) => self.start(encoding, out),
+            UploadStage::Inflating(gunzip) => self.inflate(gunzip, out),
+            UploadStage::Hashing { hash, at } => self.hash(hash, at, now, out),
+            UploadStage::LookingUp(mut look_up, mut reading) => match look_up.take() {
                 Some(known) => {
                     reading.set_elsewhere(known);
-                    self.stage = Stage::Reading(reading);
+                    self.stage = UploadStage::Reading(reading);
                 }
                 // Not before [`Work::poll_ready`] has returned that it is known.
-                None => self.stage = Stage::LookingUp(look_up, reading),
+                None => self.stage = UploadStage::LookingUp(look_up, reading),
             },
-            Stage::Reading(reading) => self.read_events(reading, now, out),
-            Stage::Done(reading) => self.stage = Stage::Done(reading),
+            UploadStage::Reading(reading) => self.read_events(reading, now, out),
+            UploadStage::Done(reading) => self.stage = UploadStage::Done(reading),
         }
-        if let Stage::Done(_) = self.stage { Flow::Continue } else { Flow::Again }
+        if let UploadStage::Done(_) = self.stage { Flow::Continue } else { Flow::Again }
     }
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.stage {
-            Stage::LookingUp(look_up, _) => look_up.poll(context),
+            UploadStage::LookingUp(look_up, _) => look_up.poll(context),
             _ => self.noting.poll(context),
         }
     }
 
     fn conclude(&mut self, outcome: RequestOutcome) {
-        if let Stage::Done(Some(reading)) = &mut self.stage
+        if let UploadStage::Done(Some(reading)) = &mut self.stage
             && let Some(elsewhere) = &self.shared.elsewhere
             && outcome == RequestOutcome::Delivered
         {
@@ -150,7 +150,7 @@ impl Work for EndlessWork {
     }
 
     fn respond(mut self, outcome: RequestOutcome, now: Now) -> Response {
-        if let Stage::Done(Some(reading)) = &mut self.stage {
+        if let UploadStage::Done(Some(reading)) = &mut self.stage {
             reading.end(outcome, now.elapsed, &self.shared.dedup);
         }
         match outcome {
@@ -165,7 +165,9 @@ impl Work for EndlessWork {
 impl Drop for EndlessWork {
     /// Dropped without an outcome: the bundle was not delivered.
     fn drop(&mut self) {
-        if let Stage::LookingUp(_, reading) | Stage::Reading(reading) | Stage::Done(Some(reading)) = &mut self.stage {
+        if let UploadStage::LookingUp(_, reading) | UploadStage::Reading(reading) | UploadStage::Done(Some(reading)) =
+            &mut self.stage
+        {
             reading.end(RequestOutcome::Failed, Default::default(), &self.shared.dedup);
         }
     }
@@ -181,14 +183,14 @@ impl EndlessWork {
             Encoding::Plain => self.start_hash(),
             Encoding::Gzip => {
                 let limit = usize::try_from(self.shared.options.max_inflated_bytes).unwrap_or(usize::MAX);
-                self.stage = Stage::Inflating(Box::new(Gunzip::new(limit)));
+                self.stage = UploadStage::Inflating(Box::new(Gunzip::new(limit)));
             }
         }
     }
 
     fn inflate(&mut self, mut gunzip: Box<Gunzip>, out: &mut Output) {
         match gunzip.step(&self.request.body) {
-            Ok(false) if self.lease.resize(gunzip.memory_bytes() as u64) => self.stage = Stage::Inflating(gunzip),
+            Ok(false) if self.lease.resize(gunzip.memory_bytes() as u64) => self.stage = UploadStage::Inflating(gunzip),
             Ok(false) => self.refuse_temporarily(NO_MEMORY, out),
             Ok(true) => match gunzip.into_output() {
                 empty if empty.is_empty() => self.refuse(400, Reason::Malformed, "the body inflates to nothing", out),
@@ -207,7 +209,7 @@ impl EndlessWork {
     }
 
     fn start_hash(&mut self) {
-        self.stage = Stage::Hashing { hash: Hash(Box::new(digest::Context::new(&SHA512))), at: 0 };
+        self.stage = UploadStage::Hashing { hash: Hash(Box::new(digest::Context::new(&SHA512))), at: 0 };
     }
 
     fn hash(&mut self, mut hash: Hash, at: usize, now: Now, out: &mut Output) {
@@ -215,7 +217,7 @@ impl EndlessWork {
         let step = rest.len().min(HASH_STEP_BYTES);
         hash.0.update(&rest[..step]);
         if step < rest.len() {
-            self.stage = Stage::Hashing { hash, at: at + step };
+            self.stage = UploadStage::Hashing { hash, at: at + step };
             return;
         }
         let hash = hash.0.finish();
@@ -233,7 +235,7 @@ impl EndlessWork {
             Ok(bundle) => (shipped, bundle),
             // The draft layout is used only if the whole body is in normal form (section 3).
             Err(fault) => match draft(body, self.target.version, self.shared.options.max_payload_bytes) {
-                Some(bundle) => (Layout::V3Draft, bundle),
+                Some(bundle) => (BundleLayout::V3Draft, bundle),
                 None => return self.quarantine_whole(Reason::Malformed, &format!("at {}: {fault}", fault.offset), out),
             },
         };
@@ -247,7 +249,7 @@ impl EndlessWork {
             BundleReader::new(&bundle, body, self.target.version, layout, received, &self.request, &self.shared);
         out.batch.set_resource(reading.resource(&bundle.head).into());
         out.batch.set_content(repeats::content(&bundle, body, layout));
-        self.stage = Stage::Reading(Box::new(reading));
+        self.stage = UploadStage::Reading(Box::new(reading));
     }
 
     fn read_events(&mut self, mut reading: Box<BundleReader>, now: Now, out: &mut Output) {
@@ -259,25 +261,25 @@ impl EndlessWork {
         self.unearned -= earning;
         out.charge(self.shared.options.amplification, earning, expanded, now.elapsed);
         match progress {
-            Progress::BatchFull => self.stage = Stage::Reading(reading),
-            Progress::Done { lost, events, fault } => {
+            BundleProgress::BatchFull => self.stage = UploadStage::Reading(reading),
+            BundleProgress::Done { lost, events, fault } => {
                 out.decoded_bytes += (body.len() as u64).saturating_sub(lost);
                 self.quarantine_reason = fault;
                 self.answer = Response::text(200, format!("{events} events"));
-                self.stage = Stage::Done(Some(reading));
+                self.stage = UploadStage::Done(Some(reading));
             }
-            Progress::LookUp { first } => {
+            BundleProgress::LookUp { first } => {
                 self.stage = match &self.shared.elsewhere {
-                    Some(elsewhere) => Stage::LookingUp(LookUp::new(elsewhere.look_up(first)), reading),
-                    None => Stage::Reading(reading),
+                    Some(elsewhere) => UploadStage::LookingUp(LookUp::new(elsewhere.look_up(first)), reading),
+                    None => UploadStage::Reading(reading),
                 };
             }
-            Progress::Repeat { events } => {
+            BundleProgress::Repeat { events } => {
                 out.repeats[0] += events;
                 self.answer = Response::text(200, "a repeat of a stored bundle");
                 self.lose_all(Reason::Duplicate, Some(events), "the bundle was delivered before", out);
             }
-            Progress::InFlight { events } => {
+            BundleProgress::InFlight { events } => {
                 self.answer = Response::unavailable("the same bundle is being stored by another request");
                 self.lose_all(
                     Reason::Duplicate,
@@ -291,7 +293,7 @@ impl EndlessWork {
 
     /// Refuses the request, unless its version is never refused (rule 4).
     fn refuse(&mut self, status: u16, reason: Reason, detail: &str, out: &mut Output) {
-        if self.target.version <= Version::V1 {
+        if self.target.version <= UploadVersion::V1 {
             return self.quarantine_whole(reason, detail, out);
         }
         self.refuse_whole(status, reason, detail, out);
@@ -319,7 +321,7 @@ impl EndlessWork {
 
     /// Reports the whole bundle as lost, and ends.
     fn lose_all(&mut self, reason: Reason, events: Option<u64>, detail: &str, out: &mut Output) {
-        self.stage = Stage::Done(None);
+        self.stage = UploadStage::Done(None);
         let bundle = self.inflated.as_deref().unwrap_or(&self.request.body);
         let bytes = bundle.len() as u64;
         // A report of this request, not a part of its content: each time that a bundle is repeated is reported.
@@ -334,10 +336,10 @@ impl EndlessWork {
 }
 
 /// The bundle of a body that is wholly in the normal form of the draft layout.
-fn draft(body: &[u8], version: Version, max_payload_bytes: u64) -> Option<Bundle<'_>> {
+fn draft(body: &[u8], version: UploadVersion, max_payload_bytes: u64) -> Option<Bundle<'_>> {
     let whole = Slice::new(body);
-    let layout = Layout::V3Draft;
+    let layout = BundleLayout::V3Draft;
     let mut scratch = Scratch::for_types_of(usize::try_from(max_payload_bytes).unwrap_or(usize::MAX));
     let mut is_normal = || gvariant::walk_type(layout.type_string(), whole, 0, &mut scratch, &mut Skip).is_ok();
-    (version == Version::V3 && is_normal()).then(|| wire::bundle(body, layout).ok())?
+    (version == UploadVersion::V3 && is_normal()).then(|| wire::bundle(body, layout).ok())?
 }

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use super::{Limits, NatsWork};
-use crate::{Exchange, Head, HeadDecision, Now, Request};
+use super::{MessageLimits, NatsWork};
+use crate::{Exchange, HeadDecision, Now, Request, RequestHead};
 use tributary_memory::MemoryBudget;
 
 /// Decodes messages.
 #[derive(Debug)]
 pub struct NatsExchange {
-    limits: Limits,
+    limits: MessageLimits,
     memory: Arc<MemoryBudget>,
 }
 
 impl NatsExchange {
     /// With these limits; long lines take memory of `memory`.
-    pub fn new(limits: Limits, memory: &Arc<MemoryBudget>) -> Self {
+    pub fn new(limits: MessageLimits, memory: &Arc<MemoryBudget>) -> Self {
         NatsExchange { limits, memory: memory.clone() }
     }
 }
@@ -23,7 +23,7 @@ impl NatsExchange {
 impl Exchange for NatsExchange {
     type Work = NatsWork;
 
-    fn admit(&self, _head: &Head, _now: Now) -> HeadDecision {
+    fn admit(&self, _head: &RequestHead, _now: Now) -> HeadDecision {
         HeadDecision::Take { max_body_bytes: self.limits.max_message_bytes, key: "max_message_bytes" }
     }
 

@@ -7,7 +7,7 @@ use bytes::buf::Reader;
 use bytes::{Buf, Bytes};
 use zstd::stream::read::Decoder;
 
-use super::Limits;
+use super::MessageLimits;
 use tributary_memory::MemoryLease;
 
 /// The bytes that are decompressed at a time.
@@ -23,9 +23,9 @@ pub(super) enum Encoding {
 }
 
 /// Reads lines.
-pub(super) struct Lines {
-    source: Source,
-    limits: Limits,
+pub(super) struct LineReader {
+    source: LineSource,
+    limits: MessageLimits,
     /// What is decompressed: lines that were read, from `at` to `end` the line, and from `next` on what follows.
     text: Vec<u8>,
     at: usize,
@@ -37,14 +37,14 @@ pub(super) struct Lines {
     is_at_end: bool,
 }
 
-enum Source {
+enum LineSource {
     Plain(Reader<Bytes>),
     Zstd(Box<Decoder<'static, BufReader<Reader<Bytes>>>>),
 }
 
 /// Why lines cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Fault {
+pub(super) enum LineFault {
     /// The compression is damaged, or is none.
     Damaged(String),
     /// A limit was exceeded; names its key.
@@ -53,24 +53,39 @@ pub(super) enum Fault {
     NoMemory,
 }
 
-impl fmt::Debug for Lines {
+impl fmt::Debug for LineReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lines").field("inflated", &self.inflated).finish_non_exhaustive()
     }
 }
 
-impl Lines {
-    pub(super) fn new(body: Bytes, encoding: Encoding, limits: Limits, lease: MemoryLease) -> Result<Lines, Fault> {
-        let damaged = |error: std::io::Error| Fault::Damaged(error.to_string());
+impl LineReader {
+    pub(super) fn new(
+        body: Bytes,
+        encoding: Encoding,
+        limits: MessageLimits,
+        lease: MemoryLease,
+    ) -> Result<LineReader, LineFault> {
+        let damaged = |error: std::io::Error| LineFault::Damaged(error.to_string());
         let source = match encoding {
-            Encoding::Plain => Source::Plain(body.reader()),
+            Encoding::Plain => LineSource::Plain(body.reader()),
             Encoding::Zstd => {
                 let mut decoder = Decoder::new(body.reader()).map_err(damaged)?;
                 decoder.window_log_max(MAX_WINDOW_LOG).map_err(damaged)?;
-                Source::Zstd(Box::new(decoder))
+                LineSource::Zstd(Box::new(decoder))
             }
         };
-        Ok(Lines { source, limits, text: Vec::new(), at: 0, end: 0, next: 0, lease, inflated: 0, is_at_end: false })
+        Ok(LineReader {
+            source,
+            limits,
+            text: Vec::new(),
+            at: 0,
+            end: 0,
+            next: 0,
+            lease,
+            inflated: 0,
+            is_at_end: false,
+        })
     }
 
     /// Bytes that were decompressed.
@@ -79,7 +94,7 @@ impl Lines {
     }
 
     /// Goes to the next line. `false`: there is none.
-    pub(super) fn advance(&mut self) -> Result<bool, Fault> {
+    pub(super) fn advance(&mut self) -> Result<bool, LineFault> {
         self.at = self.next;
         let mut searched = self.at;
         loop {
@@ -95,7 +110,7 @@ impl Lines {
             let length = self.text.len() - self.at;
             if length as u64 > self.limits.max_line_bytes {
                 let limit = self.limits.max_line_bytes;
-                return Err(Fault::TooLarge(format!("a line has more than {limit} bytes (max_line_bytes)")));
+                return Err(LineFault::TooLarge(format!("a line has more than {limit} bytes (max_line_bytes)")));
             }
             self.fill()?;
             searched = length;
@@ -118,18 +133,18 @@ impl Lines {
     }
 
     /// Adds a block. What is before `at` is dropped.
-    fn fill(&mut self) -> Result<(), Fault> {
+    fn fill(&mut self) -> Result<(), LineFault> {
         self.text.drain(..std::mem::take(&mut self.at));
         let length = self.text.len();
         if !self.lease.try_resize((length + BLOCK_BYTES) as u64) {
-            return Err(Fault::NoMemory);
+            return Err(LineFault::NoMemory);
         }
         self.text.resize(length + BLOCK_BYTES, 0);
         let mut filled = length;
         while filled < self.text.len() {
             let read = match &mut self.source {
-                Source::Plain(reader) => reader.read(&mut self.text[filled..]),
-                Source::Zstd(decoder) => decoder.read(&mut self.text[filled..]),
+                LineSource::Plain(reader) => reader.read(&mut self.text[filled..]),
+                LineSource::Zstd(decoder) => decoder.read(&mut self.text[filled..]),
             };
             match read {
                 Ok(0) => {
@@ -137,14 +152,14 @@ impl Lines {
                     break;
                 }
                 Ok(bytes) => filled += bytes,
-                Err(error) => return Err(Fault::Damaged(error.to_string())),
+                Err(error) => return Err(LineFault::Damaged(error.to_string())),
             }
         }
         self.text.truncate(filled);
         self.inflated += (filled - length) as u64;
         if self.inflated > self.limits.max_inflated_bytes {
             let limit = self.limits.max_inflated_bytes;
-            return Err(Fault::TooLarge(format!("it has more than {limit} bytes of lines (max_inflated_bytes)")));
+            return Err(LineFault::TooLarge(format!("it has more than {limit} bytes of lines (max_inflated_bytes)")));
         }
         Ok(())
     }
@@ -155,9 +170,9 @@ mod tests {
     use super::*;
     use tributary_memory::MemoryBudget;
 
-    fn read(body: Vec<u8>, encoding: Encoding, limits: Limits) -> Result<Vec<Vec<u8>>, Fault> {
+    fn read(body: Vec<u8>, encoding: Encoding, limits: MessageLimits) -> Result<Vec<Vec<u8>>, LineFault> {
         let lease = MemoryBudget::unlimited().passing(0);
-        let (mut lines, mut read) = (Lines::new(body.into(), encoding, limits, lease)?, Vec::new());
+        let (mut lines, mut read) = (LineReader::new(body.into(), encoding, limits, lease)?, Vec::new());
         while lines.advance()? {
             read.push(lines.line().to_vec());
         }
@@ -170,39 +185,41 @@ mod tests {
             [0, 1, 65_535, 65_536, 200_000, 3].map(|length| vec![b'x'; length]).into_iter().collect();
         let text = lines.join(&b'\n');
         for body in [text.clone(), [&text[..], b"\n"].concat()] {
-            assert!(read(body.clone(), Encoding::Plain, Limits::default()).unwrap() == lines);
+            assert!(read(body.clone(), Encoding::Plain, MessageLimits::default()).unwrap() == lines);
             let packed = zstd::encode_all(&body[..], 3).unwrap();
-            assert!(read(packed, Encoding::Zstd, Limits::default()).unwrap() == lines);
+            assert!(read(packed, Encoding::Zstd, MessageLimits::default()).unwrap() == lines);
         }
-        assert_eq!(read(Vec::new(), Encoding::Plain, Limits::default()), Ok(Vec::new()));
+        assert_eq!(read(Vec::new(), Encoding::Plain, MessageLimits::default()), Ok(Vec::new()));
     }
 
     #[test]
     fn limits_are_kept_and_damage_is_told() {
-        let limits = Limits { max_inflated_bytes: 1 << 20, max_line_bytes: 1 << 17, ..Limits::default() };
+        let limits = MessageLimits { max_inflated_bytes: 1 << 20, max_line_bytes: 1 << 17, ..MessageLimits::default() };
         let bomb = zstd::encode_all(&vec![b'\n'; 64 << 20][..], 3).unwrap();
         assert!(bomb.len() < 10_000);
-        let Err(Fault::TooLarge(why)) = read(bomb.clone(), Encoding::Zstd, limits) else { panic!("a bomb") };
+        let Err(LineFault::TooLarge(why)) = read(bomb.clone(), Encoding::Zstd, limits) else { panic!("a bomb") };
         assert!(why.ends_with("(max_inflated_bytes)"), "{why}");
-        let Err(Fault::TooLarge(why)) = read(vec![b'x'; 300_000], Encoding::Plain, limits) else { panic!("a line") };
+        let Err(LineFault::TooLarge(why)) = read(vec![b'x'; 300_000], Encoding::Plain, limits) else {
+            panic!("a line")
+        };
         assert!(why.ends_with("(max_line_bytes)"), "{why}");
         for cut in [0, 1, 5, bomb.len() - 1] {
-            let whole = read(bomb[..cut].to_vec(), Encoding::Zstd, Limits::default());
-            assert!(matches!(whole, Err(Fault::Damaged(_))) || cut == 0, "{cut}: {whole:?}");
+            let whole = read(bomb[..cut].to_vec(), Encoding::Zstd, MessageLimits::default());
+            assert!(matches!(whole, Err(LineFault::Damaged(_))) || cut == 0, "{cut}: {whole:?}");
         }
-        assert!(matches!(read(b"no frame".to_vec(), Encoding::Zstd, limits), Err(Fault::Damaged(_))));
+        assert!(matches!(read(b"no frame".to_vec(), Encoding::Zstd, limits), Err(LineFault::Damaged(_))));
     }
 
     #[test]
     fn a_line_for_which_there_is_no_memory_is_no_damage() {
         let memory = MemoryBudget::new(4 << 20);
-        let mut lines = Lines::new(
+        let mut lines = LineReader::new(
             vec![b'x'; 8 << 20].into(),
             Encoding::Plain,
-            Limits { max_line_bytes: 64 << 20, ..Limits::default() },
+            MessageLimits { max_line_bytes: 64 << 20, ..MessageLimits::default() },
             memory.passing(0),
         )
         .unwrap();
-        assert_eq!(lines.advance(), Err(Fault::NoMemory));
+        assert_eq!(lines.advance(), Err(LineFault::NoMemory));
     }
 }

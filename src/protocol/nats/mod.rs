@@ -10,7 +10,7 @@ pub use work::NatsWork;
 
 /// Limits of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct MessageLimits {
     /// The longest message, as it is in the stream. 1 MiB, which is the longest that a server takes unless it is configured
     /// otherwise. 1 KiB to 64 MiB.
     pub max_message_bytes: u64,
@@ -20,8 +20,8 @@ pub struct Limits {
     pub max_line_bytes: u64,
 }
 
-impl Default for Limits {
+impl Default for MessageLimits {
     fn default() -> Self {
-        Limits { max_message_bytes: 1 << 20, max_inflated_bytes: 64 << 20, max_line_bytes: 4 << 20 }
+        MessageLimits { max_message_bytes: 1 << 20, max_inflated_bytes: 64 << 20, max_line_bytes: 4 << 20 }
     }
 }

@@ -7,8 +7,8 @@
 use std::mem::swap;
 use std::sync::Arc;
 
-use super::Limits;
-use super::lines::{Encoding, Fault, Lines};
+use super::MessageLimits;
+use super::lines::{Encoding, LineFault, LineReader};
 use crate::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 use tributary_event::{Header, Loss, Origin, Position, Reason, semconv};
 use tributary_memory::{MemoryBudget, MemoryLease};
@@ -21,8 +21,8 @@ const EXCERPT_BYTES: usize = 64;
 #[derive(Debug)]
 pub struct NatsWork {
     request: Request,
-    limits: Limits,
-    stage: Stage,
+    limits: MessageLimits,
+    stage: MessageStage,
     rebuilder: Rebuilder,
     /// The origin of losses: the listener itself.
     own: Option<Arc<Origin>>,
@@ -35,9 +35,9 @@ pub struct NatsWork {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum MessageStage {
     Start(MemoryLease),
-    Reading(Box<Lines>),
+    Reading(Box<LineReader>),
     /// The events are taken; what could not be read is reported.
     Reporting,
     Done,
@@ -55,11 +55,11 @@ struct Unread {
 }
 
 impl NatsWork {
-    pub(super) fn new(request: Request, limits: Limits, memory: &Arc<MemoryBudget>) -> NatsWork {
+    pub(super) fn new(request: Request, limits: MessageLimits, memory: &Arc<MemoryBudget>) -> NatsWork {
         NatsWork {
             request,
             limits,
-            stage: Stage::Start(memory.passing(0)),
+            stage: MessageStage::Start(memory.passing(0)),
             rebuilder: Rebuilder::default(),
             own: None,
             offset: 0,
@@ -80,7 +80,7 @@ impl NatsWork {
         self.number
     }
 
-    fn start(&mut self, lease: MemoryLease, out: &mut Output) -> Stage {
+    fn start(&mut self, lease: MemoryLease, out: &mut Output) -> MessageStage {
         self.own = Some(out.batch.origin().clone());
         let body = self.request.body.clone();
         let encoding = match self.request.head.header("content-encoding").unwrap_or("identity") {
@@ -94,24 +94,24 @@ impl NatsWork {
         if body.is_empty() {
             return self.give_up(Reason::Malformed, "it is empty".to_owned());
         }
-        match Lines::new(body, encoding, self.limits, lease) {
+        match LineReader::new(body, encoding, self.limits, lease) {
             Ok(lines) => {
                 out.inflated(self.request.body.len() as u64, 0);
-                Stage::Reading(Box::new(lines))
+                MessageStage::Reading(Box::new(lines))
             }
             Err(fault) => self.fail(fault, out),
         }
     }
 
     /// Reads lines until the batch is full, or the next event is of another listener.
-    fn read(&mut self, mut lines: Box<Lines>, out: &mut Output) -> Stage {
+    fn read(&mut self, mut lines: Box<LineReader>, out: &mut Output) -> MessageStage {
         loop {
             let before = lines.inflated();
             let advanced = lines.advance();
             out.inflated(0, lines.inflated() - before);
             match advanced {
                 Ok(true) => {}
-                Ok(false) => return Stage::Reporting,
+                Ok(false) => return MessageStage::Reporting,
                 Err(fault) => {
                     // What was decompressed and is not decoded is not counted; the message is, as it was received.
                     let undecided = lines.inflated() - self.offset;
@@ -125,7 +125,7 @@ impl NatsWork {
                 // The line is read again into the next batch.
                 Ok(false) => {
                     lines.put_back();
-                    return Stage::Reading(lines);
+                    return MessageStage::Reading(lines);
                 }
                 Err(why) => {
                     let number = self.number + 1;
@@ -144,33 +144,35 @@ impl NatsWork {
             self.offset += bytes;
             self.number += 1;
             if self.rebuilder.is_full() {
-                return Stage::Reading(lines);
+                return MessageStage::Reading(lines);
             }
         }
     }
 
-    fn fail(&mut self, fault: Fault, out: &mut Output) -> Stage {
+    fn fail(&mut self, fault: LineFault, out: &mut Output) -> MessageStage {
         match fault {
-            Fault::Damaged(why) => self.give_up(Reason::Malformed, format!("its compression cannot be read: {why}")),
-            Fault::TooLarge(why) => self.give_up(Reason::TooLarge, why),
-            Fault::NoMemory => {
+            LineFault::Damaged(why) => {
+                self.give_up(Reason::Malformed, format!("its compression cannot be read: {why}"))
+            }
+            LineFault::TooLarge(why) => self.give_up(Reason::TooLarge, why),
+            LineFault::NoMemory => {
                 self.is_short_of_memory = true;
                 // It comes again: its other bytes are neither decoded nor lost.
                 let unread = self.unread.take().map_or(0, |unread| unread.bytes);
                 out.inflated(self.request.body.len() as u64 + unread, 0);
-                Stage::Done
+                MessageStage::Done
             }
         }
     }
 
     /// The rest of the message is not decoded.
-    fn give_up(&mut self, reason: Reason, why: String) -> Stage {
+    fn give_up(&mut self, reason: Reason, why: String) -> MessageStage {
         let bytes = self.request.body.len() as u64;
         let body = &self.request.body;
         let excerpt = body[..body.len().min(EXCERPT_BYTES)].to_vec();
         let lost = self.unread.as_ref().map_or(0, |unread| unread.bytes);
         self.unread = Some(Unread { reason, why, lines: 0, bytes: bytes + lost, offset: self.offset, excerpt });
-        Stage::Reporting
+        MessageStage::Reporting
     }
 
     /// Reports what could not be read, as a loss of the listener.
@@ -194,17 +196,17 @@ impl NatsWork {
 
 impl Work for NatsWork {
     fn step(&mut self, now: Now, out: &mut Output) -> Flow {
-        match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Start(lease) => self.stage = self.start(lease, out),
-            Stage::Reading(lines) => {
+        match std::mem::replace(&mut self.stage, MessageStage::Done) {
+            MessageStage::Start(lease) => self.stage = self.start(lease, out),
+            MessageStage::Reading(lines) => {
                 swap(self.rebuilder.builder(), &mut out.batch);
                 self.stage = self.read(lines, out);
                 swap(self.rebuilder.builder(), &mut out.batch);
             }
-            Stage::Reporting => self.report(now, out),
-            Stage::Done => {}
+            MessageStage::Reporting => self.report(now, out),
+            MessageStage::Done => {}
         }
-        if let Stage::Done = self.stage { Flow::Continue } else { Flow::Again }
+        if let MessageStage::Done = self.stage { Flow::Continue } else { Flow::Again }
     }
 
     fn quarantine_reason(&self) -> Option<&str> {
@@ -228,7 +230,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::Head;
+    use crate::RequestHead;
     use tributary_event::{BatchBuilder, UnixNanos};
 
     #[test]
@@ -238,9 +240,9 @@ mod tests {
             \"peer\":\"192.0.2.1:7\",\"connection\":3,\"offset\":0,\"length\":9}}\n";
         let mut lines = [&good[..]; 1500];
         lines[3] = b"no JSON\n";
-        let head = Head { method: String::new(), target: String::new(), headers: Vec::new() };
+        let head = RequestHead { method: String::new(), target: String::new(), headers: Vec::new() };
         let request = Request { head, body: lines.concat().into(), number: 1 };
-        let mut work = NatsWork::new(request, Limits::default(), &MemoryBudget::unlimited());
+        let mut work = NatsWork::new(request, MessageLimits::default(), &MemoryBudget::unlimited());
         let own = Arc::new(Origin::new("nats", "stream".into(), "peer".into(), 1));
         let mut out = Output::new(BatchBuilder::new(own));
         let now = Now { unix: UnixNanos(0), elapsed: Duration::ZERO };

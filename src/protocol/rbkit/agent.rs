@@ -11,13 +11,13 @@ use std::task::{Context, Waker};
 use tributary_event::{Resource, SampleClock, Severity, semconv as names};
 use tributary_protocol::{Flow, Now, Output};
 
-use super::command::{Answer, Command, Order, Refusal};
+use super::command::{CommandCallback, Order, RbkitCommand, RbkitRefusal};
 use super::dump::Dumps;
 use super::handshake::Handshake;
-use super::normalize::{self, Place};
+use super::normalize::{self, StreamPosition};
 use super::object_counts::ObjectCounts;
-use super::options::{AgentOptions, Clock, Profile};
-use super::texts::Texts;
+use super::options::{AgentOptions, Clock, ProfileKind};
+use super::texts::TextCache;
 use super::undo::{Link, PendingUndo, ProcessId, UndoList, UndoStore};
 use super::wire::Family;
 
@@ -26,19 +26,19 @@ const MAX_COMMANDS: usize = 16;
 
 /// One process. A clone is the same process.
 #[derive(Clone, Debug)]
-pub struct Agent(Arc<Shared>);
+pub struct RbkitAgent(Arc<SharedAgent>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedAgent {
     options: AgentOptions,
-    state: Mutex<State>,
+    state: Mutex<AgentState>,
     /// Keeps what must be undone. None: it is not kept.
     store: Option<Arc<dyn UndoStore>>,
 }
 
 /// What is known about a process, and what is to be done with it.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct AgentState {
     /// The last handshake.
     pub(super) handshake: Handshake,
     /// The resource of events, from that handshake; and its version, which shows when it has changed.
@@ -109,17 +109,17 @@ pub(super) struct Change {
     pub(super) is_restart: bool,
 }
 
-impl Agent {
+impl RbkitAgent {
     /// A process about which nothing is known.
     pub fn new(options: AgentOptions) -> Self {
-        Agent::with_store(options, None)
+        RbkitAgent::with_store(options, None)
     }
 
     /// The same with a store, which may have commands that undo those of another daemon.
     pub fn with_store(options: AgentOptions, store: Option<Arc<dyn UndoStore>>) -> Self {
         let known = store.as_ref().zip(options.request.as_ref()).and_then(|(store, request)| store.pending(request));
-        let state = State { undo: UndoList::new(known), ..State::default() };
-        Agent(Arc::new(Shared { options, state: Mutex::new(state), store }))
+        let state = AgentState { undo: UndoList::new(known), ..AgentState::default() };
+        RbkitAgent(Arc::new(SharedAgent { options, state: Mutex::new(state), store }))
     }
 
     /// Its options.
@@ -145,12 +145,12 @@ impl Agent {
     }
 
     /// Queues a command. `answer` is called once with the result.
-    pub fn command(&self, command: Command, answer: Answer) {
+    pub fn command(&self, command: RbkitCommand, answer: CommandCallback) {
         let mut state = self.state();
         let refusal = match () {
-            () if !state.is_reachable => Some(Refusal::NotConnected),
-            () if command.is_about_cpu() && state.handshake.is_released() => Some(Refusal::NotKnown),
-            () if state.commands.len() >= MAX_COMMANDS => Some(Refusal::Busy),
+            () if !state.is_reachable => Some(RbkitRefusal::NotConnected),
+            () if command.is_about_cpu() && state.handshake.is_released() => Some(RbkitRefusal::NotKnown),
+            () if state.commands.len() >= MAX_COMMANDS => Some(RbkitRefusal::Busy),
             () => None,
         };
         let order = Order::new(command, answer);
@@ -167,7 +167,7 @@ impl Agent {
     }
 
     /// The commands that undo ours and have not been answered; of them, those that were sent.
-    pub fn undo_commands(&self) -> (Vec<Command>, Vec<Command>) {
+    pub fn undo_commands(&self) -> (Vec<RbkitCommand>, Vec<RbkitCommand>) {
         let state = self.state();
         (state.undo.commands(), state.undo.unanswered())
     }
@@ -178,7 +178,7 @@ impl Agent {
     }
 
     /// Lets `successor`, the same process at another listener, undo our commands. Call it before this listener stops.
-    pub fn hand_over(&self, successor: &Agent) {
+    pub fn hand_over(&self, successor: &RbkitAgent) {
         let Some(request) = self.0.options.request.clone() else { return };
         let mut state = self.state();
         let process = ProcessId::of(&state.handshake);
@@ -220,7 +220,7 @@ impl Agent {
         store.store(PendingUndo { request: request.clone(), process, commands });
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, AgentState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -244,7 +244,13 @@ impl Agent {
 
     /// Checks the counter of a message: messages may be missing before it, or the process may be another one (rule 12).
     /// Returns whether it follows the message before it.
-    pub(super) fn check_counter(&self, counter: u64, dumps: &mut Dumps, place: Place, out: &mut Output) -> bool {
+    pub(super) fn check_counter(
+        &self,
+        counter: u64,
+        dumps: &mut Dumps,
+        place: StreamPosition,
+        out: &mut Output,
+    ) -> bool {
         let mut state = self.state();
         let pid = state.handshake.pid;
         let is_first = std::mem::take(&mut state.is_first_message);
@@ -307,7 +313,7 @@ impl Agent {
 
     /// The last recording has ended: writes what the ones before have left to be summed up.
     pub(super) fn end_recording(&self, now: Now, out: &mut Output) -> Flow {
-        let mut texts = Texts::default();
+        let mut texts = TextCache::default();
         let mut state = self.state();
         let Some(objects) = &mut state.objects else { return Flow::Continue };
         loop {
@@ -366,7 +372,7 @@ impl Agent {
     }
 }
 
-impl State {
+impl AgentState {
     /// A request connection is ready. Returns its number.
     pub(super) fn connected(&mut self) -> u64 {
         self.is_reachable = true;
@@ -419,23 +425,23 @@ impl State {
 
     /// The commands that switch on what the options want and what is off. `lacks_cpu_profile`: the options want a CPU
     /// profile and the agent has none.
-    pub(super) fn start_commands(&self, options: &AgentOptions, lacks_cpu_profile: &mut bool) -> Vec<Command> {
+    pub(super) fn start_commands(&self, options: &AgentOptions, lacks_cpu_profile: &mut bool) -> Vec<RbkitCommand> {
         let mut commands = Vec::new();
-        if options.enable.contains(&Profile::Memory) && self.handshake.memory_profile != Some(true) {
-            commands.push(Command::StartMemoryProfile);
+        if options.enable.contains(&ProfileKind::Memory) && self.handshake.memory_profile != Some(true) {
+            commands.push(RbkitCommand::StartMemoryProfile);
         }
         let has_cpu = !self.handshake.is_released();
         if has_cpu && self.handshake.cpu_profile != Some(true) {
             match options.clock {
-                Some(Clock::Cpu) => commands.push(Command::UseCpuTime),
-                Some(Clock::Wall) => commands.push(Command::UseWallTime),
+                Some(Clock::Cpu) => commands.push(RbkitCommand::UseCpuTime),
+                Some(Clock::Wall) => commands.push(RbkitCommand::UseWallTime),
                 None => {}
             }
-            if options.enable.contains(&Profile::Cpu) {
-                commands.push(Command::StartCpuProfiling);
+            if options.enable.contains(&ProfileKind::Cpu) {
+                commands.push(RbkitCommand::StartCpuProfiling);
             }
         }
-        *lacks_cpu_profile = !has_cpu && options.enable.contains(&Profile::Cpu);
+        *lacks_cpu_profile = !has_cpu && options.enable.contains(&ProfileKind::Cpu);
         commands
     }
 }

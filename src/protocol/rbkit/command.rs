@@ -5,7 +5,7 @@ use std::fmt;
 /// A request that a process accepts (field notes, section 1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Command {
+pub enum RbkitCommand {
     Handshake,
     StartMemoryProfile,
     StopMemoryProfile,
@@ -17,62 +17,62 @@ pub enum Command {
     ObjectspaceSnapshot,
 }
 
-impl Command {
+impl RbkitCommand {
     /// Every command.
-    pub const ALL: [Command; 9] = [
-        Command::Handshake,
-        Command::StartMemoryProfile,
-        Command::StopMemoryProfile,
-        Command::StartCpuProfiling,
-        Command::StopCpuProfiling,
-        Command::UseCpuTime,
-        Command::UseWallTime,
-        Command::TriggerGc,
-        Command::ObjectspaceSnapshot,
+    pub const ALL: [RbkitCommand; 9] = [
+        RbkitCommand::Handshake,
+        RbkitCommand::StartMemoryProfile,
+        RbkitCommand::StopMemoryProfile,
+        RbkitCommand::StartCpuProfiling,
+        RbkitCommand::StopCpuProfiling,
+        RbkitCommand::UseCpuTime,
+        RbkitCommand::UseWallTime,
+        RbkitCommand::TriggerGc,
+        RbkitCommand::ObjectspaceSnapshot,
     ];
 
     /// The command on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
-            Command::Handshake => "handshake",
-            Command::StartMemoryProfile => "start_memory_profile",
-            Command::StopMemoryProfile => "stop_memory_profile",
-            Command::StartCpuProfiling => "start_cpu_profiling",
-            Command::StopCpuProfiling => "stop_cpu_profiling",
-            Command::UseCpuTime => "use_cpu_time",
-            Command::UseWallTime => "use_wall_time",
-            Command::TriggerGc => "trigger_gc",
-            Command::ObjectspaceSnapshot => "objectspace_snapshot",
+            RbkitCommand::Handshake => "handshake",
+            RbkitCommand::StartMemoryProfile => "start_memory_profile",
+            RbkitCommand::StopMemoryProfile => "stop_memory_profile",
+            RbkitCommand::StartCpuProfiling => "start_cpu_profiling",
+            RbkitCommand::StopCpuProfiling => "stop_cpu_profiling",
+            RbkitCommand::UseCpuTime => "use_cpu_time",
+            RbkitCommand::UseWallTime => "use_wall_time",
+            RbkitCommand::TriggerGc => "trigger_gc",
+            RbkitCommand::ObjectspaceSnapshot => "objectspace_snapshot",
         }
     }
 
     /// Whether it can undo another command.
     pub fn is_undo(self) -> bool {
-        use Command::{StopCpuProfiling, StopMemoryProfile, UseCpuTime, UseWallTime};
+        use RbkitCommand::{StopCpuProfiling, StopMemoryProfile, UseCpuTime, UseWallTime};
         matches!(self, StopMemoryProfile | StopCpuProfiling | UseCpuTime | UseWallTime)
     }
 
     /// Whether the process answers only when the work is done.
     pub(super) fn is_slow(self) -> bool {
-        matches!(self, Command::TriggerGc | Command::ObjectspaceSnapshot)
+        matches!(self, RbkitCommand::TriggerGc | RbkitCommand::ObjectspaceSnapshot)
     }
 
     /// Whether it changes what a handshake reports.
     pub(super) fn changes_handshake(self) -> bool {
-        use Command::{StartMemoryProfile, StopMemoryProfile};
+        use RbkitCommand::{StartMemoryProfile, StopMemoryProfile};
         matches!(self, StartMemoryProfile | StopMemoryProfile) || self.is_about_cpu()
     }
 
     /// Whether it concerns the CPU profile, which the released gem does not have.
     pub(super) fn is_about_cpu(self) -> bool {
-        use Command::{StartCpuProfiling, StopCpuProfiling, UseCpuTime, UseWallTime};
+        use RbkitCommand::{StartCpuProfiling, StopCpuProfiling, UseCpuTime, UseWallTime};
         matches!(self, StartCpuProfiling | StopCpuProfiling | UseCpuTime | UseWallTime)
     }
 }
 
 /// Why a command was not carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum RbkitRefusal {
     /// There is no connection to the process.
     NotConnected,
     /// The process runs the released gem, which answers `ok` to this command and does nothing.
@@ -83,34 +83,34 @@ pub enum Refusal {
     NotAnswered,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RbkitRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refusal::NotConnected => "there is no connection to the process",
-            Refusal::NotKnown => "this version of rbkit does not know CPU profiles",
-            Refusal::Busy => "too many commands are waiting already",
-            Refusal::NotAnswered => "the process has not answered",
+            RbkitRefusal::NotConnected => "there is no connection to the process",
+            RbkitRefusal::NotKnown => "this version of rbkit does not know CPU profiles",
+            RbkitRefusal::Busy => "too many commands are waiting already",
+            RbkitRefusal::NotAnswered => "the process has not answered",
         })
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for RbkitRefusal {}
 
 /// Is called once with the result of a command.
-pub type Answer = Box<dyn FnOnce(Result<(), Refusal>) + Send>;
+pub type CommandCallback = Box<dyn FnOnce(Result<(), RbkitRefusal>) + Send>;
 
-/// A command of an operator. The result is reported exactly once; dropping an order reports [`Refusal::NotAnswered`].
+/// A command of an operator. The result is reported exactly once; dropping an order reports [`RbkitRefusal::NotAnswered`].
 pub(super) struct Order {
-    pub(super) command: Command,
-    answer: Option<Answer>,
+    pub(super) command: RbkitCommand,
+    answer: Option<CommandCallback>,
 }
 
 impl Order {
-    pub(super) fn new(command: Command, answer: Answer) -> Self {
+    pub(super) fn new(command: RbkitCommand, answer: CommandCallback) -> Self {
         Order { command, answer: Some(answer) }
     }
 
-    pub(super) fn answer(mut self, result: Result<(), Refusal>) {
+    pub(super) fn answer(mut self, result: Result<(), RbkitRefusal>) {
         if let Some(answer) = self.answer.take() {
             answer(result);
         }
@@ -120,7 +120,7 @@ impl Order {
 impl Drop for Order {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
-            answer(Err(Refusal::NotAnswered));
+            answer(Err(RbkitRefusal::NotAnswered));
         }
     }
 }

@@ -9,22 +9,22 @@ use std::time::Duration;
 use tributary_codec::zmtp::{self, Peer, Socket};
 use tributary_event::{Reason, Severity, semconv as names};
 use tributary_explain::Explain;
-use tributary_protocol::fault::Fault;
-use tributary_protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
+use tributary_protocol::fault::SessionFault;
+use tributary_protocol::{Awaiting, End, Flow, Now, Output, ReceiveProgress, Session, Shutdown};
 
-use super::agent::{Agent, Change, State};
-use super::command::{Command, Order};
+use super::agent::{AgentState, Change, RbkitAgent};
+use super::command::{Order, RbkitCommand};
 use super::explain::Explainer;
 use super::handshake::Handshake;
-use super::link::{self, Part};
-use super::normalize::{self, Place};
+use super::link::{self, InputPart};
+use super::normalize::{self, StreamPosition};
 use super::options::Options;
 use super::wire::Channel;
 
 /// The session of a request connection.
 #[derive(Debug)]
 pub struct Control {
-    agent: Agent,
+    agent: RbkitAgent,
     options: Arc<Options>,
     peer: Peer,
     /// It reads recorded bytes: nothing is sent, and replies need no request.
@@ -34,7 +34,7 @@ pub struct Control {
     /// Bytes consumed since the start of the connection.
     offset: u64,
     /// The frame whose body comes next.
-    frame: Option<Frame>,
+    frame: Option<FrameHead>,
     /// The delimiter of a reply has come, at this offset.
     delimiter: Option<u64>,
     /// Replies so far.
@@ -42,9 +42,9 @@ pub struct Control {
     /// The number of this connection among those of the process; 0 until the peer is ready.
     connection: u64,
     /// The request that waits for its reply.
-    request: Option<Request>,
+    request: Option<PendingRequest>,
     /// The commands to send next.
-    queue: VecDeque<Command>,
+    queue: VecDeque<RbkitCommand>,
     /// A handshake has been answered on this connection.
     is_introduced: bool,
     /// A command has changed what a handshake reports, and no handshake has been sent since.
@@ -58,12 +58,12 @@ pub struct Control {
     stop_deadline: Option<Duration>,
     /// The daemon stopped before a handshake was answered on this connection.
     is_opened_to_undo: bool,
-    fault: Option<Fault>,
+    fault: Option<SessionFault>,
 }
 
 /// A frame whose head has been read.
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+struct FrameHead {
     length: usize,
     more: bool,
     first: bool,
@@ -71,8 +71,8 @@ struct Frame {
 
 /// A request that has no reply yet.
 #[derive(Debug)]
-struct Request {
-    command: Command,
+struct PendingRequest {
+    command: RbkitCommand,
     /// The order of an operator that it carries out.
     order: Option<Order>,
     deadline: Duration,
@@ -82,7 +82,7 @@ struct Request {
 
 impl Control {
     /// A connection to `agent`, from its start.
-    pub fn new(agent: Agent, options: Arc<Options>) -> Self {
+    pub fn new(agent: RbkitAgent, options: Arc<Options>) -> Self {
         Control {
             agent,
             peer: link::peer(Socket::Req, options.max_reply_bytes, "max_reply_bytes"),
@@ -115,8 +115,8 @@ impl Control {
 
     /// A recording of a request connection; or of one reply, `body` bytes long. `is_last`: it is the last recording of its
     /// process.
-    pub(super) fn offline(agent: Agent, options: Arc<Options>, body: Option<usize>, is_last: bool) -> Self {
-        let frame = body.map(|length| Frame { length, more: false, first: false });
+    pub(super) fn offline(agent: RbkitAgent, options: Arc<Options>, body: Option<usize>, is_last: bool) -> Self {
+        let frame = body.map(|length| FrameHead { length, more: false, first: false });
         let delimiter = body.map(|_| 0);
         // A single reply is not the first of a connection: it makes an event only if it differs from the last one.
         let is_introduced = body.is_some();
@@ -124,16 +124,16 @@ impl Control {
         Control { is_offline: true, is_last_recording: is_last, is_introduced, frame, delimiter, ..new }
     }
 
-    fn decode(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+    fn decode(&mut self, input: &[u8], now: Now, out: &mut Output) -> ReceiveProgress {
         let mut at = 0;
         loop {
             let rest = &input[at..];
             if let Some(fault) = &mut self.fault {
                 fault.count(rest);
-                return Progress { consumed: input.len(), flow: Flow::Close };
+                return ReceiveProgress { consumed: input.len(), flow: Flow::Close };
             }
             if out.batch.is_full() {
-                return Progress { consumed: at, flow: Flow::Again };
+                return ReceiveProgress { consumed: at, flow: Flow::Again };
             }
             let taken = match self.frame {
                 Some(frame) => self.read_body(frame, rest, now, out),
@@ -144,7 +144,7 @@ impl Control {
                     at += taken;
                     self.offset += taken as u64;
                 }
-                None => return Progress { consumed: at, flow: self.flow() },
+                None => return ReceiveProgress { consumed: at, flow: self.flow() },
             }
         }
     }
@@ -157,7 +157,7 @@ impl Control {
 
     fn read_head(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
         match link::next_part(&mut self.peer, rest, self.offset, out)? {
-            Ok(Part::Processed(bytes)) => {
+            Ok(InputPart::Processed(bytes)) => {
                 if self.peer.is_ready() && !self.is_offline && self.request.is_none() {
                     if self.connection == 0 {
                         self.connection = self.agent.state().connected();
@@ -166,11 +166,11 @@ impl Control {
                 }
                 Some(bytes)
             }
-            Ok(Part::Frame { head, length, more, first }) => {
+            Ok(InputPart::Frame { head, length, more, first }) => {
                 out.decoded_bytes += head as u64;
                 // The limit of a reply has been checked.
                 let length = usize::try_from(length).unwrap_or(usize::MAX);
-                self.frame = Some(Frame { length, more, first });
+                self.frame = Some(FrameHead { length, more, first });
                 Some(head)
             }
             Err(fault) => {
@@ -181,7 +181,7 @@ impl Control {
     }
 
     /// Reads the body of a frame: the empty delimiter, or the reply behind it.
-    fn read_body(&mut self, frame: Frame, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
+    fn read_body(&mut self, frame: FrameHead, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
         let body = rest.get(..frame.length)?;
         self.frame = None;
         match self.delimiter {
@@ -193,7 +193,7 @@ impl Control {
             _ => {
                 self.delimiter = None;
                 let detail = "expected a reply: an empty frame and one body frame";
-                self.fault = Some(Fault::new(Reason::Malformed, self.offset, detail.to_owned()));
+                self.fault = Some(SessionFault::new(Reason::Malformed, self.offset, detail.to_owned()));
                 return Some(0);
             }
         }
@@ -202,10 +202,12 @@ impl Control {
 
     fn read_reply(&mut self, body: &[u8], now: Now, out: &mut Output) {
         self.replies += 1;
-        let place = Place { sequence: Some(self.replies), offset: self.offset, length: body.len() as u64, now };
+        let place =
+            StreamPosition { sequence: Some(self.replies), offset: self.offset, length: body.len() as u64, now };
         let Some(request) = self.request.take() else {
             if !self.is_offline {
-                let mut fault = Fault::new(Reason::Malformed, self.offset, "a reply without a request".to_owned());
+                let mut fault =
+                    SessionFault::new(Reason::Malformed, self.offset, "a reply without a request".to_owned());
                 fault.count(body);
                 self.fault = Some(fault);
             } else if body == b"ok" {
@@ -216,10 +218,11 @@ impl Control {
             }
             return;
         };
-        if request.command == Command::Handshake {
+        if request.command == RbkitCommand::Handshake {
             if !self.read_handshake(body, request.settles, place, out) {
                 // The loss has been reported; the rest of the stream is lost with the connection.
-                self.fault = Some(Fault::new(Reason::Malformed, self.offset + body.len() as u64, NO_AGENT.to_owned()));
+                self.fault =
+                    Some(SessionFault::new(Reason::Malformed, self.offset + body.len() as u64, NO_AGENT.to_owned()));
                 return;
             }
             let mut state = self.agent.state();
@@ -252,7 +255,7 @@ impl Control {
 
     /// Reads a handshake reply, which settles the wanted handshakes up to `settles`. `false`: it is not one, and a loss
     /// reports it.
-    fn read_handshake(&mut self, body: &[u8], settles: u64, place: Place, out: &mut Output) -> bool {
+    fn read_handshake(&mut self, body: &[u8], settles: u64, place: StreamPosition, out: &mut Output) -> bool {
         let (handshake, time) = match Handshake::read(body) {
             Ok(read) => read,
             Err(error) => {
@@ -286,7 +289,7 @@ impl Control {
         self.unconfirmed.drain(..).for_each(|order| order.answer(Ok(())));
     }
 
-    fn handshake_done(&mut self, place: Place, out: &mut Output) {
+    fn handshake_done(&mut self, place: StreamPosition, out: &mut Output) {
         let elapsed = place.now.elapsed;
         let wanted = self.agent.options();
         let first = |interval: Duration| Some(elapsed + interval).filter(|_| !interval.is_zero());
@@ -300,7 +303,7 @@ impl Control {
     }
 
     /// Writes an event when the process stops answering, or answers again.
-    fn set_health(&self, is_healthy: bool, place: Place, out: &mut Output) {
+    fn set_health(&self, is_healthy: bool, place: StreamPosition, out: &mut Output) {
         let mut state = self.agent.state();
         if state.is_unhealthy == is_healthy {
             state.is_unhealthy = !is_healthy;
@@ -317,7 +320,7 @@ impl Control {
         let agent = self.agent.clone();
         let mut state = agent.state();
         let Some((command, order)) = self.next_command(&mut state, now.elapsed, out) else { return };
-        if command == Command::Handshake {
+        if command == RbkitCommand::Handshake {
             self.is_status_stale = false;
         }
         let clock = state.handshake.clock.clone();
@@ -325,17 +328,18 @@ impl Control {
         state.undo.sent(command, clock.as_deref(), link, order.is_none());
         let settles = state.handshakes_wanted;
         drop(state);
-        if command != Command::Handshake {
+        if command != RbkitCommand::Handshake {
             // Before the process can receive it: the daemon may be killed after that.
             agent.store_undo();
         }
         zmtp::request(command.as_str(), &mut out.reply);
-        self.request = Some(Request { command, order, deadline: now.elapsed + self.time_limit(command), settles });
+        self.request =
+            Some(PendingRequest { command, order, deadline: now.elapsed + self.time_limit(command), settles });
     }
 
     /// The time limit for the reply to a command. A connection that was opened to undo our commands has nothing better to do
     /// than to wait: a process with many busy threads answers late, and on another connection later still.
-    fn time_limit(&self, command: Command) -> Duration {
+    fn time_limit(&self, command: RbkitCommand) -> Duration {
         let Options { request_timeout, slow_request_timeout, .. } = *self.options;
         match command.is_slow() || self.is_opened_to_undo {
             true => slow_request_timeout.max(request_timeout),
@@ -355,32 +359,32 @@ impl Control {
 
     /// Whether a handshake on this connection has shown which process this is: in another one, a profile that is on may be that
     /// of another client.
-    fn is_identified(&self, state: &State) -> bool {
+    fn is_identified(&self, state: &AgentState) -> bool {
         self.is_introduced && !state.is_restart_open() && !state.undo.is_handshake_needed()
     }
 
     fn next_command(
         &mut self,
-        state: &mut State,
+        state: &mut AgentState,
         elapsed: Duration,
         out: &mut Output,
-    ) -> Option<(Command, Option<Order>)> {
+    ) -> Option<(RbkitCommand, Option<Order>)> {
         if self.stop_deadline.is_some() {
             if state.undo.is_empty() {
                 return None;
             }
             let undo = state.undo.next(self.is_identified(state), state.subscription());
-            return Some((undo.unwrap_or(Command::Handshake), None));
+            return Some((undo.unwrap_or(RbkitCommand::Handshake), None));
         }
         let is_past = |at: Option<Duration>| at.is_some_and(|at| at <= elapsed);
         if !self.is_introduced || state.is_handshake_due() || is_past(self.next_handshake) {
-            return Some((Command::Handshake, None));
+            return Some((RbkitCommand::Handshake, None));
         }
         if let Some(unwanted) = state.undo.unwanted() {
             return Some((unwanted, None));
         }
         if self.is_status_stale && self.queue.is_empty() {
-            return Some((Command::Handshake, None));
+            return Some((RbkitCommand::Handshake, None));
         }
         if state.is_start_due && state.is_subscribed && !state.undo.is_handed_over() {
             state.is_start_due = false;
@@ -398,11 +402,11 @@ impl Control {
         }
         if is_past(self.next_snapshot) {
             self.next_snapshot = Some(elapsed + self.agent.options().snapshot_interval);
-            return Some((Command::ObjectspaceSnapshot, None));
+            return Some((RbkitCommand::ObjectspaceSnapshot, None));
         }
         if is_past(self.next_gc) {
             self.next_gc = Some(elapsed + self.agent.options().gc_interval);
-            return Some((Command::TriggerGc, None));
+            return Some((RbkitCommand::TriggerGc, None));
         }
         None
     }
@@ -421,13 +425,13 @@ const OLD_AGENT: &str =
     "; `ok` is the reply to an unknown request: rbkit 0.1.5 and older have no handshake, and are not supported";
 
 impl Session for Control {
-    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> ReceiveProgress {
         self.decode(input, now, out)
     }
 
     fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow {
         let reason = end.reason();
-        let truncated = || Fault::new(reason, self.offset, format!("the stream ends here: {}", end.as_str()));
+        let truncated = || SessionFault::new(reason, self.offset, format!("the stream ends here: {}", end.as_str()));
         if let Some(mut fault) = self.fault.take().or_else(|| (!rest.is_empty()).then(truncated)) {
             fault.count(rest);
             if fault.has_bytes() {
@@ -444,7 +448,7 @@ impl Session for Control {
             let commands = std::mem::take(&mut self.agent.state().commands);
             drop(commands);
             if self.peer.is_ready() && end == End::TimedOut {
-                self.set_health(false, Place { sequence: None, offset: self.offset, length: 0, now }, out);
+                self.set_health(false, StreamPosition { sequence: None, offset: self.offset, length: 0, now }, out);
             }
         }
         Flow::Close
@@ -499,7 +503,7 @@ impl Session for Control {
             if self.stop_deadline.is_some() {
                 self.send_remaining(out);
             }
-            self.set_health(false, Place { sequence: None, offset: self.offset, length: 0, now }, out);
+            self.set_health(false, StreamPosition { sequence: None, offset: self.offset, length: 0, now }, out);
             return Flow::Close;
         }
         if self.is_idle() {

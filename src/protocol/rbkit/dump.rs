@@ -4,14 +4,14 @@ use tributary_event::InternedRun;
 use tributary_protocol::{Now, Output};
 
 use super::heap_sums::HeapSums;
-use super::normalize::{self, DumpOf, Place};
-use super::texts::Texts;
-use super::wire::{Head, Object};
+use super::normalize::{self, DumpOf, StreamPosition};
+use super::texts::TextCache;
+use super::wire::{DumpObject, MessageHead};
 
 /// The dumps of one process. At most one is open.
 #[derive(Debug, Default)]
 pub(super) struct Dumps {
-    open: Option<Open>,
+    open: Option<OpenDump>,
     /// The correlation id of the last complete dump: a further event with this id does not open a new dump.
     complete: Option<u64>,
     /// Dumps without a correlation id, so far.
@@ -25,12 +25,12 @@ pub(super) struct Dumps {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenDump {
     dump: DumpOf,
     /// Objects received.
     received: u64,
     /// The place of its first event.
-    place: Place,
+    place: StreamPosition,
 }
 
 impl Dumps {
@@ -50,12 +50,12 @@ impl Dumps {
     }
 
     /// Writes the next of these sums. `false`: there is none.
-    pub(super) fn write_next(&mut self, now: Now, texts: &mut Texts, out: &mut Output) -> bool {
+    pub(super) fn write_next(&mut self, now: Now, texts: &mut TextCache, out: &mut Output) -> bool {
         self.sums.as_mut().is_some_and(|sums| sums.write_next(now, texts, out))
     }
 
     /// Adds an object to the sums. Without memory it gets no class and site of its own.
-    pub(super) fn add(&mut self, object: &Object<'_>, has_memory: bool) {
+    pub(super) fn add(&mut self, object: &DumpObject<'_>, has_memory: bool) {
         if let Some(sums) = &mut self.sums {
             sums.add(object, has_memory);
         }
@@ -63,7 +63,7 @@ impl Dumps {
 
     /// Begins an event with `count` objects. With a correlation id it is part of a dump of `complete_message_count`
     /// objects; without one it is a whole dump (dialect v0.1.10).
-    pub(super) fn begin_part(&mut self, head: &Head<'_>, count: u32, place: Place, out: &mut Output) {
+    pub(super) fn begin_part(&mut self, head: &MessageHead<'_>, count: u32, place: StreamPosition, out: &mut Output) {
         let dump = match head.correlation {
             Some(id) => DumpOf { id, objects: head.total, time: head.time },
             None => {
@@ -73,14 +73,14 @@ impl Dumps {
         };
         self.current = Some(dump);
         self.run = InternedRun::default();
-        let continues = |open: &Open| head.correlation.is_some() && open.dump.id == dump.id;
+        let continues = |open: &OpenDump| head.correlation.is_some() && open.dump.id == dump.id;
         if self.open.as_ref().is_some_and(continues) {
             return;
         }
         self.close("another dump started", place, out);
         if head.correlation.is_none() || self.complete != head.correlation {
             self.complete = None;
-            self.open = Some(Open { dump, received: 0, place });
+            self.open = Some(OpenDump { dump, received: 0, place });
         }
     }
 
@@ -98,7 +98,7 @@ impl Dumps {
     }
 
     /// Ends the event: the dump may be complete.
-    pub(super) fn end_part(&mut self, place: Place, out: &mut Output) {
+    pub(super) fn end_part(&mut self, place: StreamPosition, out: &mut Output) {
         if let Some(open) = &self.open
             && open.dump.objects.is_some_and(|objects| open.received >= objects)
         {
@@ -114,25 +114,25 @@ impl Dumps {
     }
 
     /// Closes the open dump: no more of its objects will be received.
-    pub(super) fn close(&mut self, why: &str, place: Place, out: &mut Output) {
-        let Some(Open { dump, received, place: first }) = self.open.take() else { return };
+    pub(super) fn close(&mut self, why: &str, place: StreamPosition, out: &mut Output) {
+        let Some(OpenDump { dump, received, place: first }) = self.open.take() else { return };
         let missing = dump.objects.unwrap_or(received).saturating_sub(received);
         if missing > 0 {
-            normalize::dump_incomplete(out, dump, missing, why, Place { now: place.now, ..first });
+            normalize::dump_incomplete(out, dump, missing, why, StreamPosition { now: place.now, ..first });
         }
         if let Some(sums) = &mut self.sums {
-            sums.end(dump, false, Place { now: place.now, ..first });
+            sums.end(dump, false, StreamPosition { now: place.now, ..first });
         }
     }
 
     /// The connection has ended. The next one may be to another process.
-    pub(super) fn end(&mut self, why: &str, place: Place, out: &mut Output) {
+    pub(super) fn end(&mut self, why: &str, place: StreamPosition, out: &mut Output) {
         self.close(why, place, out);
         self.complete = None;
     }
 
     /// The process was restarted: its ids begin again.
-    pub(super) fn restart(&mut self, place: Place, out: &mut Output) {
+    pub(super) fn restart(&mut self, place: StreamPosition, out: &mut Output) {
         self.end("the process was restarted", place, out);
     }
 }

@@ -8,7 +8,7 @@ use tributary_explain::{Explain, Raw, Sheet};
 
 use super::link::MAX_COMMAND_BYTES;
 use super::wire::Channel;
-use message::{Message, Step};
+use message::{ExplainStep, ExplainedMessage};
 
 /// Flags of a frame.
 const MORE: u8 = 1;
@@ -21,17 +21,17 @@ const MAX_VALUE_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Explainer {
     channel: Channel,
-    phase: Phase,
+    phase: ChannelPhase,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum ChannelPhase {
     /// The start of the connection.
     Greeting,
     /// A frame or a command is next. `is_first`: it would be the first frame of its message.
     Frame { is_first: bool },
     /// A message; `left` bytes of it are not explained yet.
-    Message { left: u64, message: Box<Message> },
+    Message { left: u64, message: Box<ExplainedMessage> },
     /// `left` bytes of a frame that are shown without an explanation.
     Rest { left: u64, raw: Raw, ends_message: bool },
     /// The rest of the connection is shown without an explanation.
@@ -41,58 +41,61 @@ enum Phase {
 impl Explainer {
     /// Explains a connection from its first byte.
     pub fn new(channel: Channel) -> Self {
-        Explainer { channel, phase: Phase::Greeting }
+        Explainer { channel, phase: ChannelPhase::Greeting }
     }
 
     /// Explains a connection from inside a frame, `left` bytes before its end; 0: from the end of a frame.
     pub fn within(channel: Channel, left: u64) -> Self {
         let raw = Raw::new("the rest of a message that began before");
-        Explainer { channel, phase: Phase::Rest { left, raw, ends_message: true } }
+        Explainer { channel, phase: ChannelPhase::Rest { left, raw, ends_message: true } }
     }
 
     /// Explains a message of this many bytes, and what follows it.
     pub fn message(channel: Channel, bytes: u64) -> Self {
-        Explainer { channel, phase: Phase::Message { left: bytes, message: Box::new(Message::new(channel, 0)) } }
+        Explainer {
+            channel,
+            phase: ChannelPhase::Message { left: bytes, message: Box::new(ExplainedMessage::new(channel, 0)) },
+        }
     }
 
     /// Shows bytes after a fault that ends the connection.
     pub fn lost() -> Self {
         let raw = Raw::new("after the fault that ended the connection");
-        Explainer { channel: Channel::Pub, phase: Phase::Lost(raw) }
+        Explainer { channel: Channel::Pub, phase: ChannelPhase::Lost(raw) }
     }
 
     /// Explains the element at the front of `input`. `None`: more input is needed.
     fn step(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
         match &mut self.phase {
-            Phase::Greeting => self.greeting(input, sheet),
-            Phase::Frame { is_first } => {
+            ChannelPhase::Greeting => self.greeting(input, sheet),
+            ChannelPhase::Frame { is_first } => {
                 let is_first = *is_first;
                 self.frame(is_first, input, sheet)
             }
-            Phase::Message { left: 0, .. } | Phase::Rest { left: 0, ends_message: true, .. } => {
-                self.phase = Phase::Frame { is_first: true };
+            ChannelPhase::Message { left: 0, .. } | ChannelPhase::Rest { left: 0, ends_message: true, .. } => {
+                self.phase = ChannelPhase::Frame { is_first: true };
                 Some(0)
             }
-            Phase::Rest { left: 0, .. } => {
-                self.phase = Phase::Frame { is_first: false };
+            ChannelPhase::Rest { left: 0, .. } => {
+                self.phase = ChannelPhase::Frame { is_first: false };
                 Some(0)
             }
-            Phase::Message { left, message } => {
+            ChannelPhase::Message { left, message } => {
                 let here = first(input, *left);
                 let why = match message.step(here, *left - here.len() as u64, sheet) {
-                    Step::Taken(taken) => {
+                    ExplainStep::Taken(taken) => {
                         *left -= taken as u64;
                         return Some(taken);
                     }
-                    Step::More if here.len() < MAX_VALUE_BYTES => return None,
-                    Step::More => "a value of more than 1 MiB",
-                    Step::Wrong(why) => why,
-                    Step::Done => "after the end of the message",
+                    ExplainStep::More if here.len() < MAX_VALUE_BYTES => return None,
+                    ExplainStep::More => "a value of more than 1 MiB",
+                    ExplainStep::Wrong(why) => why,
+                    ExplainStep::Done => "after the end of the message",
                 };
-                self.phase = Phase::Rest { left: *left, raw: Raw::new(why), ends_message: true };
+                self.phase = ChannelPhase::Rest { left: *left, raw: Raw::new(why), ends_message: true };
                 Some(0)
             }
-            Phase::Rest { left, raw, .. } => {
+            ChannelPhase::Rest { left, raw, .. } => {
                 let here = first(input, *left);
                 let mut taken = raw.explain(here, sheet);
                 if taken < here.len() && here.len() as u64 == *left {
@@ -102,13 +105,13 @@ impl Explainer {
                 *left -= taken as u64;
                 Some(taken).filter(|taken| *taken > 0)
             }
-            Phase::Lost(raw) => Some(raw.explain(input, sheet)).filter(|taken| *taken > 0),
+            ChannelPhase::Lost(raw) => Some(raw.explain(input, sheet)).filter(|taken| *taken > 0),
         }
     }
 
     fn greeting(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
         if input.first().is_some_and(|first| *first != 0xFF) {
-            self.phase = Phase::Lost(Raw::new("not a ZeroMQ greeting"));
+            self.phase = ChannelPhase::Lost(Raw::new("not a ZeroMQ greeting"));
             return Some(0);
         }
         let greeting: &[u8; GREETING_BYTES] = input.first_chunk()?;
@@ -123,8 +126,8 @@ impl Explainer {
             sheet.field(&greeting[33..], "filler", "");
         });
         self.phase = match (greeting[10], name) {
-            (3.., b"NULL") => Phase::Frame { is_first: true },
-            _ => Phase::Lost(Raw::new("an unsupported version or mechanism")),
+            (3.., b"NULL") => ChannelPhase::Frame { is_first: true },
+            _ => ChannelPhase::Lost(Raw::new("an unsupported version or mechanism")),
         };
         Some(GREETING_BYTES)
     }
@@ -137,7 +140,7 @@ impl Explainer {
         };
         if flags & COMMAND != 0 {
             if length > MAX_COMMAND_BYTES {
-                self.phase = Phase::Lost(Raw::new("a command that is too long"));
+                self.phase = ChannelPhase::Lost(Raw::new("a command that is too long"));
                 return Some(0);
             }
             let size = head + usize::try_from(length).ok()?;
@@ -160,10 +163,10 @@ impl Explainer {
         sheet.nested(|sheet| write_head(&input[..head], flags, length, sheet));
         let is_body = !has_more && (is_first || self.channel == Channel::Rep);
         self.phase = if is_body {
-            Phase::Message { left: length, message: Box::new(Message::new(self.channel, 1)) }
+            ChannelPhase::Message { left: length, message: Box::new(ExplainedMessage::new(self.channel, 1)) }
         } else {
             let raw = Raw::new("a frame of a message of several frames, which rbkit does not send");
-            Phase::Rest { left: length, raw, ends_message: !has_more }
+            ChannelPhase::Rest { left: length, raw, ends_message: !has_more }
         };
         Some(head)
     }
@@ -181,7 +184,7 @@ impl Explain for Explainer {
 
     fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
         match &mut self.phase {
-            Phase::Rest { raw, .. } | Phase::Lost(raw) => raw.finish(rest, sheet),
+            ChannelPhase::Rest { raw, .. } | ChannelPhase::Lost(raw) => raw.finish(rest, sheet),
             _ if !rest.is_empty() => sheet.raw(rest, "incomplete"),
             _ => {}
         }

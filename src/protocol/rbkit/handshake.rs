@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tributary_codec::msgpack::{Reader, Value as Wire};
+use tributary_codec::msgpack::{MsgpackValue as Wire, Reader};
 use tributary_codec::reader::DecodeError;
 use tributary_codec::text::repair;
 use tributary_event::{Name, Resource, ResourceValue, SampleClock, semconv as names};
 
-use super::wire::{Family, Head, Type, wrong, wrong_type};
+use super::wire::{Family, MessageHead, Type, wrong, wrong_type};
 
 /// A handshake reply (field notes, section 2). A field that the agent does not send is None.
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -34,7 +34,7 @@ impl Handshake {
         let Wire::Map(pairs) = reader.next("reply")? else {
             return Err(wrong("reply", body, 0, "a map"));
         };
-        let head = Head::read(reader, pairs)?;
+        let head = MessageHead::read(reader, pairs)?;
         let family = match head.kind {
             Some(Type::Number(number)) => Family::of_handshake(number),
             Some(Type::Name(b"handshake")) => Some(Family::Master),

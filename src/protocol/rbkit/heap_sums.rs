@@ -8,45 +8,45 @@ use hashbrown::hash_map::EntryRef;
 use tributary_event::{Number, SampleData};
 use tributary_protocol::{Now, Output};
 
-use super::normalize::{self, DumpOf, Place, Site};
+use super::normalize::{self, DumpOf, Site, StreamPosition};
 use super::options::SummaryLimits;
-use super::texts::Texts;
-use super::wire::Object;
+use super::texts::TextCache;
+use super::wire::DumpObject;
 
 /// Longer texts are not kept; their objects count without class and site.
 const MAX_TEXT_BYTES: usize = 4096;
 /// Bytes of a row besides its texts.
-const ROW_BYTES: usize = size_of::<(Vec<u8>, Row)>() + 16;
+const ROW_BYTES: usize = size_of::<(Vec<u8>, SiteSums)>() + 16;
 
 /// The sums of a dump, while its objects arrive and until they are written.
 #[derive(Debug)]
 pub(super) struct HeapSums {
     max_rows: usize,
-    rows: HashMap<Vec<u8>, Row, RandomState>,
+    rows: HashMap<Vec<u8>, SiteSums, RandomState>,
     key_bytes: usize,
     /// The objects without a row, because there are too many.
-    others: Row,
+    others: SiteSums,
     key: Vec<u8>,
     /// A dump that has ended, while it is written.
-    ended: Option<Ended>,
+    ended: Option<EndedDump>,
 }
 
 /// The sums of a class and site.
 #[derive(Clone, Copy, Debug, Default)]
-struct Row {
+struct SiteSums {
     objects: u64,
     bytes: u64,
 }
 
 #[derive(Debug)]
-struct Ended {
+struct EndedDump {
     dump: DumpOf,
-    place: Place,
+    place: StreamPosition,
     is_whole: bool,
-    rows: std::vec::IntoIter<(Vec<u8>, Row)>,
+    rows: std::vec::IntoIter<(Vec<u8>, SiteSums)>,
     /// Of the current row: whether its objects are written.
-    current: Option<(Vec<u8>, Row, bool)>,
-    others: Row,
+    current: Option<(Vec<u8>, SiteSums, bool)>,
+    others: SiteSums,
 }
 
 impl HeapSums {
@@ -55,7 +55,7 @@ impl HeapSums {
             max_rows: limits.max_sites,
             rows: HashMap::default(),
             key_bytes: 0,
-            others: Row::default(),
+            others: SiteSums::default(),
             key: Vec::new(),
             ended: None,
         }
@@ -73,15 +73,15 @@ impl HeapSums {
     }
 
     /// Counts an object. Without memory it gets no new row.
-    pub(super) fn add(&mut self, object: &Object<'_>, has_memory: bool) {
-        let Object { class, file, line, size, .. } = *object;
+    pub(super) fn add(&mut self, object: &DumpObject<'_>, has_memory: bool) {
+        let DumpObject { class, file, line, size, .. } = *object;
         write_key(&mut self.key, class, file, line);
         let has_room = self.rows.len() < self.max_rows && self.key.len() <= MAX_TEXT_BYTES && has_memory;
         let row = match self.rows.entry_ref(&*self.key) {
             EntryRef::Occupied(row) => row.into_mut(),
             EntryRef::Vacant(row) if has_room => {
                 self.key_bytes += self.key.len();
-                row.insert(Row::default())
+                row.insert(SiteSums::default())
             }
             EntryRef::Vacant(_) => &mut self.others,
         };
@@ -90,19 +90,19 @@ impl HeapSums {
     }
 
     /// The dump has ended; what was counted is written next.
-    pub(super) fn end(&mut self, dump: DumpOf, is_whole: bool, place: Place) {
+    pub(super) fn end(&mut self, dump: DumpOf, is_whole: bool, place: StreamPosition) {
         let mut rows: Vec<_> = std::mem::take(&mut self.rows).into_iter().collect();
         // The order of a map is random.
         rows.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let others = std::mem::take(&mut self.others);
-        self.ended = Some(Ended { dump, place, is_whole, rows: rows.into_iter(), current: None, others });
+        self.ended = Some(EndedDump { dump, place, is_whole, rows: rows.into_iter(), current: None, others });
         self.key_bytes = 0;
     }
 
     /// Writes the next event of the dump that has ended: its samples, and then that it is complete. `false`: there is none.
-    pub(super) fn write_next(&mut self, now: Now, texts: &mut Texts, out: &mut Output) -> bool {
+    pub(super) fn write_next(&mut self, now: Now, texts: &mut TextCache, out: &mut Output) -> bool {
         let Some(ended) = &mut self.ended else { return false };
-        let place = Place { now, ..ended.place };
+        let place = StreamPosition { now, ..ended.place };
         if ended.current.is_none() {
             ended.current = ended.rows.next().map(|(key, row)| (key, row, false));
         }

@@ -24,11 +24,11 @@ mod texts;
 mod undo;
 mod wire;
 
-pub use agent::{Agent, AgentStatus};
-pub use command::{Answer, Command, Refusal};
+pub use agent::{AgentStatus, RbkitAgent};
+pub use command::{CommandCallback, RbkitCommand, RbkitRefusal};
 pub use control::Control;
 pub use explain::Explainer;
-pub use options::{AgentOptions, Clock, HeapDumps, Objects, Options, Profile, Reconnect, SummaryLimits};
+pub use options::{AgentOptions, Clock, HeapDumps, Objects, Options, ProfileKind, Reconnect, SummaryLimits};
 pub use recording::Player;
 pub use subscription::Subscription;
 pub use undo::{PendingUndo, ProcessId, UndoStore};

@@ -6,24 +6,24 @@
 
 mod pieces;
 
-use tributary_codec::msgpack::{Reader, Value as Wire};
+use tributary_codec::msgpack::{MsgpackValue as Wire, Reader};
 use tributary_codec::reader::DecodeError;
 use tributary_event::{Frame, Name, Reason, SampleClock, Value, semconv as names};
-use tributary_protocol::fault::Fault;
+use tributary_protocol::fault::SessionFault;
 use tributary_protocol::{End, Now, Output};
 
-use super::agent::Agent;
+use super::agent::RbkitAgent;
 use super::dump::Dumps;
-use super::normalize::{self, Place};
+use super::normalize::{self, StreamPosition};
 use super::object_counts::ObjectCounts;
 use super::options::Options;
 use super::snapshot::{Snapshot, read_frames};
-use super::texts::Texts;
-use super::wire::{Family, Head, Kind, Object, Payload, Type, wrong, wrong_type};
+use super::texts::TextCache;
+use super::wire::{DumpObject, Family, MessageHead, MessageKind, Payload, Type, wrong, wrong_type};
 
 /// A message that is being decoded.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(super) struct MessageDecoder {
     /// Offset of its first byte since the start of the connection.
     start: u64,
     /// Bytes of it that are not consumed yet.
@@ -32,7 +32,7 @@ pub(super) struct Message {
     taken: u64,
     family: Family,
     counter: Option<u64>,
-    state: State,
+    state: MessageState,
     /// Pairs of the message's map after its payload.
     after: u32,
     /// Events to come, without the current one.
@@ -40,7 +40,7 @@ pub(super) struct Message {
 }
 
 #[derive(Debug)]
-enum State {
+enum MessageState {
     /// The map of the message, up to its payload.
     Head,
     /// The next event, if there is one.
@@ -58,13 +58,13 @@ enum State {
     /// The message is decoded; bytes that follow are a fault.
     End,
     /// The rest of the message is lost.
-    Lost(Fault),
+    Lost(SessionFault),
 }
 
 /// What decoding a message needs besides its bytes.
-pub(super) struct Context<'a> {
+pub(super) struct MessageContext<'a> {
     pub(super) options: &'a Options,
-    pub(super) agent: &'a Agent,
+    pub(super) agent: &'a RbkitAgent,
     /// The clock of the CPU profile.
     pub(super) clock: Option<SampleClock>,
     pub(super) dumps: &'a mut Dumps,
@@ -80,10 +80,10 @@ pub(super) struct Context<'a> {
 pub(super) struct Buffers {
     references: Vec<Value>,
     frames: Vec<Frame>,
-    texts: Texts,
+    texts: TextCache,
 }
 
-impl Context<'_> {
+impl MessageContext<'_> {
     /// Whether sums are being written that come before the next event.
     fn is_writing(&self) -> bool {
         self.dumps.is_writing() || self.objects.as_ref().is_some_and(|objects| objects.is_writing())
@@ -92,7 +92,7 @@ impl Context<'_> {
 
 impl Buffers {
     /// The texts, for what is written beside messages.
-    pub(super) fn texts(&mut self) -> &mut Texts {
+    pub(super) fn texts(&mut self) -> &mut TextCache {
         &mut self.texts
     }
 
@@ -104,7 +104,7 @@ impl Buffers {
 
 /// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Step {
+pub(super) enum MessageStep {
     /// It has consumed this many bytes, possibly none.
     Taken(usize),
     /// It needs more of the message.
@@ -114,24 +114,24 @@ pub(super) enum Step {
 }
 
 /// How decoding a part of a message fails.
-enum Failure {
+enum MessageFailure {
     /// The rest of the message cannot be decoded.
     Message(DecodeError),
     /// This event or element is invalid, but its end is known.
     Part(Reason, &'static str),
 }
 
-impl From<DecodeError> for Failure {
+impl From<DecodeError> for MessageFailure {
     fn from(error: DecodeError) -> Self {
-        Failure::Message(error)
+        MessageFailure::Message(error)
     }
 }
 
-impl Message {
+impl MessageDecoder {
     /// A message of `length` bytes that begins at `start` of the connection.
     pub(super) fn new(start: u64, length: u64) -> Self {
-        let (family, state) = (Family::Master, State::Head);
-        Message { start, left: length, taken: 0, family, counter: None, state, after: 0, events_left: 0 }
+        let (family, state) = (Family::Master, MessageState::Head);
+        MessageDecoder { start, left: length, taken: 0, family, counter: None, state, after: 0, events_left: 0 }
     }
 
     /// Bytes of it that are not consumed yet.
@@ -146,32 +146,32 @@ impl Message {
 
     /// Its memory, without its bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        if let State::Snapshot { snapshot, .. } = &self.state { snapshot.memory_bytes() } else { 0 }
+        if let MessageState::Snapshot { snapshot, .. } = &self.state { snapshot.memory_bytes() } else { 0 }
     }
 
     /// Frees what can be computed again.
     pub(super) fn free_caches(&mut self) {
-        if let State::Snapshot { snapshot, .. } = &mut self.state {
+        if let MessageState::Snapshot { snapshot, .. } = &mut self.state {
             snapshot.free_caches();
         }
     }
 
     /// Decodes some parts of the message at the front of `input`, which may extend beyond the end of the message.
-    pub(super) fn step(&mut self, input: &[u8], context: &mut Context<'_>, out: &mut Output) -> Step {
+    pub(super) fn step(&mut self, input: &[u8], context: &mut MessageContext<'_>, out: &mut Output) -> MessageStep {
         let here = &input[..input.len().min(usize::try_from(self.left).unwrap_or(usize::MAX))];
         let missing = self.left - here.len() as u64;
         match &mut self.state {
-            State::Snapshot { .. } => return self.snapshot(here, context, out),
-            State::End if self.left == 0 => return Step::Done,
-            State::Lost(fault) if self.left == 0 => {
+            MessageState::Snapshot { .. } => return self.snapshot(here, context, out),
+            MessageState::End if self.left == 0 => return MessageStep::Done,
+            MessageState::Lost(fault) if self.left == 0 => {
                 fault.tell(context.now, out);
-                return Step::Done;
+                return MessageStep::Done;
             }
-            State::Lost(_) if here.is_empty() => return Step::More,
-            State::Lost(fault) => {
+            MessageState::Lost(_) if here.is_empty() => return MessageStep::More,
+            MessageState::Lost(fault) => {
                 fault.count(here);
                 self.advance(here.len());
-                return Step::Taken(here.len());
+                return MessageStep::Taken(here.len());
             }
             _ => {}
         }
@@ -189,7 +189,7 @@ impl Message {
                 Err(error) => break Err((reader.may_wait(&error), error)),
             }
             // Events and objects come in long runs.
-            if !matches!(self.state, State::Event | State::Objects { .. })
+            if !matches!(self.state, MessageState::Event | MessageState::Objects { .. })
                 || out.batch.is_full()
                 || context.is_writing()
             {
@@ -199,47 +199,52 @@ impl Message {
         let lost = out.lost_bytes.iter().sum::<u64>() - lost_before;
         out.decoded_bytes += (taken as u64).saturating_sub(lost);
         match result {
-            Ok(()) => Step::Taken(taken),
-            Err((true, _)) => Step::More,
+            Ok(()) => MessageStep::Taken(taken),
+            Err((true, _)) => MessageStep::More,
             Err((false, error)) => {
                 self.refuse(&error);
-                Step::Taken(0)
+                MessageStep::Taken(0)
             }
         }
     }
 
     /// Decodes the part at the front of `reader`. Returns its length.
-    fn part(&mut self, reader: Reader<'_>, context: &mut Context<'_>, out: &mut Output) -> Result<usize, DecodeError> {
+    fn part(
+        &mut self,
+        reader: Reader<'_>,
+        context: &mut MessageContext<'_>,
+        out: &mut Output,
+    ) -> Result<usize, DecodeError> {
         match &mut self.state {
-            State::Objects { .. } => self.object(reader, context, out),
-            State::Event => self.event(reader, context, out),
-            State::Head => self.head(reader, context, out),
-            State::Stats { .. } => self.stat(reader, context, out),
-            State::EventPairs(0) => {
-                self.state = State::Event;
+            MessageState::Objects { .. } => self.object(reader, context, out),
+            MessageState::Event => self.event(reader, context, out),
+            MessageState::Head => self.head(reader, context, out),
+            MessageState::Stats { .. } => self.stat(reader, context, out),
+            MessageState::EventPairs(0) => {
+                self.state = MessageState::Event;
                 Ok(0)
             }
-            State::Pairs(0) => {
-                self.state = State::End;
+            MessageState::Pairs(0) => {
+                self.state = MessageState::End;
                 Ok(0)
             }
-            State::EventPairs(pairs) | State::Pairs(pairs) => skip_pair(reader).inspect(|_| *pairs -= 1),
-            State::End => {
+            MessageState::EventPairs(pairs) | MessageState::Pairs(pairs) => skip_pair(reader).inspect(|_| *pairs -= 1),
+            MessageState::End => {
                 self.lose_rest(Reason::Malformed, format!("{} bytes follow the message", self.left));
                 Ok(0)
             }
-            State::Snapshot { .. } | State::Lost(_) => Ok(0),
+            MessageState::Snapshot { .. } | MessageState::Lost(_) => Ok(0),
         }
     }
 
     /// The connection has ended inside the message; `rest` is the input that was not consumed.
     pub(super) fn cut_short(self, rest: &[u8], end: End, now: Now, out: &mut Output) {
         let mut fault = match self.state {
-            State::Lost(fault) if fault.has_bytes() || !rest.is_empty() => fault,
+            MessageState::Lost(fault) if fault.has_bytes() || !rest.is_empty() => fault,
             _ => {
                 let missing = self.left.saturating_sub(rest.len() as u64);
                 let detail = format!("the message ends {missing} bytes early: {}", end.as_str());
-                Fault::new(end.reason(), self.start, detail)
+                SessionFault::new(end.reason(), self.start, detail)
             }
         };
         fault.count(rest);
@@ -261,7 +266,7 @@ impl Message {
 
     /// The rest of the message is lost.
     fn lose_rest(&mut self, reason: Reason, detail: String) {
-        self.state = State::Lost(Fault::new(reason, self.start, detail));
+        self.state = MessageState::Lost(SessionFault::new(reason, self.start, detail));
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -270,32 +275,33 @@ impl Message {
     }
 
     /// The place of the part at the front of the input.
-    fn place(&self, length: usize, now: Now) -> Place {
+    fn place(&self, length: usize, now: Now) -> StreamPosition {
         let offset = self.start + self.taken;
-        Place { sequence: self.counter, offset, length: length as u64, now }
+        StreamPosition { sequence: self.counter, offset, length: length as u64, now }
     }
 
     fn head(
         &mut self,
         mut reader: Reader<'_>,
-        context: &mut Context<'_>,
+        context: &mut MessageContext<'_>,
         out: &mut Output,
     ) -> Result<usize, DecodeError> {
         let whole = reader.rest();
         let Wire::Map(pairs) = reader.next("message")? else {
             return Err(wrong("message", whole, 0, "a map"));
         };
-        let head = Head::read(reader, pairs)?;
+        let head = MessageHead::read(reader, pairs)?;
         let family = match head.kind {
             Some(Type::Number(number)) => Family::of_collection(number),
-            Some(kind @ Type::Name(_)) if kind.kind(Family::Master) == Some(Kind::Collection) => {
+            Some(kind @ Type::Name(_)) if kind.kind(Family::Master) == Some(MessageKind::Collection) => {
                 Some(context.agent.family())
             }
             _ => None,
         };
         let Some(family) = family else {
             // The specification has snapshots outside of collections. Agents do not send them.
-            let is_snapshot = head.kind.and_then(|kind| kind.kind(Family::Spec)) == Some(Kind::AllocationSnapshot);
+            let is_snapshot =
+                head.kind.and_then(|kind| kind.kind(Family::Spec)) == Some(MessageKind::AllocationSnapshot);
             if is_snapshot
                 && let Some(payload) = head.payload
                 && Snapshot::is_one(payload.reader)?
@@ -303,7 +309,7 @@ impl Message {
                 context.agent.set_family(Family::Spec, out);
                 self.family = Family::Spec;
                 self.events_left = 1;
-                self.state = State::Event;
+                self.state = MessageState::Event;
                 return Ok(0);
             }
             return Err(wrong_type(head.kind, "an event_collection (6 or 7)"));
@@ -319,7 +325,7 @@ impl Message {
         self.family = family;
         self.counter = head.counter;
         if let Some(counter) = head.counter {
-            let place = Place { offset: self.start, length: self.left, ..self.place(0, context.now) };
+            let place = StreamPosition { offset: self.start, length: self.left, ..self.place(0, context.now) };
             let follows = context.agent.check_counter(counter, context.dumps, place, out);
             if let Some(objects) = &mut context.objects
                 && !follows
@@ -328,13 +334,18 @@ impl Message {
                 objects.forget_live();
             }
         }
-        (self.events_left, self.after, self.state) = (events, after, State::Event);
+        (self.events_left, self.after, self.state) = (events, after, MessageState::Event);
         Ok(payload.offset())
     }
 
-    fn event(&mut self, whole: Reader<'_>, context: &mut Context<'_>, out: &mut Output) -> Result<usize, DecodeError> {
+    fn event(
+        &mut self,
+        whole: Reader<'_>,
+        context: &mut MessageContext<'_>,
+        out: &mut Output,
+    ) -> Result<usize, DecodeError> {
         if self.events_left == 0 {
-            self.state = State::Pairs(self.after);
+            self.state = MessageState::Pairs(self.after);
             return Ok(0);
         }
         match self.try_event(whole, context, out) {
@@ -342,43 +353,52 @@ impl Message {
                 self.events_left -= 1;
                 Ok(bytes)
             }
-            Err(Failure::Message(error)) => Err(error),
-            Err(Failure::Part(reason, detail)) => {
+            Err(MessageFailure::Message(error)) => Err(error),
+            Err(MessageFailure::Part(reason, detail)) => {
                 let mut end = whole;
                 end.skip("event")?;
                 let bytes = &whole.rest()[..end.offset()];
                 normalize::lost(out, reason, bytes, Some(1), detail, self.place(bytes.len(), context.now));
                 self.events_left -= 1;
-                self.state = State::Event;
+                self.state = MessageState::Event;
                 Ok(bytes.len())
             }
         }
     }
 
     /// Decodes an event, or the part of it before the elements that are decoded one by one.
-    fn try_event(&mut self, whole: Reader<'_>, context: &mut Context<'_>, out: &mut Output) -> Result<usize, Failure> {
+    fn try_event(
+        &mut self,
+        whole: Reader<'_>,
+        context: &mut MessageContext<'_>,
+        out: &mut Output,
+    ) -> Result<usize, MessageFailure> {
         let mut reader = whole;
         let Wire::Map(pairs) = reader.next("event")? else {
-            return Err(Failure::Part(Reason::Malformed, "an element of the payload is not a map"));
+            return Err(MessageFailure::Part(Reason::Malformed, "an element of the payload is not a map"));
         };
-        let head = Head::read(reader, pairs)?;
+        let head = MessageHead::read(reader, pairs)?;
         let Some(kind) = head.kind.and_then(|kind| kind.kind(self.family)) else {
             return Err(match head.kind {
-                Some(_) => Failure::Part(Reason::Unsupported, "an event of unknown type"),
-                None => Failure::Part(Reason::Malformed, "an event without type"),
+                Some(_) => MessageFailure::Part(Reason::Unsupported, "an event of unknown type"),
+                None => MessageFailure::Part(Reason::Malformed, "an event without type"),
             });
         };
         let name = match kind {
-            Kind::Dump | Kind::GcStats => return self.begin_pieces(kind, &head, context, out),
-            Kind::CpuSample => return self.cpu_sample(whole, &head, context, out),
-            Kind::AllocationSnapshot => return self.begin_snapshot(whole, &head, context),
-            Kind::Created => names::RBKIT_OBJECT_CREATED,
-            Kind::Destroyed => names::RBKIT_OBJECT_DESTROYED,
-            Kind::GcStart => return self.gc_phase(names::RBKIT_GC_START, whole, &head, context, out),
-            Kind::GcEndMark => return self.gc_phase(names::RBKIT_GC_END_MARK, whole, &head, context, out),
-            Kind::GcEndSweep => return self.gc_phase(names::RBKIT_GC_END_SWEEP, whole, &head, context, out),
-            Kind::Collection => return Err(Failure::Part(Reason::Malformed, "a collection inside a collection")),
-            Kind::Handshake => return Err(Failure::Part(Reason::Malformed, "a handshake inside a collection")),
+            MessageKind::Dump | MessageKind::GcStats => return self.begin_pieces(kind, &head, context, out),
+            MessageKind::CpuSample => return self.cpu_sample(whole, &head, context, out),
+            MessageKind::AllocationSnapshot => return self.begin_snapshot(whole, &head, context),
+            MessageKind::Created => names::RBKIT_OBJECT_CREATED,
+            MessageKind::Destroyed => names::RBKIT_OBJECT_DESTROYED,
+            MessageKind::GcStart => return self.gc_phase(names::RBKIT_GC_START, whole, &head, context, out),
+            MessageKind::GcEndMark => return self.gc_phase(names::RBKIT_GC_END_MARK, whole, &head, context, out),
+            MessageKind::GcEndSweep => return self.gc_phase(names::RBKIT_GC_END_SWEEP, whole, &head, context, out),
+            MessageKind::Collection => {
+                return Err(MessageFailure::Part(Reason::Malformed, "a collection inside a collection"));
+            }
+            MessageKind::Handshake => {
+                return Err(MessageFailure::Part(Reason::Malformed, "a handshake inside a collection"));
+            }
         };
         self.object_event(name, whole, &head, context, out)
     }
@@ -389,16 +409,16 @@ impl Message {
         &mut self,
         name: Name,
         whole: Reader<'_>,
-        head: &Head<'_>,
-        context: &mut Context<'_>,
+        head: &MessageHead<'_>,
+        context: &mut MessageContext<'_>,
         out: &mut Output,
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize, MessageFailure> {
         let end = match head.payload {
             None => head.end,
             Some(Payload { mut reader, .. }) => {
                 let end = end_of(whole)?;
                 if reader.next("payload")? != Wire::Nil {
-                    return Err(Failure::Part(Reason::Malformed, "a garbage collection event with a payload"));
+                    return Err(MessageFailure::Part(Reason::Malformed, "a garbage collection event with a payload"));
                 }
                 end
             }
@@ -412,15 +432,15 @@ impl Message {
         &mut self,
         name: Name,
         whole: Reader<'_>,
-        head: &Head<'_>,
-        context: &mut Context<'_>,
+        head: &MessageHead<'_>,
+        context: &mut MessageContext<'_>,
         out: &mut Output,
-    ) -> Result<usize, Failure> {
-        let malformed = Failure::Part(Reason::Malformed, "the event has no payload with an object_id");
+    ) -> Result<usize, MessageFailure> {
+        let malformed = MessageFailure::Part(Reason::Malformed, "the event has no payload with an object_id");
         let Some(Payload { reader: mut payload, after }) = head.payload else { return Err(malformed) };
         let Wire::Map(pairs) = payload.next("payload")? else { return Err(malformed) };
         let references = (&mut context.buffers.references, context.options.max_references);
-        let object = Object::read(&mut payload, pairs, references)?;
+        let object = DumpObject::read(&mut payload, pairs, references)?;
         let end = if after == 0 { payload.offset() } else { end_of(whole)? };
         let Some(id) = object.id else { return Err(malformed) };
         let class = if name == names::RBKIT_OBJECT_CREATED { object.class } else { None };
@@ -440,12 +460,12 @@ impl Message {
     fn cpu_sample(
         &mut self,
         whole: Reader<'_>,
-        head: &Head<'_>,
-        context: &mut Context<'_>,
+        head: &MessageHead<'_>,
+        context: &mut MessageContext<'_>,
         out: &mut Output,
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize, MessageFailure> {
         let end = end_of(whole)?;
-        let malformed = |_| Failure::Part(Reason::Malformed, "a cpu_sample without an array of frames");
+        let malformed = |_| MessageFailure::Part(Reason::Malformed, "a cpu_sample without an array of frames");
         let payload = head.payload.ok_or_else(|| malformed(()))?;
         let (Buffers { frames, texts, .. }, mut marks) = (&mut *context.buffers, (false, false));
         frames.clear();
@@ -456,9 +476,15 @@ impl Message {
     }
 
     /// A snapshot. It is read as a whole, and stays in the input until all its samples are written.
-    fn begin_snapshot(&mut self, whole: Reader<'_>, head: &Head<'_>, context: &Context<'_>) -> Result<usize, Failure> {
+    fn begin_snapshot(
+        &mut self,
+        whole: Reader<'_>,
+        head: &MessageHead<'_>,
+        context: &MessageContext<'_>,
+    ) -> Result<usize, MessageFailure> {
         let length = end_of(whole)?;
-        let malformed = Failure::Part(Reason::Malformed, "an allocation_snapshot without stacktraces or allocations");
+        let malformed =
+            MessageFailure::Part(Reason::Malformed, "an allocation_snapshot without stacktraces or allocations");
         let Some(payload) = head.payload else { return Err(malformed) };
         if !Snapshot::is_one(payload.reader)? {
             let mut payload = payload.reader;
@@ -466,28 +492,28 @@ impl Message {
             return if payload.next("payload")? == Wire::Map(0) { Ok(length) } else { Err(malformed) };
         }
         let snapshot = Snapshot::read(payload.reader, head.time, context.is_short_of_memory)?;
-        self.state = State::Snapshot { snapshot: Box::new(snapshot), length };
+        self.state = MessageState::Snapshot { snapshot: Box::new(snapshot), length };
         Ok(0)
     }
 
-    fn snapshot(&mut self, here: &[u8], context: &mut Context<'_>, out: &mut Output) -> Step {
-        let State::Snapshot { snapshot, length } = &mut self.state else { return Step::Taken(0) };
+    fn snapshot(&mut self, here: &[u8], context: &mut MessageContext<'_>, out: &mut Output) -> MessageStep {
+        let MessageState::Snapshot { snapshot, length } = &mut self.state else { return MessageStep::Taken(0) };
         let length = *length;
         let offset = self.start + self.taken;
-        let place = Place { sequence: self.counter, offset, length: length as u64, now: context.now };
+        let place = StreamPosition { sequence: self.counter, offset, length: length as u64, now: context.now };
         let lost_before: u64 = out.lost_bytes.iter().sum();
         let texts = &mut context.buffers.texts;
         let written = snapshot.write_samples(&here[..length], context.options.max_frames, texts, out, place);
         let lost = out.lost_bytes.iter().sum::<u64>() - lost_before;
         snapshot.lost += lost;
         match written {
-            Ok(false) => Step::Taken(0),
+            Ok(false) => MessageStep::Taken(0),
             // The whole event was read before, so an error here would be a bug; it ends the snapshot.
             Ok(true) | Err(_) => {
                 out.decoded_bytes += (length as u64).saturating_sub(snapshot.lost);
-                self.state = State::Event;
+                self.state = MessageState::Event;
                 self.advance(length);
-                Step::Taken(length)
+                MessageStep::Taken(length)
             }
         }
     }

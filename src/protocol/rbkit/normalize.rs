@@ -1,6 +1,6 @@
 //! Turns decoded messages into events, as listed in `docs/event-model.md`.
 
-use tributary_codec::msgpack::Value as Wire;
+use tributary_codec::msgpack::MsgpackValue as Wire;
 use tributary_codec::text::repair;
 use tributary_event::{
     BatchBuilder, EventBuilder, Frame, Header, InternedRun, Key, Loss, MetricData, MetricType, Name, Number, Position,
@@ -9,12 +9,12 @@ use tributary_event::{
 use tributary_protocol::{Now, Output};
 
 use super::handshake::Handshake;
-use super::texts::Texts;
-use super::wire::{Object, StackFrame};
+use super::texts::TextCache;
+use super::wire::{DumpObject, StackFrame};
 
 /// The place of a message, or of a part of it, in the stream; and when it was read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct StreamPosition {
     /// The counter of the message.
     pub(super) sequence: Option<u64>,
     /// Offset of its first byte since the start of the connection.
@@ -25,7 +25,7 @@ pub(super) struct Place {
     pub(super) now: Now,
 }
 
-impl Place {
+impl StreamPosition {
     /// Begins an event. `time` is the peer's, in milliseconds since the epoch; if it is missing or not a valid time, the
     /// event has the receive time and is marked so (rule 20).
     fn event<'a>(&self, out: &'a mut Output, name: Name, time: Option<f64>) -> EventBuilder<'a> {
@@ -55,19 +55,19 @@ fn nanos(millis: f64) -> Option<UnixNanos> {
 }
 
 /// A phase of a garbage collection.
-pub(super) fn gc_phase(out: &mut Output, name: Name, time: Option<f64>, place: Place) {
+pub(super) fn gc_phase(out: &mut Output, name: Name, time: Option<f64>, place: StreamPosition) {
     place.event(out, name, time).log(Severity::Info, None);
 }
 
 /// An event about an agent that has no message of its own: a restart, or a change of its health.
-pub(super) fn agent_event(out: &mut Output, name: Name, severity: Severity, body: Option<&str>, place: Place) {
+pub(super) fn agent_event(out: &mut Output, name: Name, severity: Severity, body: Option<&str>, place: StreamPosition) {
     let mut event = place.event(out, name, None);
     let body = body.map(|body| event.batch().push_text(body).into());
     event.log(severity, body);
 }
 
 /// A handshake reply.
-pub(super) fn handshake(out: &mut Output, handshake: &Handshake, time: Option<f64>, place: Place) {
+pub(super) fn handshake(out: &mut Output, handshake: &Handshake, time: Option<f64>, place: StreamPosition) {
     let mut event = place.event(out, names::RBKIT_HANDSHAKE, time);
     let flags =
         [(names::RBKIT_MEMORY_PROFILE, handshake.memory_profile), (names::RBKIT_CPU_PROFILE, handshake.cpu_profile)];
@@ -92,8 +92,8 @@ pub(super) fn object(
     name: Name,
     (id, class): (u64, Option<&[u8]>),
     time: Option<f64>,
-    texts: &mut Texts,
-    place: Place,
+    texts: &mut TextCache,
+    place: StreamPosition,
 ) {
     let mut event = place.event(out, name, time);
     event.attribute(names::RBKIT_OBJECT_ID, id);
@@ -116,11 +116,11 @@ pub(super) struct DumpOf {
 /// the attributes that all objects of the dump share.
 pub(super) fn heap_object(
     out: &mut Output,
-    object: &Object<'_>,
+    object: &DumpObject<'_>,
     references: &[Value],
     (dump, run): (DumpOf, &mut InternedRun),
-    texts: &mut Texts,
-    place: Place,
+    texts: &mut TextCache,
+    place: StreamPosition,
 ) {
     let mut event = place.event(out, names::RBKIT_HEAP_OBJECT, dump.time);
     event.attribute(names::RBKIT_OBJECT_ID, object.id.unwrap_or_default());
@@ -148,7 +148,7 @@ pub(super) fn heap_object(
 }
 
 /// A complete heap dump.
-pub(super) fn dump_complete(out: &mut Output, dump: DumpOf, place: Place) {
+pub(super) fn dump_complete(out: &mut Output, dump: DumpOf, place: StreamPosition) {
     let mut event = place.event(out, names::RBKIT_HEAP_DUMP, dump.time);
     event.attribute(names::RBKIT_DUMP_ID, dump.id);
     add_number(&mut event, names::RBKIT_DUMP_OBJECT_COUNT, dump.objects);
@@ -156,7 +156,7 @@ pub(super) fn dump_complete(out: &mut Output, dump: DumpOf, place: Place) {
 }
 
 /// A heap dump that lacks objects.
-pub(super) fn dump_incomplete(out: &mut Output, dump: DumpOf, missing: u64, why: &str, place: Place) {
+pub(super) fn dump_incomplete(out: &mut Output, dump: DumpOf, missing: u64, why: &str, place: StreamPosition) {
     let count = dump.objects.unwrap_or_default();
     let detail = format!("{missing} of the {count} objects of heap dump {} are missing: {why}", dump.id);
     gap(out, Some(missing), &detail, &[(names::RBKIT_DUMP_ID.into(), dump.id.into())], place);
@@ -168,8 +168,8 @@ pub(super) fn objects(
     (name, data): (Name, MetricData),
     class: Option<&[u8]>,
     incomplete: Option<&str>,
-    texts: &mut Texts,
-    place: Place,
+    texts: &mut TextCache,
+    place: StreamPosition,
 ) {
     let mut event = place.event(out, name, None);
     let mut repaired = false;
@@ -188,8 +188,8 @@ pub(super) fn heap_sum(
     (class, site): (Option<&[u8]>, Site<'_>),
     sample: SampleData,
     incomplete: Option<&str>,
-    texts: &mut Texts,
-    place: Place,
+    texts: &mut TextCache,
+    place: StreamPosition,
 ) {
     let mut event = place.event(out, names::RBKIT_HEAP, dump.time);
     let mut repaired = false;
@@ -207,19 +207,32 @@ pub(super) fn heap_sum(
 
 /// Messages or objects that were sent and not received. `events` is None for messages: how many events they had is not
 /// known.
-pub(super) fn gap(out: &mut Output, events: Option<u64>, detail: &str, attributes: &[(Key, Value)], place: Place) {
+pub(super) fn gap(
+    out: &mut Output,
+    events: Option<u64>,
+    detail: &str,
+    attributes: &[(Key, Value)],
+    place: StreamPosition,
+) {
     let loss = Loss { reason: Reason::Gap, bytes: 0, events, detail, excerpt: &[] };
     out.loss_with(place.header(names::LOSS), loss, attributes);
 }
 
 /// A part of a message that is lost.
-pub(super) fn lost(out: &mut Output, reason: Reason, bytes: &[u8], events: Option<u64>, detail: &str, place: Place) {
+pub(super) fn lost(
+    out: &mut Output,
+    reason: Reason,
+    bytes: &[u8],
+    events: Option<u64>,
+    detail: &str,
+    place: StreamPosition,
+) {
     let loss = Loss { reason, bytes: bytes.len() as u64, events, detail, excerpt: bytes };
     out.loss(place.header(names::LOSS), loss);
 }
 
 /// A number of `gc_stats`. `false`: its value is not a number.
-pub(super) fn gc_stat(out: &mut Output, key: &[u8], value: Wire<'_>, time: Option<f64>, place: Place) -> bool {
+pub(super) fn gc_stat(out: &mut Output, key: &[u8], value: Wire<'_>, time: Option<f64>, place: StreamPosition) -> bool {
     let value = match value {
         // This version of Ruby does not have the statistic (rule 17).
         Wire::Nil | Wire::Text(b"") => return true,
@@ -274,7 +287,7 @@ fn decimal(text: &[u8]) -> Option<Number> {
 pub(super) fn add_frame(
     batch: &mut BatchBuilder,
     frame: &StackFrame<'_>,
-    texts: &mut Texts,
+    texts: &mut TextCache,
     repaired: &mut bool,
 ) -> Frame {
     let mut text = |bytes: Option<&[u8]>| bytes.map(|bytes| texts.push(batch, bytes, repaired));
@@ -291,7 +304,7 @@ pub(super) fn cpu_sample(
     (thread, clock): (Option<u64>, Option<SampleClock>),
     (is_repaired, is_cut): (bool, bool),
     time: Option<f64>,
-    place: Place,
+    place: StreamPosition,
 ) {
     let mut event = place.event(out, names::RBKIT_CPU, time);
     add_number(&mut event, names::THREAD_ID, thread);
@@ -321,11 +334,11 @@ pub(super) struct Site<'a> {
 pub(super) fn allocation(
     out: &mut Output,
     (site, count): (Site<'_>, u64),
-    texts: &mut Texts,
+    texts: &mut TextCache,
     frames: &[Frame],
     (is_repaired, is_cut): (bool, bool),
     time: Option<f64>,
-    place: Place,
+    place: StreamPosition,
 ) {
     let mut repaired = is_repaired;
     let mut event = place.event(out, names::RBKIT_ALLOCATIONS, time);
@@ -340,7 +353,13 @@ pub(super) fn allocation(
     event.sample(SampleData::new("alloc_objects", "count", Number::U64(count)), frames);
 }
 
-fn add_text(event: &mut EventBuilder<'_>, name: Name, bytes: Option<&[u8]>, texts: &mut Texts, repaired: &mut bool) {
+fn add_text(
+    event: &mut EventBuilder<'_>,
+    name: Name,
+    bytes: Option<&[u8]>,
+    texts: &mut TextCache,
+    repaired: &mut bool,
+) {
     if let Some(bytes) = bytes {
         let text = texts.push(event.batch(), bytes, repaired);
         event.attribute(name, text);

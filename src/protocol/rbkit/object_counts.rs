@@ -12,9 +12,9 @@ use hashbrown::HashMap;
 use tributary_event::{MetricData, MetricType, Number, Temporality, UnixNanos, semconv as names};
 use tributary_protocol::{Now, Output};
 
-use super::normalize::{self, Place};
+use super::normalize::{self, StreamPosition};
 use super::options::SummaryLimits;
-use super::texts::Texts;
+use super::texts::TextCache;
 
 /// The number of objects without a known class.
 const NO_CLASS: usize = 0;
@@ -151,7 +151,7 @@ impl ObjectCounts {
     }
 
     /// Writes the next metric of the interval that has ended. `false`: there is none.
-    pub(super) fn write_next(&mut self, now: Now, texts: &mut Texts, out: &mut Output) -> bool {
+    pub(super) fn write_next(&mut self, now: Now, texts: &mut TextCache, out: &mut Output) -> bool {
         let Some(ended) = &mut self.ended else { return false };
         while ended.class < ended.counts.len() {
             let (class, metric) = (ended.class, ended.metric);
@@ -175,7 +175,7 @@ impl ObjectCounts {
             };
             let class = self.classes.get(class).filter(|_| class > OTHERS);
             let data = MetricData { metric_type, unit: "{object}", value: Number::U64(value), start };
-            let place = Place { sequence: None, offset: 0, length: 0, now };
+            let place = StreamPosition { sequence: None, offset: 0, length: 0, now };
             normalize::objects(out, (name, data), class.map(|class| &**class), incomplete, texts, place);
             return true;
         }
@@ -218,7 +218,7 @@ mod tests {
     /// The metrics of an interval that ends now, by class and name, and the ages of the gauges in seconds.
     fn written(counts: &mut ObjectCounts, second: u64) -> (BTreeMap<String, u64>, Vec<u64>) {
         let origin = Origin::new("rbkit", "ruby".into(), "127.0.0.1:1".into(), 1);
-        let (mut out, mut texts) = (Output::new(BatchBuilder::new(origin.into())), Texts::default());
+        let (mut out, mut texts) = (Output::new(BatchBuilder::new(origin.into())), TextCache::default());
         counts.end_interval(now(second), true);
         while counts.write_next(now(second), &mut texts, &mut out) {}
         let (mut values, mut ages) = (BTreeMap::new(), Vec::new());

@@ -98,7 +98,7 @@ pub struct AgentOptions {
     /// `HOST:PORT` of its REP socket. None: no requests are sent.
     pub request: Option<String>,
     /// The profiles that are switched on. Empty by default: each costs the process time (rule 23).
-    pub enable: Vec<Profile>,
+    pub enable: Vec<ProfileKind>,
     /// The clock of the CPU profile. None: it is left as it is.
     pub clock: Option<Clock>,
     /// The interval of requests for a heap dump. Zero, the default: never. At least 1 s.
@@ -111,7 +111,7 @@ pub struct AgentOptions {
 
 /// A profile of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Profile {
+pub enum ProfileKind {
     /// Objects that are created and destroyed, garbage collections and their statistics.
     Memory,
     /// Samples of the stack.
@@ -195,7 +195,7 @@ impl Options {
 impl AgentOptions {
     fn read(section: &mut Section<'_>, frames: std::ops::RangeInclusive<u64>) -> Self {
         let default = AgentOptions::default();
-        let profiles = [("memory_profile", Profile::Memory), ("cpu_profile", Profile::Cpu)];
+        let profiles = [("memory_profile", ProfileKind::Memory), ("cpu_profile", ProfileKind::Cpu)];
         let clocks = [("cpu", Clock::Cpu), ("wall", Clock::Wall)];
         let options = AgentOptions {
             publish: section.optional_host("publish"),

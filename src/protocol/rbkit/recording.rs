@@ -4,26 +4,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use tributary_codec::msgpack::{Reader, Value as Wire};
+use tributary_codec::msgpack::{MsgpackValue as Wire, Reader};
 use tributary_explain::Explain;
-use tributary_protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
+use tributary_protocol::{Awaiting, End, Flow, Now, Output, ReceiveProgress, Session};
 
-use super::agent::Agent;
+use super::agent::RbkitAgent;
 use super::control::Control;
 use super::options::Options;
 use super::subscription::Subscription;
-use super::wire::{Channel, Head, Type};
+use super::wire::{Channel, MessageHead, Type};
 
 /// A session that reads a recording.
 #[derive(Debug)]
 pub struct Player {
-    kind: Kind,
+    kind: RecordingKind,
     /// Recordings of the same conversation that have not ended. The last one of them ends the conversation.
     left: Option<Arc<AtomicUsize>>,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum RecordingKind {
     /// Of published messages.
     Pub(Box<Subscription>),
     /// Of replies.
@@ -34,7 +34,7 @@ impl Player {
     /// The session for `bytes`: one recording, of possibly several, of the connections to `agent`. Without `channel` the form
     /// of the bytes decides.
     pub fn new(
-        agent: Agent,
+        agent: RbkitAgent,
         options: Arc<Options>,
         max_message_bytes: u64,
         bytes: &[u8],
@@ -47,11 +47,11 @@ impl Player {
         let kind = match channel {
             Channel::Pub => {
                 let body = (!is_stream).then_some(bytes.len() as u64);
-                Kind::Pub(Subscription::offline(agent, options, max_message_bytes, body, is_last).into())
+                RecordingKind::Pub(Subscription::offline(agent, options, max_message_bytes, body, is_last).into())
             }
             Channel::Rep => {
                 let body = (!is_stream).then_some(bytes.len());
-                Kind::Rep(Control::offline(agent, options, body, is_last).into())
+                RecordingKind::Rep(Control::offline(agent, options, body, is_last).into())
             }
         };
         Player { kind, left: None }
@@ -66,29 +66,29 @@ impl Player {
 
     fn session(&self) -> &dyn Session {
         match &self.kind {
-            Kind::Pub(session) => &**session,
-            Kind::Rep(session) => &**session,
+            RecordingKind::Pub(session) => &**session,
+            RecordingKind::Rep(session) => &**session,
         }
     }
 
     fn session_mut(&mut self) -> &mut dyn Session {
         match &mut self.kind {
-            Kind::Pub(session) => &mut **session,
-            Kind::Rep(session) => &mut **session,
+            RecordingKind::Pub(session) => &mut **session,
+            RecordingKind::Rep(session) => &mut **session,
         }
     }
 }
 
 impl Session for Player {
-    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> ReceiveProgress {
         self.session_mut().receive(input, now, out)
     }
 
     fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow {
         if self.left.take().is_some_and(|left| left.fetch_sub(1, Relaxed) == 1) {
             match &mut self.kind {
-                Kind::Pub(session) => session.set_last(),
-                Kind::Rep(session) => session.set_last(),
+                RecordingKind::Pub(session) => session.set_last(),
+                RecordingKind::Rep(session) => session.set_last(),
             }
         }
         self.session_mut().finish(rest, end, now, out)
@@ -130,7 +130,7 @@ fn sender(body: &[u8]) -> Channel {
         return Channel::Rep;
     }
     let Ok(Wire::Map(pairs)) = reader.next("message") else { return Channel::Pub };
-    let Ok(head) = Head::read(reader, pairs) else { return Channel::Pub };
+    let Ok(head) = MessageHead::read(reader, pairs) else { return Channel::Pub };
     let is_handshake = matches!(head.kind, Some(Type::Number(7 | 8) | Type::Name(b"handshake")));
     match head.payload.map(|mut payload| payload.reader.next("payload")) {
         Some(Ok(Wire::Map(_))) if is_handshake => Channel::Rep,

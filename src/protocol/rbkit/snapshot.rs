@@ -8,13 +8,13 @@ use std::ops::Range;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use tributary_codec::msgpack::{Reader, Value as Wire};
+use tributary_codec::msgpack::{MsgpackValue as Wire, Reader};
 use tributary_codec::reader::DecodeError;
 use tributary_event::{Frame, Reason};
 use tributary_protocol::Output;
 
-use super::normalize::{self, Place, Site};
-use super::texts::Texts;
+use super::normalize::{self, Site, StreamPosition};
+use super::texts::TextCache;
 use super::wire::{KEY_ALLOCATIONS, KEY_COUNT, KEY_STACKTRACE, StackFrame, wrong};
 
 /// Memory of the cache of decoded stacks. If it is full, all are dropped and decoded again when needed. Many samples have
@@ -70,7 +70,7 @@ impl Snapshot {
     pub(super) fn is_one(mut payload: Reader<'_>) -> Result<bool, DecodeError> {
         let Wire::Map(pairs) = payload.next("payload")? else { return Ok(false) };
         for _ in 0..pairs {
-            if matches!(part(&mut payload)?, Part::Stacks | Part::Allocations) {
+            if matches!(part(&mut payload)?, SnapshotKey::Stacks | SnapshotKey::Allocations) {
                 return Ok(true);
             }
             payload.skip("payload value")?;
@@ -106,14 +106,14 @@ impl Snapshot {
         };
         for _ in 0..pairs {
             match part(&mut payload)? {
-                Part::Stacks => snapshot.read_stacks(payload)?,
-                Part::Allocations => {
+                SnapshotKey::Stacks => snapshot.read_stacks(payload)?,
+                SnapshotKey::Allocations => {
                     let mut files = payload;
                     if let Wire::Map(count) = files.next("allocations")? {
                         (snapshot.files_left, snapshot.at) = (count, files.offset());
                     }
                 }
-                Part::Count | Part::Other => {}
+                SnapshotKey::Count | SnapshotKey::Other => {}
             }
             payload.skip("payload value")?;
         }
@@ -151,9 +151,9 @@ impl Snapshot {
         &mut self,
         event: &[u8],
         max_frames: usize,
-        texts: &mut Texts,
+        texts: &mut TextCache,
         out: &mut Output,
-        place: Place,
+        place: StreamPosition,
     ) -> Result<bool, DecodeError> {
         while !out.batch.is_full() {
             if self.stacks_left > 0 {
@@ -191,9 +191,9 @@ impl Snapshot {
         &mut self,
         event: &[u8],
         max_frames: usize,
-        texts: &mut Texts,
+        texts: &mut TextCache,
         out: &mut Output,
-        place: Place,
+        place: StreamPosition,
     ) -> Result<(), DecodeError> {
         let start = self.at;
         let mut reader = at(event, start);
@@ -214,10 +214,10 @@ impl Snapshot {
             let mut value = values;
             values.skip("site value")?;
             match (part, value.next("site value")?) {
-                (Part::Count, Wire::Unsigned(count)) => self.count = count,
+                (SnapshotKey::Count, Wire::Unsigned(count)) => self.count = count,
                 // The specification has one id here, agents send a map from ids to counts.
-                (Part::Stacks, Wire::Unsigned(id)) => stack = Some(id),
-                (Part::Stacks, Wire::Map(count)) => {
+                (SnapshotKey::Stacks, Wire::Unsigned(id)) => stack = Some(id),
+                (SnapshotKey::Stacks, Wire::Map(count)) => {
                     (self.stacks_left, self.stacks_at) = (count, start + value.offset());
                 }
                 _ => {}
@@ -234,9 +234,9 @@ impl Snapshot {
         &mut self,
         event: &[u8],
         max_frames: usize,
-        texts: &mut Texts,
+        texts: &mut TextCache,
         out: &mut Output,
-        place: Place,
+        place: StreamPosition,
     ) -> Result<(), DecodeError> {
         let mut reader = at(event, self.stacks_at);
         self.stacks_left -= 1;
@@ -260,9 +260,9 @@ impl Snapshot {
         event: &[u8],
         (stack, count): (Option<u64>, u64),
         max_frames: usize,
-        texts: &mut Texts,
+        texts: &mut TextCache,
         out: &mut Output,
-        place: Place,
+        place: StreamPosition,
     ) {
         let (mut frames, mut marks) = (Vec::new(), (false, false));
         if let Some(start) = stack.and_then(|id| self.stacks.get(&id).copied()) {
@@ -317,7 +317,7 @@ impl Snapshot {
 pub(super) fn read_frames(
     reader: Reader<'_>,
     max_frames: usize,
-    (frames, texts): (&mut Vec<Frame>, &mut Texts),
+    (frames, texts): (&mut Vec<Frame>, &mut TextCache),
     (is_repaired, is_cut): &mut (bool, bool),
     out: &mut Output,
 ) -> Result<Option<u64>, DecodeError> {
@@ -361,21 +361,21 @@ fn each_frame<'a>(
 }
 
 /// A part of a snapshot or of a site. Its key is a number or, in the specification, a name.
-enum Part {
+enum SnapshotKey {
     Stacks,
     Allocations,
     Count,
     Other,
 }
 
-fn part(reader: &mut Reader<'_>) -> Result<Part, DecodeError> {
+fn part(reader: &mut Reader<'_>) -> Result<SnapshotKey, DecodeError> {
     let mut key = *reader;
     reader.skip("key")?;
     Ok(match key.next("key")? {
-        Wire::Unsigned(KEY_STACKTRACE) | Wire::Text(b"stacktrace") => Part::Stacks,
-        Wire::Unsigned(KEY_ALLOCATIONS) | Wire::Text(b"allocations") => Part::Allocations,
-        Wire::Unsigned(KEY_COUNT) | Wire::Text(b"count") => Part::Count,
-        _ => Part::Other,
+        Wire::Unsigned(KEY_STACKTRACE) | Wire::Text(b"stacktrace") => SnapshotKey::Stacks,
+        Wire::Unsigned(KEY_ALLOCATIONS) | Wire::Text(b"allocations") => SnapshotKey::Allocations,
+        Wire::Unsigned(KEY_COUNT) | Wire::Text(b"count") => SnapshotKey::Count,
+        _ => SnapshotKey::Other,
     })
 }
 

@@ -8,16 +8,16 @@ use tributary_codec::zmtp::{Peer, Socket, subscribe_all};
 use tributary_event::{Reason, SampleClock};
 use tributary_explain::Explain;
 use tributary_memory::{MemoryBudget, MemoryLease};
-use tributary_protocol::fault::Fault;
-use tributary_protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
+use tributary_protocol::fault::SessionFault;
+use tributary_protocol::{Awaiting, End, Flow, Now, Output, ReceiveProgress, Session, Shutdown};
 
-use super::agent::Agent;
+use super::agent::RbkitAgent;
 use super::dump::Dumps;
 use super::explain::Explainer;
 use super::heap_sums::HeapSums;
-use super::link::{self, Part};
-use super::message::{Buffers, Context as MessageContext, Message, Step};
-use super::normalize::Place;
+use super::link::{self, InputPart};
+use super::message::{Buffers, MessageContext, MessageDecoder, MessageStep};
+use super::normalize::StreamPosition;
 use super::object_counts::ObjectCounts;
 use super::options::{HeapDumps, Objects, Options};
 use super::undo::Drain;
@@ -26,20 +26,20 @@ use super::wire::Channel;
 /// The session of a subscription connection.
 #[derive(Debug)]
 pub struct Subscription {
-    agent: Agent,
+    agent: RbkitAgent,
     options: Arc<Options>,
     /// The limit for the part of a message that must be in memory as a whole.
     max_message_bytes: u64,
     peer: Peer,
-    stage: Stage,
+    stage: SubscriptionStage,
     /// Bytes consumed since the start of the connection.
     offset: u64,
     /// The message that is being read.
-    message: Option<Message>,
+    message: Option<MessageDecoder>,
     /// A message of several frames, which rbkit never sends (rule 27), and the missing bytes of its current frame.
-    multipart: Option<(Fault, u64)>,
+    multipart: Option<(SessionFault, u64)>,
     /// The fault that ends the connection.
-    fault: Option<Fault>,
+    fault: Option<SessionFault>,
     /// The next part is incomplete: it is read again when this many bytes of input are here.
     min_input: usize,
     /// The input that was left when the connection ended, and how much of it has been consumed.
@@ -66,7 +66,7 @@ const UNDO_CHECK: Duration = Duration::from_millis(50);
 
 /// The stage of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum SubscriptionStage {
     /// Until the peer's READY.
     Greeting,
     /// Until the handshake of this number has come on the request connection, but not longer than `deadline`: so that
@@ -80,7 +80,7 @@ enum Stage {
 
 impl Subscription {
     /// A connection to `agent`, from its start.
-    pub fn new(agent: Agent, options: Arc<Options>, max_message_bytes: u64) -> Self {
+    pub fn new(agent: RbkitAgent, options: Arc<Options>, max_message_bytes: u64) -> Self {
         let max_frame_bytes = agent.options().max_frame_bytes.unwrap_or(options.max_frame_bytes);
         let mut dumps = std::mem::take(&mut agent.state().dumps);
         if options.heap != HeapDumps::Objects {
@@ -92,7 +92,7 @@ impl Subscription {
         Subscription {
             max_message_bytes,
             peer: link::peer(Socket::Sub, max_frame_bytes, "max_frame_bytes"),
-            stage: Stage::Greeting,
+            stage: SubscriptionStage::Greeting,
             offset: 0,
             message: None,
             multipart: None,
@@ -124,7 +124,7 @@ impl Subscription {
     fn count_memory(&mut self) {
         let bytes = |of: &Self| {
             let sums = of.dumps.memory_bytes() + of.objects.as_ref().map_or(0, ObjectCounts::memory_bytes);
-            sums + of.buffers.memory_bytes() + of.message.as_ref().map_or(0, Message::memory_bytes)
+            sums + of.buffers.memory_bytes() + of.message.as_ref().map_or(0, MessageDecoder::memory_bytes)
         };
         self.is_short_of_memory = !self.lease.resize(bytes(self) as u64);
         if self.is_short_of_memory {
@@ -141,7 +141,7 @@ impl Subscription {
 
     /// It is the last recording of its conversation.
     pub(super) fn set_last(&mut self) {
-        if let Stage::Offline { is_last } = &mut self.stage {
+        if let SubscriptionStage::Offline { is_last } = &mut self.stage {
             *is_last = true;
         }
     }
@@ -149,18 +149,18 @@ impl Subscription {
     /// A recording of a subscription; or of one message, `body` bytes long. `is_last`: it is the last recording of its
     /// process, so a dump that is incomplete at its end stays so.
     pub(super) fn offline(
-        agent: Agent,
+        agent: RbkitAgent,
         options: Arc<Options>,
         max_message_bytes: u64,
         body: Option<u64>,
         is_last: bool,
     ) -> Self {
-        let message = body.map(|length| Message::new(0, length));
-        let stage = Stage::Offline { is_last };
+        let message = body.map(|length| MessageDecoder::new(0, length));
+        let stage = SubscriptionStage::Offline { is_last };
         Subscription { stage, message, ..Subscription::new(agent, options, max_message_bytes) }
     }
 
-    fn decode(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+    fn decode(&mut self, input: &[u8], now: Now, out: &mut Output) -> ReceiveProgress {
         let mut at = 0;
         let flow = loop {
             let rest = &input[at..];
@@ -186,7 +186,7 @@ impl Subscription {
             at += taken;
             self.offset += taken as u64;
         };
-        Progress { consumed: at, flow }
+        ReceiveProgress { consumed: at, flow }
     }
 
     /// Reads the next parts of the current message. None: more input is needed.
@@ -212,16 +212,16 @@ impl Subscription {
             now,
         };
         match message.step(rest, &mut context, out) {
-            Step::Taken(taken) => Some(taken),
-            Step::Done => {
+            MessageStep::Taken(taken) => Some(taken),
+            MessageStep::Done => {
                 self.message = None;
                 Some(0)
             }
-            Step::More if rest.len() >= limit => {
+            MessageStep::More if rest.len() >= limit => {
                 message.too_large(self.max_message_bytes);
                 Some(0)
             }
-            Step::More => {
+            MessageStep::More => {
                 // A part that arrives in many pieces is not read from its start for each of them: the total work is linear.
                 self.min_input = (rest.len() * 2).min(limit);
                 None
@@ -232,19 +232,19 @@ impl Subscription {
     /// Reads a greeting, a command, or the head of a frame. None: more input is needed.
     fn read_frame(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
         match link::next_part(&mut self.peer, rest, self.offset, out)? {
-            Ok(Part::Processed(bytes)) => {
-                if self.stage == Stage::Greeting && self.peer.is_ready() {
+            Ok(InputPart::Processed(bytes)) => {
+                if self.stage == SubscriptionStage::Greeting && self.peer.is_ready() {
                     self.introduce(now, out);
                 }
                 Some(bytes)
             }
-            Ok(Part::Frame { head, length, more, first }) => {
+            Ok(InputPart::Frame { head, length, more, first }) => {
                 if first && !more {
                     out.decoded_bytes += head as u64;
-                    self.message = Some(Message::new(self.offset + head as u64, length));
+                    self.message = Some(MessageDecoder::new(self.offset + head as u64, length));
                 } else {
                     let detail = "a message of several frames, expected one frame";
-                    let mut fault = Fault::new(Reason::Malformed, self.offset, detail.to_owned());
+                    let mut fault = SessionFault::new(Reason::Malformed, self.offset, detail.to_owned());
                     fault.count(&rest[..head]);
                     self.multipart = Some((fault, length));
                 }
@@ -275,8 +275,8 @@ impl Subscription {
             return Some(0);
         }
         match link::next_part(&mut self.peer, rest, self.offset, out)? {
-            Ok(Part::Processed(bytes)) => Some(bytes),
-            Ok(Part::Frame { head, length, .. }) => {
+            Ok(InputPart::Processed(bytes)) => Some(bytes),
+            Ok(InputPart::Frame { head, length, .. }) => {
                 fault.count(&rest[..head]);
                 *left = length;
                 Some(head)
@@ -295,7 +295,8 @@ impl Subscription {
     fn introduce(&mut self, now: Now, out: &mut Output) {
         match self.agent.want_introduction() {
             Some(number) => {
-                self.stage = Stage::Introducing { number, deadline: now.elapsed + self.options.request_timeout };
+                self.stage =
+                    SubscriptionStage::Introducing { number, deadline: now.elapsed + self.options.request_timeout };
             }
             None => self.subscribe(out),
         }
@@ -312,14 +313,14 @@ impl Subscription {
 
     fn subscribe(&mut self, out: &mut Output) {
         out.reply.extend_from_slice(&subscribe_all());
-        self.stage = Stage::Subscribed;
+        self.stage = SubscriptionStage::Subscribed;
         self.agent.set_subscribed();
     }
 
     /// Whether the last events of the process are still awaited while the daemon stops.
     fn drain(&mut self, elapsed: Duration) -> Flow {
         let next = match self.agent.state().undo.drain() {
-            _ if self.stage != Stage::Subscribed => None,
+            _ if self.stage != SubscriptionStage::Subscribed => None,
             Drain::Undo => Some(elapsed + UNDO_CHECK),
             Drain::Flush(undone_at) => Some(undone_at + self.options.flush_wait).filter(|until| *until > elapsed),
             Drain::Nothing => None,
@@ -365,7 +366,7 @@ impl Subscription {
 }
 
 impl Session for Subscription {
-    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> ReceiveProgress {
         let expanded = out.batch.total_expanded_bytes();
         self.update_resource(out);
         let progress = self.decode(input, now, out);
@@ -383,14 +384,14 @@ impl Session for Subscription {
         tail.extend_from_slice(rest);
         // The input that waited for more may begin with complete parts.
         self.min_input = 0;
-        let Progress { consumed, flow } = self.decode(&tail[start..], now, out);
+        let ReceiveProgress { consumed, flow } = self.decode(&tail[start..], now, out);
         if flow == Flow::Again {
             // It is not copied: the whole of it may be needed for each of many batches.
             self.tail = (tail, start + consumed);
             return Flow::Again;
         }
         let rest = &tail[start + consumed..];
-        if self.stage == Stage::Subscribed {
+        if self.stage == SubscriptionStage::Subscribed {
             self.agent.set_unsubscribed();
         }
         let (fault, multipart) = (self.fault.take(), self.multipart.take());
@@ -401,15 +402,15 @@ impl Session for Subscription {
             message.cut_short(rest, end, now, out);
         } else if !rest.is_empty() {
             let mut fault =
-                Fault::new(Reason::Truncated, self.offset, format!("the stream ends here: {}", end.as_str()));
+                SessionFault::new(Reason::Truncated, self.offset, format!("the stream ends here: {}", end.as_str()));
             fault.count(rest);
             fault.tell(now, out);
         }
-        if !matches!(self.stage, Stage::Offline { is_last: false }) {
-            let place = Place { sequence: None, offset: self.offset, length: 0, now };
+        if !matches!(self.stage, SubscriptionStage::Offline { is_last: false }) {
+            let place = StreamPosition { sequence: None, offset: self.offset, length: 0, now };
             self.dumps.end(end.as_str(), place, out);
         }
-        if matches!(self.stage, Stage::Offline { is_last: false }) {
+        if matches!(self.stage, SubscriptionStage::Offline { is_last: false }) {
             // The next recording continues this one.
             self.agent.state().objects = self.objects.take();
         }
@@ -419,7 +420,7 @@ impl Session for Subscription {
 
     fn awaiting(&self) -> Awaiting {
         match (&self.message, &self.multipart, self.stage) {
-            (_, _, Stage::Greeting) => Awaiting::Handshake,
+            (_, _, SubscriptionStage::Greeting) => Awaiting::Handshake,
             (Some(message), ..) => Awaiting::Rest { offset: message.start() },
             (None, Some(_), _) => Awaiting::Rest { offset: self.offset },
             _ => Awaiting::Message,
@@ -440,8 +441,8 @@ impl Session for Subscription {
 
     fn poll_timeout(&self) -> Option<Duration> {
         match self.stage {
-            Stage::Greeting if !self.peer.is_greeting_sent() => Some(Duration::ZERO),
-            Stage::Introducing { deadline, .. } => Some(deadline),
+            SubscriptionStage::Greeting if !self.peer.is_greeting_sent() => Some(Duration::ZERO),
+            SubscriptionStage::Introducing { deadline, .. } => Some(deadline),
             _ => {
                 let interval = self.objects.as_ref().and_then(ObjectCounts::due);
                 self.drain_check.into_iter().chain(interval).min()
@@ -460,8 +461,8 @@ impl Session for Subscription {
         }
         match self.stage {
             // It does not wait for the peer's greeting (rule 25).
-            Stage::Greeting => self.peer.send_greeting(&mut out.reply),
-            Stage::Introducing { number, deadline }
+            SubscriptionStage::Greeting => self.peer.send_greeting(&mut out.reply),
+            SubscriptionStage::Introducing { number, deadline }
                 if deadline <= now.elapsed || self.agent.is_introduced(number, None) =>
             {
                 self.update_resource(out);
@@ -482,7 +483,9 @@ impl Session for Subscription {
 
     fn poll_wake(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self.stage {
-            Stage::Introducing { number, .. } if self.agent.is_introduced(number, Some(context)) => Poll::Ready(()),
+            SubscriptionStage::Introducing { number, .. } if self.agent.is_introduced(number, Some(context)) => {
+                Poll::Ready(())
+            }
             _ => Poll::Pending,
         }
     }

@@ -12,7 +12,7 @@ const MAX_TEXT_BYTES: usize = 128;
 
 /// A cache of recent texts of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Texts {
+pub(super) struct TextCache {
     /// By [`slot`]; empty until the first text.
     cached: Vec<Cached>,
     bytes: usize,
@@ -25,7 +25,7 @@ struct Cached {
     interned: Interned,
 }
 
-impl Texts {
+impl TextCache {
     /// Writes a text of the peer into the batch. Agents send C strings, so none contains a NUL. Text that is not UTF-8 is
     /// repaired, and `repaired` is set.
     pub(super) fn push(&mut self, batch: &mut BatchBuilder, bytes: &[u8], repaired: &mut bool) -> Text {
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_text_is_written_once_unless_it_is_repaired_or_long() {
         let mut batch = BatchBuilder::new(Arc::new(Origin::new("rbkit", "r".into(), "peer".into(), 1)));
-        let (mut texts, mut repaired) = (Texts::default(), false);
+        let (mut texts, mut repaired) = (TextCache::default(), false);
         let mut same = |bytes: &[u8], repaired: &mut bool| {
             let [one, two] = [0, 1].map(|_| format!("{:?}", texts.push(&mut batch, bytes, repaired)));
             one == two

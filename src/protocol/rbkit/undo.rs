@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::command::Command;
+use super::command::RbkitCommand;
 use super::handshake::Handshake;
-use super::options::{AgentOptions, Clock, Profile};
+use super::options::{AgentOptions, Clock, ProfileKind};
 
 /// Longer texts of a process are kept up to here, in characters.
 const MAX_TEXT: usize = 256;
@@ -30,7 +30,7 @@ pub struct PendingUndo {
     /// The process.
     pub process: ProcessId,
     /// The commands that undo ours, in the order in which ours were sent: the last one is sent first.
-    pub commands: Vec<Command>,
+    pub commands: Vec<RbkitCommand>,
 }
 
 /// Keeps what must be undone, so that another daemon can do it.
@@ -60,7 +60,7 @@ pub(super) struct UndoList {
 /// A command that undoes one of ours.
 #[derive(Clone, Copy, Debug)]
 struct Undo {
-    command: Command,
+    command: RbkitCommand,
     /// The number of the request connection that our command was sent on. A connection never outlives its process.
     connection: u64,
     /// The number of a subscription that was open then: while it stays open, the process is the same.
@@ -119,7 +119,7 @@ impl UndoList {
     }
 
     /// Every command, in the order in which ours were sent.
-    pub(super) fn commands(&self) -> Vec<Command> {
+    pub(super) fn commands(&self) -> Vec<RbkitCommand> {
         let mut commands = self.inherited.as_ref().map(|inherited| inherited.commands.clone()).unwrap_or_default();
         for undo in &self.entries {
             commands.retain(|command| *command != undo.command);
@@ -129,22 +129,22 @@ impl UndoList {
     }
 
     /// The commands that were sent and have not been answered.
-    pub(super) fn unanswered(&self) -> Vec<Command> {
+    pub(super) fn unanswered(&self) -> Vec<RbkitCommand> {
         self.entries.iter().filter(|undo| undo.is_sent).map(|undo| undo.command).collect()
     }
 
     /// A command was sent on `link`, when the clock of the CPU profile was `clock`. It may take effect even if its reply never
     /// comes, so the command that undoes it is known from now on. `is_configured`: it was not sent by an operator.
-    pub(super) fn sent(&mut self, command: Command, clock: Option<&str>, link: Link, is_configured: bool) {
+    pub(super) fn sent(&mut self, command: RbkitCommand, clock: Option<&str>, link: Link, is_configured: bool) {
         if let Some(undo) = self.entries.iter_mut().find(|undo| undo.command == command) {
             undo.is_sent = true;
             return;
         }
         let undo = match (command, clock) {
-            (Command::StartMemoryProfile, _) => Command::StopMemoryProfile,
-            (Command::StartCpuProfiling, _) => Command::StopCpuProfiling,
-            (Command::UseWallTime, Some("cpu")) if is_configured => Command::UseCpuTime,
-            (Command::UseCpuTime, Some("wall")) if is_configured => Command::UseWallTime,
+            (RbkitCommand::StartMemoryProfile, _) => RbkitCommand::StopMemoryProfile,
+            (RbkitCommand::StartCpuProfiling, _) => RbkitCommand::StopCpuProfiling,
+            (RbkitCommand::UseWallTime, Some("cpu")) if is_configured => RbkitCommand::UseCpuTime,
+            (RbkitCommand::UseCpuTime, Some("wall")) if is_configured => RbkitCommand::UseWallTime,
             _ => return,
         };
         self.entries.retain(|known| known.command != undo);
@@ -153,7 +153,7 @@ impl UndoList {
     }
 
     /// A command was answered. `is_stopping`: the daemon stops.
-    pub(super) fn answered(&mut self, command: Command, is_stopping: bool, elapsed: Duration) {
+    pub(super) fn answered(&mut self, command: RbkitCommand, is_stopping: bool, elapsed: Duration) {
         self.entries.retain(|undo| undo.command != command);
         self.note_end(is_stopping, elapsed);
     }
@@ -193,18 +193,18 @@ impl UndoList {
 
     /// The next command to send when the daemon stops: the last command is undone first. If a handshake has not identified the
     /// process (`is_identified`), only what `subscription` shows to concern it, and only once.
-    pub(super) fn next(&self, is_identified: bool, subscription: Option<u64>) -> Option<Command> {
+    pub(super) fn next(&self, is_identified: bool, subscription: Option<u64>) -> Option<RbkitCommand> {
         let is_next = |undo: &&Undo| is_identified || !undo.is_sent && undo.is_of(subscription);
         self.entries.iter().rfind(is_next).map(|undo| undo.command)
     }
 
     /// The next command to send while the daemon runs.
-    pub(super) fn unwanted(&self) -> Option<Command> {
+    pub(super) fn unwanted(&self) -> Option<RbkitCommand> {
         self.entries.iter().rfind(|undo| undo.is_unwanted).map(|undo| undo.command)
     }
 
     /// The commands of [`UndoList::next`] that have not been sent, which count as sent now.
-    pub(super) fn take_unsent(&mut self, is_identified: bool, subscription: Option<u64>) -> Vec<Command> {
+    pub(super) fn take_unsent(&mut self, is_identified: bool, subscription: Option<u64>) -> Vec<RbkitCommand> {
         let is_next = |undo: &&mut Undo| !undo.is_sent && (is_identified || undo.is_of(subscription));
         let unsent = self.entries.iter_mut().rev().filter(is_next);
         unsent.map(|undo| (undo.is_sent = true, undo.command).1).collect()
@@ -234,7 +234,7 @@ impl UndoList {
     }
 
     /// Gives all commands away, with the process that they concern. `process`: that of the last handshake.
-    pub(super) fn hand_over(&mut self, process: ProcessId) -> (ProcessId, Vec<Command>) {
+    pub(super) fn hand_over(&mut self, process: ProcessId) -> (ProcessId, Vec<RbkitCommand>) {
         let commands = self.commands();
         self.is_handed_over = true;
         self.entries.clear();
@@ -250,29 +250,29 @@ impl Undo {
 }
 
 /// Whether what the command undoes is in effect. None: the handshake does not show it.
-fn is_in_effect(undo: Command, handshake: &Handshake) -> Option<bool> {
+fn is_in_effect(undo: RbkitCommand, handshake: &Handshake) -> Option<bool> {
     let is_clock = |name: &str| handshake.clock.as_ref().map(|clock| clock == name);
     match undo {
-        Command::StopMemoryProfile => handshake.memory_profile,
-        Command::StopCpuProfiling => handshake.cpu_profile,
-        Command::UseCpuTime => is_clock("wall"),
-        Command::UseWallTime => is_clock("cpu"),
+        RbkitCommand::StopMemoryProfile => handshake.memory_profile,
+        RbkitCommand::StopCpuProfiling => handshake.cpu_profile,
+        RbkitCommand::UseCpuTime => is_clock("wall"),
+        RbkitCommand::UseWallTime => is_clock("cpu"),
         _ => Some(false),
     }
 }
 
 /// Whether the options want what the command undoes.
-fn is_wanted(undo: Command, handshake: &Handshake, options: &AgentOptions) -> bool {
-    let has_cpu = options.enable.contains(&Profile::Cpu);
+fn is_wanted(undo: RbkitCommand, handshake: &Handshake, options: &AgentOptions) -> bool {
+    let has_cpu = options.enable.contains(&ProfileKind::Cpu);
     let is_clock_wanted = match (options.clock, handshake.clock.as_deref()) {
         (None, _) => has_cpu,
         (Some(Clock::Cpu), clock) => clock == Some("cpu"),
         (Some(Clock::Wall), clock) => clock == Some("wall"),
     };
     match undo {
-        Command::StopMemoryProfile => options.enable.contains(&Profile::Memory),
+        RbkitCommand::StopMemoryProfile => options.enable.contains(&ProfileKind::Memory),
         // The clock of a profile that is on does not change.
-        Command::StopCpuProfiling => has_cpu && is_clock_wanted,
+        RbkitCommand::StopCpuProfiling => has_cpu && is_clock_wanted,
         _ => is_clock_wanted,
     }
 }
@@ -286,27 +286,28 @@ mod tests {
         Handshake { pid: Some(7), memory_profile, cpu_profile, clock: Some(clock.to_owned()), ..Handshake::default() }
     }
 
-    fn inherited(commands: &[Command]) -> UndoList {
+    fn inherited(commands: &[RbkitCommand]) -> UndoList {
         let process = ProcessId::of(&handshake(false, false, ""));
         UndoList::new(Some(PendingUndo { request: "ruby:5556".to_owned(), process, commands: commands.to_vec() }))
     }
 
-    fn options(enable: &[Profile], clock: Option<Clock>) -> AgentOptions {
+    fn options(enable: &[ProfileKind], clock: Option<Clock>) -> AgentOptions {
         AgentOptions { enable: enable.to_vec(), clock, ..AgentOptions::default() }
     }
 
     const LINK: Link = Link { connection: 1, subscription: Some(1) };
-    const ALL: [Command; 3] = [Command::StopMemoryProfile, Command::UseCpuTime, Command::StopCpuProfiling];
+    const ALL: [RbkitCommand; 3] =
+        [RbkitCommand::StopMemoryProfile, RbkitCommand::UseCpuTime, RbkitCommand::StopCpuProfiling];
 
     #[test]
     fn inherited_commands_become_ours_if_they_concern_the_process_and_are_in_effect() {
-        let wanted = options(&[Profile::Memory, Profile::Cpu], Some(Clock::Wall));
+        let wanted = options(&[ProfileKind::Memory, ProfileKind::Cpu], Some(Clock::Wall));
         let mut list = inherited(&ALL);
         list.shown(&handshake(true, true, "wall"), &wanted, LINK);
         assert_eq!((list.commands(), list.unwanted()), (ALL.to_vec(), None));
         let mut list = inherited(&ALL);
         list.shown(&handshake(true, false, "cpu"), &wanted, LINK);
-        assert_eq!(list.commands(), [Command::StopMemoryProfile]);
+        assert_eq!(list.commands(), [RbkitCommand::StopMemoryProfile]);
         let mut list = inherited(&ALL);
         list.shown(&Handshake { pid: Some(8), ..handshake(true, true, "wall") }, &wanted, LINK);
         assert!(list.is_empty());
@@ -315,38 +316,45 @@ mod tests {
     #[test]
     fn what_the_options_do_not_want_is_undone_immediately_the_last_command_first() {
         let mut list = inherited(&ALL);
-        list.shown(&handshake(true, true, "wall"), &options(&[Profile::Memory], None), LINK);
-        assert_eq!(list.unwanted(), Some(Command::StopCpuProfiling));
-        list.answered(Command::StopCpuProfiling, false, Duration::ZERO);
-        assert_eq!(list.unwanted(), Some(Command::UseCpuTime));
-        list.answered(Command::UseCpuTime, false, Duration::ZERO);
-        assert_eq!((list.unwanted(), list.commands()), (None, vec![Command::StopMemoryProfile]));
+        list.shown(&handshake(true, true, "wall"), &options(&[ProfileKind::Memory], None), LINK);
+        assert_eq!(list.unwanted(), Some(RbkitCommand::StopCpuProfiling));
+        list.answered(RbkitCommand::StopCpuProfiling, false, Duration::ZERO);
+        assert_eq!(list.unwanted(), Some(RbkitCommand::UseCpuTime));
+        list.answered(RbkitCommand::UseCpuTime, false, Duration::ZERO);
+        assert_eq!((list.unwanted(), list.commands()), (None, vec![RbkitCommand::StopMemoryProfile]));
         // The clock of a profile that is on cannot be changed.
         let mut list = inherited(&ALL);
-        list.shown(&handshake(true, true, "wall"), &options(&[Profile::Memory, Profile::Cpu], Some(Clock::Cpu)), LINK);
-        assert_eq!(list.unwanted(), Some(Command::StopCpuProfiling));
+        list.shown(
+            &handshake(true, true, "wall"),
+            &options(&[ProfileKind::Memory, ProfileKind::Cpu], Some(Clock::Cpu)),
+            LINK,
+        );
+        assert_eq!(list.unwanted(), Some(RbkitCommand::StopCpuProfiling));
     }
 
     #[test]
     fn a_command_that_undoes_ours_needs_no_command_that_undoes_it() {
         let mut list = UndoList::default();
-        list.sent(Command::UseWallTime, Some("cpu"), LINK, true);
-        assert_eq!(list.commands(), [Command::UseCpuTime]);
-        list.sent(Command::UseCpuTime, Some("wall"), LINK, true);
-        assert_eq!((list.commands(), list.unanswered()), (vec![Command::UseCpuTime], vec![Command::UseCpuTime]));
-        list.answered(Command::UseCpuTime, true, Duration::ZERO);
+        list.sent(RbkitCommand::UseWallTime, Some("cpu"), LINK, true);
+        assert_eq!(list.commands(), [RbkitCommand::UseCpuTime]);
+        list.sent(RbkitCommand::UseCpuTime, Some("wall"), LINK, true);
+        assert_eq!(
+            (list.commands(), list.unanswered()),
+            (vec![RbkitCommand::UseCpuTime], vec![RbkitCommand::UseCpuTime])
+        );
+        list.answered(RbkitCommand::UseCpuTime, true, Duration::ZERO);
         assert!(list.is_empty());
     }
 
     #[test]
     fn without_a_handshake_only_an_open_subscription_shows_that_the_process_is_the_same() {
         let mut list = UndoList::default();
-        list.sent(Command::StartMemoryProfile, None, LINK, true);
+        list.sent(RbkitCommand::StartMemoryProfile, None, LINK, true);
         assert_eq!((list.next(false, None), list.next(false, Some(2))), (None, None));
-        assert_eq!(list.next(false, Some(1)), Some(Command::StopMemoryProfile));
+        assert_eq!(list.next(false, Some(1)), Some(RbkitCommand::StopMemoryProfile));
         assert!(list.take_unsent(false, Some(2)).is_empty());
-        assert_eq!(list.take_unsent(false, Some(1)), [Command::StopMemoryProfile]);
+        assert_eq!(list.take_unsent(false, Some(1)), [RbkitCommand::StopMemoryProfile]);
         // It is sent again only if a handshake shows that it is needed.
-        assert_eq!((list.next(false, Some(1)), list.next(true, None)), (None, Some(Command::StopMemoryProfile)));
+        assert_eq!((list.next(false, Some(1)), list.next(true, None)), (None, Some(RbkitCommand::StopMemoryProfile)));
     }
 }

@@ -1,7 +1,7 @@
 //! The layouts on the wire: the head of a message or event, objects, stack frames. All are borrowed from the input, and read
 //! by key, not by order (field notes, section 2 and rule 6).
 
-use tributary_codec::msgpack::{Reader, Value};
+use tributary_codec::msgpack::{MsgpackValue, Reader};
 use tributary_codec::reader::{DecodeError, DecodeErrorKind};
 use tributary_event as event;
 
@@ -17,7 +17,7 @@ pub enum Channel {
 /// The type of a message or event, independent of its number in a dialect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     Created,
     Destroyed,
     GcStart,
@@ -59,43 +59,43 @@ impl Family {
         }
     }
 
-    fn kind(self, number: u64) -> Option<Kind> {
+    fn kind(self, number: u64) -> Option<MessageKind> {
         let number = match self {
             Family::Master => number,
             // The specification has allocation_snapshot where master has obj_created, and no obj_destroyed.
-            Family::Spec if number == 0 => return Some(Kind::AllocationSnapshot),
+            Family::Spec if number == 0 => return Some(MessageKind::AllocationSnapshot),
             Family::Spec => number.checked_add(1)?,
         };
         Some(match number {
-            0 => Kind::Created,
-            1 => Kind::Destroyed,
-            2 => Kind::GcStart,
-            3 => Kind::GcEndMark,
-            4 => Kind::GcEndSweep,
-            5 => Kind::Dump,
-            6 => Kind::GcStats,
-            7 => Kind::Collection,
-            8 => Kind::Handshake,
-            9 => Kind::CpuSample,
+            0 => MessageKind::Created,
+            1 => MessageKind::Destroyed,
+            2 => MessageKind::GcStart,
+            3 => MessageKind::GcEndMark,
+            4 => MessageKind::GcEndSweep,
+            5 => MessageKind::Dump,
+            6 => MessageKind::GcStats,
+            7 => MessageKind::Collection,
+            8 => MessageKind::Handshake,
+            9 => MessageKind::CpuSample,
             _ => return None,
         })
     }
 }
 
 /// Types may be names: agents of 2014 and the examples of the specification have names instead of numbers.
-fn named(name: &[u8]) -> Option<Kind> {
+fn named(name: &[u8]) -> Option<MessageKind> {
     Some(match name {
-        b"obj_created" => Kind::Created,
-        b"obj_destroyed" => Kind::Destroyed,
-        b"gc_start" => Kind::GcStart,
-        b"gc_end_m" => Kind::GcEndMark,
-        b"gc_end_s" => Kind::GcEndSweep,
-        b"object_space_dump" => Kind::Dump,
-        b"gc_stats" => Kind::GcStats,
-        b"event_collection" => Kind::Collection,
-        b"handshake" => Kind::Handshake,
-        b"cpu_sample" => Kind::CpuSample,
-        b"allocation_snapshot" => Kind::AllocationSnapshot,
+        b"obj_created" => MessageKind::Created,
+        b"obj_destroyed" => MessageKind::Destroyed,
+        b"gc_start" => MessageKind::GcStart,
+        b"gc_end_m" => MessageKind::GcEndMark,
+        b"gc_end_s" => MessageKind::GcEndSweep,
+        b"object_space_dump" => MessageKind::Dump,
+        b"gc_stats" => MessageKind::GcStats,
+        b"event_collection" => MessageKind::Collection,
+        b"handshake" => MessageKind::Handshake,
+        b"cpu_sample" => MessageKind::CpuSample,
+        b"allocation_snapshot" => MessageKind::AllocationSnapshot,
         _ => return None,
     })
 }
@@ -109,7 +109,7 @@ pub(super) enum Type<'a> {
 
 impl Type<'_> {
     /// Its meaning in a family.
-    pub(super) fn kind(self, family: Family) -> Option<Kind> {
+    pub(super) fn kind(self, family: Family) -> Option<MessageKind> {
         match self {
             Type::Number(number) => family.kind(number),
             Type::Name(name) => named(name),
@@ -120,7 +120,7 @@ impl Type<'_> {
 /// The map of a message or event. Reading stops at the payload, so that a long payload can be decoded while it arrives. If
 /// keys follow the payload, they have been read too, so the whole map must be here.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Head<'a> {
+pub(super) struct MessageHead<'a> {
     /// Key 0.
     pub(super) kind: Option<Type<'a>>,
     /// Key 1, milliseconds since the epoch.
@@ -146,10 +146,10 @@ pub(super) struct Payload<'a> {
     pub(super) after: u32,
 }
 
-impl<'a> Head<'a> {
+impl<'a> MessageHead<'a> {
     /// Reads the pairs of a map. Its head has been read.
-    pub(super) fn read(mut reader: Reader<'a>, pairs: u32) -> Result<Head<'a>, DecodeError> {
-        let mut head = Head::default();
+    pub(super) fn read(mut reader: Reader<'a>, pairs: u32) -> Result<MessageHead<'a>, DecodeError> {
+        let mut head = MessageHead::default();
         for after in (0..pairs).rev() {
             let Some(key) = read_key(&mut reader)? else {
                 reader.skip("event value")?;
@@ -158,15 +158,15 @@ impl<'a> Head<'a> {
             match key {
                 KEY_TYPE => {
                     head.kind = match reader.next("event_type")? {
-                        Value::Unsigned(number) => Some(Type::Number(number)),
-                        Value::Text(name) => Some(Type::Name(name)),
+                        MsgpackValue::Unsigned(number) => Some(Type::Number(number)),
+                        MsgpackValue::Text(name) => Some(Type::Name(name)),
                         other => skipped(&mut reader, other)?,
                     }
                 }
                 KEY_TIMESTAMP => {
                     head.time = match reader.next("timestamp")? {
-                        Value::Float(time) => Some(time),
-                        Value::Unsigned(time) => Some(time as f64),
+                        MsgpackValue::Float(time) => Some(time),
+                        MsgpackValue::Unsigned(time) => Some(time as f64),
                         other => skipped(&mut reader, other)?,
                     }
                 }
@@ -194,7 +194,7 @@ pub(super) fn read_key(reader: &mut Reader<'_>) -> Result<Option<u64>, DecodeErr
         return Ok(Some(key));
     }
     match reader.next("key")? {
-        Value::Unsigned(key) => Ok(Some(key)),
+        MsgpackValue::Unsigned(key) => Ok(Some(key)),
         other => skipped(reader, other),
     }
 }
@@ -205,7 +205,7 @@ pub(super) fn read_unsigned(reader: &mut Reader<'_>, field: &'static str) -> Res
         return Ok(Some(number));
     }
     match reader.next(field)? {
-        Value::Unsigned(number) => Ok(Some(number)),
+        MsgpackValue::Unsigned(number) => Ok(Some(number)),
         other => skipped(reader, other),
     }
 }
@@ -216,16 +216,16 @@ pub(super) fn read_text<'a>(reader: &mut Reader<'a>, field: &'static str) -> Res
         return Ok(Some(text));
     }
     match reader.next(field)? {
-        Value::Text(text) | Value::Binary(text) => Ok(Some(text)),
+        MsgpackValue::Text(text) | MsgpackValue::Binary(text) => Ok(Some(text)),
         other => skipped(reader, other),
     }
 }
 
 /// Skips the rest of a value whose head has been read.
-fn skipped<T>(reader: &mut Reader<'_>, head: Value<'_>) -> Result<Option<T>, DecodeError> {
+fn skipped<T>(reader: &mut Reader<'_>, head: MsgpackValue<'_>) -> Result<Option<T>, DecodeError> {
     let inside = match head {
-        Value::Array(count) => u64::from(count),
-        Value::Map(pairs) => u64::from(pairs) * 2,
+        MsgpackValue::Array(count) => u64::from(count),
+        MsgpackValue::Map(pairs) => u64::from(pairs) * 2,
         _ => 0,
     };
     for _ in 0..inside {
@@ -262,7 +262,7 @@ pub(super) fn wrong_type(kind: Option<Type<'_>>, expected: &'static str) -> Deco
 
 /// An object of a heap dump. A field that is nil or missing is None and does not affect the others (rule 16).
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Object<'a> {
+pub(super) struct DumpObject<'a> {
     pub(super) id: Option<u64>,
     pub(super) class: Option<&'a [u8]>,
     pub(super) references: Option<References>,
@@ -280,15 +280,15 @@ pub(super) struct References {
     pub(super) cut: usize,
 }
 
-impl<'a> Object<'a> {
+impl<'a> DumpObject<'a> {
     /// Reads the pairs of a map whose head has been read. The ids of references are written to `ids`: at most
     /// `max_references`, and none after an element that is not an id.
     pub(super) fn read(
         reader: &mut Reader<'a>,
         pairs: u32,
         (ids, max_references): (&mut Vec<event::Value>, u32),
-    ) -> Result<Object<'a>, DecodeError> {
-        let mut object = Object::default();
+    ) -> Result<DumpObject<'a>, DecodeError> {
+        let mut object = DumpObject::default();
         for _ in 0..pairs {
             let Some(key) = read_key(reader)? else {
                 reader.skip("object value")?;
@@ -301,7 +301,7 @@ impl<'a> Object<'a> {
                 KEY_LINE => object.line = read_unsigned(reader, "line")?,
                 KEY_SIZE => object.size = read_unsigned(reader, "size")?,
                 KEY_REFERENCES => match reader.next("references")? {
-                    Value::Array(count) => {
+                    MsgpackValue::Array(count) => {
                         ids.clear();
                         let kept = count.min(max_references);
                         while ids.len() < kept as usize

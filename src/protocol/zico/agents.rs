@@ -21,28 +21,28 @@ pub trait Agents: Send + Sync + 'static {
     /// earlier keys stay valid (up to `max_sessions_per_agent`).
     ///
     /// # Errors
-    /// [`Refusal`].
-    fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, Refusal>;
+    /// [`ZicoRefusal`].
+    fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, ZicoRefusal>;
 
     /// Opens a session for a key, or returns the key's live session. Where every registration key is accepted, an unknown agent
     /// is registered with the UUID and the key of the request.
     ///
     /// # Errors
-    /// [`Refusal`]; [`UNKNOWN_AGENT`] both for an unknown agent and for a wrong key, so that neither can be guessed.
-    fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, Refusal>;
+    /// [`ZicoRefusal`]; [`UNKNOWN_AGENT`] both for an unknown agent and for a wrong key, so that neither can be guessed.
+    fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, ZicoRefusal>;
 
     /// The agent of a live session; marks the session as used at `now`. `agent` is the UUID or number in the request; if
     /// present, it must be the session's agent.
     ///
     /// # Errors
-    /// [`Refusal::Denied`] for a session that is unknown, over, or another agent's: the agent opens another one.
-    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<Agent>, Refusal>;
+    /// [`ZicoRefusal::Denied`] for a session that is unknown, over, or another agent's: the agent opens another one.
+    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoRefusal>;
 
     /// The registered agent with this UUID or number: for `host` of a form, which is not authenticated.
     ///
     /// # Errors
-    /// [`Refusal::Broken`].
-    fn agent(&self, name: &str) -> Result<Option<Arc<Agent>>, Refusal>;
+    /// [`ZicoRefusal::Broken`].
+    fn agent(&self, name: &str) -> Result<Option<Arc<ZicoAgent>>, ZicoRefusal>;
 
     /// Counts a request, for operators. Never waits. A kill of the process may lose the latest second.
     fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos);
@@ -50,7 +50,7 @@ pub trait Agents: Send + Sync + 'static {
 
 /// A registered agent. Contains no key.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Agent {
+pub struct ZicoAgent {
     /// Its number, from 1.
     pub id: u64,
     /// Its UUID, in lower case with hyphens.
@@ -104,7 +104,7 @@ impl Opening {
 
 /// The refusal of an opening. Agents up to 1.90.6 write the id and the key of their registration into their properties, and never
 /// register again while these are there.
-pub const UNKNOWN_AGENT: Refusal = Refusal::Denied(
+pub const UNKNOWN_AGENT: ZicoRefusal = ZicoRefusal::Denied(
     "the agent is unknown here, or the key is not one of its keys; to let it register again, delete the lines tracer.net.agent.id \
      and tracer.net.sessn.key in its zorka.properties and restart its JVM",
 );
@@ -113,7 +113,7 @@ pub const UNKNOWN_AGENT: Refusal = Refusal::Denied(
 #[derive(Clone, PartialEq)]
 pub struct Registered {
     /// The agent.
-    pub agent: Arc<Agent>,
+    pub agent: Arc<ZicoAgent>,
     /// Its key for sessions. It is sent in the answer and nowhere else (rule 27).
     pub authkey: String,
     /// Whether the agent is new: the answer is 201 instead of 200.
@@ -126,7 +126,7 @@ pub struct Opened {
     /// The session's id, a UUID. It authenticates submissions (rule 27).
     pub session: String,
     /// Its agent.
-    pub agent: Arc<Agent>,
+    pub agent: Arc<ZicoAgent>,
     /// Whether it was opened now. `false`: it was live already.
     pub is_new: bool,
 }
@@ -163,7 +163,7 @@ pub struct Counters {
 
 /// Why a request is refused. The text is for the answer's body and the log; it contains no key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum ZicoRefusal {
     /// The request is malformed.
     Invalid(String),
     /// The agent is not allowed, or its session is over.
@@ -176,31 +176,31 @@ pub enum Refusal {
     Broken,
 }
 
-impl Refusal {
+impl ZicoRefusal {
     /// The HTTP status of the answer.
     pub fn status(&self) -> u16 {
         match self {
-            Refusal::Invalid(_) => 400,
-            Refusal::Denied(_) => 401,
-            Refusal::Broken => 500,
-            Refusal::Full(_) | Refusal::Away(_) => 503,
+            ZicoRefusal::Invalid(_) => 400,
+            ZicoRefusal::Denied(_) => 401,
+            ZicoRefusal::Broken => 500,
+            ZicoRefusal::Full(_) | ZicoRefusal::Away(_) => 503,
         }
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ZicoRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Invalid(why) | Refusal::Full(why) | Refusal::Away(why) => f.write_str(why),
-            Refusal::Denied(why) => f.write_str(why),
-            Refusal::Broken => {
+            ZicoRefusal::Invalid(why) | ZicoRefusal::Full(why) | ZicoRefusal::Away(why) => f.write_str(why),
+            ZicoRefusal::Denied(why) => f.write_str(why),
+            ZicoRefusal::Broken => {
                 f.write_str("the store of agents cannot be used; the log of the collector has the cause")
             }
         }
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for ZicoRefusal {}
 
 impl fmt::Debug for Registration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -241,7 +241,7 @@ pub fn session_digest(session: &str) -> String {
 /// live. For offline decoding. Ids are assigned in order, so that the output is reproducible.
 #[derive(Debug, Default)]
 pub struct Recorded {
-    agents: Mutex<Vec<Arc<Agent>>>,
+    agents: Mutex<Vec<Arc<ZicoAgent>>>,
     opened: Mutex<Vec<String>>,
 }
 
@@ -253,14 +253,14 @@ impl Recorded {
 
     /// The agent that a request calls `name`. Another collector chose that name: if only one agent is registered here, it
     /// is that agent.
-    fn assumed(&self, name: Option<&str>) -> Arc<Agent> {
+    fn assumed(&self, name: Option<&str>) -> Arc<ZicoAgent> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let own = agents.iter().find(|agent| name.is_some_and(|name| agent.is_called(name)));
         match (own, agents.as_slice(), name) {
             (Some(agent), ..) => agent.clone(),
             (None, [only], None) => only.clone(),
-            (None, [only], Some(name)) => Arc::new(Agent { uuid: name.to_owned(), ..Agent::clone(only) }),
-            (None, _, name) => Arc::new(Agent {
+            (None, [only], Some(name)) => Arc::new(ZicoAgent { uuid: name.to_owned(), ..ZicoAgent::clone(only) }),
+            (None, _, name) => Arc::new(ZicoAgent {
                 id: 0,
                 uuid: name.unwrap_or_default().to_owned(),
                 name: String::new(),
@@ -272,7 +272,7 @@ impl Recorded {
     }
 }
 
-impl Agent {
+impl ZicoAgent {
     /// Whether `name` is its UUID or its number.
     pub fn is_called(&self, name: &str) -> bool {
         self.uuid.eq_ignore_ascii_case(name) || name.parse() == Ok(self.id)
@@ -285,7 +285,7 @@ impl Agent {
 }
 
 impl Agents for Recorded {
-    fn register(&self, asked: &Registration, _address: &str, _now: UnixNanos) -> Result<Registered, Refusal> {
+    fn register(&self, asked: &Registration, _address: &str, _now: UnixNanos) -> Result<Registered, ZicoRefusal> {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let known = agents.iter().find(|agent| agent.is_same(asked)).cloned();
         let is_new = known.is_none();
@@ -293,14 +293,14 @@ impl Agents for Recorded {
             let id = agents.len() as u64 + 1;
             let Registration { name, app, env, attrs, .. } = asked.clone();
             let agent =
-                Arc::new(Agent { id, uuid: format!("00000000-0000-4000-8000-{id:012x}"), name, app, env, attrs });
+                Arc::new(ZicoAgent { id, uuid: format!("00000000-0000-4000-8000-{id:012x}"), name, app, env, attrs });
             agents.push(agent.clone());
             agent
         });
         Ok(Registered { authkey: format!("recorded-{}", agent.id), agent, is_new })
     }
 
-    fn open(&self, asked: &Opening, _now: UnixNanos) -> Result<Opened, Refusal> {
+    fn open(&self, asked: &Opening, _now: UnixNanos) -> Result<Opened, ZicoRefusal> {
         let agent = self.assumed(Some(&asked.agent));
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let place = opened.iter().position(|uuid| *uuid == agent.uuid);
@@ -311,11 +311,11 @@ impl Agents for Recorded {
         Ok(Opened { session: format!("00000000-0000-4000-9000-{number:012x}"), agent, is_new: place.is_none() })
     }
 
-    fn session(&self, _session: &str, agent: Option<&str>, _now: UnixNanos) -> Result<Arc<Agent>, Refusal> {
+    fn session(&self, _session: &str, agent: Option<&str>, _now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoRefusal> {
         Ok(self.assumed(agent))
     }
 
-    fn agent(&self, name: &str) -> Result<Option<Arc<Agent>>, Refusal> {
+    fn agent(&self, name: &str) -> Result<Option<Arc<ZicoAgent>>, ZicoRefusal> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(agents.iter().find(|agent| agent.is_called(name)).cloned())
     }

@@ -4,7 +4,7 @@ use tributary_event::{Header, Loss, Position, Reason, semconv};
 use tributary_protocol::Output;
 
 use super::delivered::Changes;
-use super::normalize::{Buffers, Context};
+use super::normalize::{BodyContext, Buffers};
 use super::options::{Options, Records};
 use super::profile::BodyCalls;
 use super::wire::WireError;
@@ -21,7 +21,7 @@ pub(super) struct OpenLimits {
 /// The state of reading one body, beside its trace.
 #[derive(Debug)]
 pub(super) struct BodyState {
-    pub(super) context: Context,
+    pub(super) context: BodyContext,
     pub(super) limits: OpenLimits,
     pub(super) buffers: Buffers,
     /// Offset of the next item.
@@ -74,7 +74,7 @@ pub(super) enum TraceFault {
 impl BodyState {
     /// The state before a body of `body_bytes`. At most `max_remembered` of its traces are remembered.
     pub(super) fn new(
-        context: Context,
+        context: BodyContext,
         limits: OpenLimits,
         body_bytes: usize,
         known_trace: bool,

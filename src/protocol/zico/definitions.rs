@@ -4,10 +4,10 @@ use tributary_codec::cbor::Reader;
 use tributary_event::{Loss, Reason, semconv};
 use tributary_protocol::Output;
 
-use super::agents::Agent;
-use super::normalize::{self, Buffers, Context};
+use super::agents::ZicoAgent;
+use super::normalize::{self, BodyContext, Buffers};
 use super::sessions::{Session, bytes};
-use super::shared::Shared;
+use super::shared::SharedExchange;
 use super::symbols::{Full, Symbols};
 use super::wire::{self, Definition};
 
@@ -17,7 +17,7 @@ const STEP: usize = 4096;
 /// A body of definitions that is being read.
 #[derive(Debug)]
 pub(super) struct Definitions {
-    context: Context,
+    context: BodyContext,
     buffers: Buffers,
     at: usize,
     lost: u64,
@@ -38,7 +38,7 @@ struct Refused {
 const NO_MEMORY: &str = "limits.memory_bytes";
 
 impl Definitions {
-    pub(super) fn new(context: Context, shared: &Shared) -> Self {
+    pub(super) fn new(context: BodyContext, shared: &SharedExchange) -> Self {
         let buffers = Buffers::new(bytes(shared.options.max_record_bytes));
         Definitions { context, buffers, at: 0, lost: 0, refused: None, fault: None }
     }
@@ -54,7 +54,13 @@ impl Definitions {
     }
 
     /// Reads some definitions. Returns whether all are read.
-    pub(super) fn read(&mut self, body: &[u8], session: &mut Session, shared: &Shared, out: &mut Output) -> bool {
+    pub(super) fn read(
+        &mut self,
+        body: &[u8],
+        session: &mut Session,
+        shared: &SharedExchange,
+        out: &mut Output,
+    ) -> bool {
         let mut reader = Reader::at(body, self.at);
         let mut has_attributes = false;
         for _ in 0..STEP {
@@ -102,7 +108,7 @@ impl Definitions {
         definition: &Definition<'_>,
         body: &[u8],
         session: &mut Session,
-        shared: &Shared,
+        shared: &SharedExchange,
     ) -> Result<(), Full> {
         if !session.hold() {
             return Err(Full { limit: bytes(shared.budget.limit()), key: NO_MEMORY });
@@ -157,8 +163,8 @@ impl Definitions {
 }
 
 /// The agent of a form whose host is not registered: only its UUID is known.
-pub(super) fn unregistered(uuid: &str) -> Agent {
-    Agent {
+pub(super) fn unregistered(uuid: &str) -> ZicoAgent {
+    ZicoAgent {
         id: 0,
         uuid: uuid.to_owned(),
         name: String::new(),

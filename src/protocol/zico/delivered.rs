@@ -14,7 +14,7 @@ pub(super) type Fingerprint = u128;
 
 /// A delivered trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Known {
+pub(super) struct DeliveredTrace {
     /// Its running number in the session.
     pub(super) number: u64,
     /// The ticks that it took (gen1).
@@ -67,7 +67,7 @@ pub(super) struct Delivered {
     /// Two 64-bit hashes with random seeds: a peer cannot construct two traces with the same fingerprint.
     hashers: [RandomState; 2],
     /// The oldest first.
-    known: HashMap<Fingerprint, VecDeque<Known>, RandomState>,
+    known: HashMap<Fingerprint, VecDeque<DeliveredTrace>, RandomState>,
     /// Every trace that was learned, also those that are forgotten since; at most `limit`.
     by_age: VecDeque<(Fingerprint, u64)>,
     /// The number of traces learned so far.
@@ -113,7 +113,7 @@ impl Delivered {
     }
 
     /// The oldest trace with this fingerprint.
-    pub(super) fn first(&self, fingerprint: Fingerprint) -> Option<Known> {
+    pub(super) fn first(&self, fingerprint: Fingerprint) -> Option<DeliveredTrace> {
         self.known.get(&fingerprint)?.front().copied()
     }
 
@@ -122,9 +122,9 @@ impl Delivered {
     ///
     /// An agent counts the ticks of a trace from its start, and those of a copy from the start of the outer trace. So both are
     /// rounded down at different places, and the copy may take one more.
-    pub(super) fn original(&self, fingerprint: Fingerprint, ticks: u64, changes: &Changes) -> Option<Known> {
+    pub(super) fn original(&self, fingerprint: Fingerprint, ticks: u64, changes: &Changes) -> Option<DeliveredTrace> {
         let mut equal = self.known.get(&fingerprint)?.iter();
-        let is_original = |known: &&Known| {
+        let is_original = |known: &&DeliveredTrace| {
             matches!(ticks.wrapping_sub(known.ticks), 0 | 1) && !changes.linked.contains(&known.number)
         };
         equal.find(is_original).copied()
@@ -145,7 +145,7 @@ impl Delivered {
         if equal.len() == MAX_EQUAL {
             equal.pop_front();
         }
-        equal.push_back(Known { number: self.learned, ticks, link });
+        equal.push_back(DeliveredTrace { number: self.learned, ticks, link });
         self.by_age.push_back((fingerprint, self.learned));
         self.learned += 1;
         if self.by_age.len() > self.limit

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tributary_event::Reason;
 use tributary_memory::{MemoryBudget, MemoryLease};
-use tributary_protocol::{Exchange, Flow, Foreign, Head, HeadDecision, Now, Output, Request, Response};
+use tributary_protocol::{Exchange, Flow, Foreign, HeadDecision, Now, Output, Request, RequestHead, Response};
 
 use super::agents::Recorded;
 use super::body::BodyState;
-use super::normalize::Context;
+use super::normalize::BodyContext;
 use super::options::Options;
 use super::profile::Profiles;
 use super::registrations::Registrations;
 use super::route::Route;
 use super::sessions::Sessions;
-use super::shared::{Shared, refused};
-use super::symbols::{SymbolLimits, Symbols, Table};
+use super::shared::{SharedExchange, refused};
+use super::symbols::{SymbolLimits, SymbolTable, Symbols};
 use super::work::ZicoWork;
 
 /// The first bytes of each packet of the older protocol: the port 8640 in hexadecimal digits, and two more.
@@ -27,7 +27,7 @@ const OLD_HEADER_BYTES: usize = 18;
 /// The protocol of one `zico` listener.
 #[derive(Debug)]
 pub struct ZicoExchange {
-    shared: Arc<Shared>,
+    shared: Arc<SharedExchange>,
 }
 
 impl ZicoExchange {
@@ -59,7 +59,7 @@ impl ZicoExchange {
         let sessions = Sessions::new(options.clone(), timeout, budget.clone());
         let profiles = Profiles::new(options.profile, options.amplification, budget.clone());
         let budget = budget.clone();
-        let shared = Shared { options, emit_definitions, agents, sessions, profiles, budget, is_recorded };
+        let shared = SharedExchange { options, emit_definitions, agents, sessions, profiles, budget, is_recorded };
         ZicoExchange { shared: Arc::new(shared) }
     }
 
@@ -68,11 +68,12 @@ impl ZicoExchange {
         while let Some(mut parked) = self.shared.sessions.next_retired() {
             out.batch.set_origin(parked.origin.clone());
             out.batch.set_resource(parked.resource.clone());
-            let context = Context { dialect: parked.trace.dialect, observed: parked.observed, request: parked.request };
+            let context =
+                BodyContext { dialect: parked.trace.dialect, observed: parked.observed, request: parked.request };
             let mut state = BodyState::new(context, self.shared.open_limits(), 0, true, 0).with(&self.shared.options);
             parked.trace.begin_body();
             // Its symbols were filled in when it was parked.
-            let mut nothing = Table::new(SymbolLimits { entries: 0, bytes: 0, text: 0 });
+            let mut nothing = SymbolTable::new(SymbolLimits { entries: 0, bytes: 0, text: 0 });
             let symbols = &mut Symbols { own: &mut nothing, host: None };
             let is_closed = parked.trace.flush(&[], symbols, &mut state, out);
             state.report_unresolved(out);
@@ -96,11 +97,11 @@ impl Exchange for ZicoExchange {
     type Work = ZicoWork;
 
     /// Registrations and session requests contain keys (rule 27), also if they are sent to a wrong path, and forms can.
-    fn is_secret(&self, head: &Head) -> bool {
+    fn is_secret(&self, head: &RequestHead) -> bool {
         !matches!(Route::read(head.path()), Some(Route::Submit(_)))
     }
 
-    fn is_explained_without_keys(&self, head: &Head) -> bool {
+    fn is_explained_without_keys(&self, head: &RequestHead) -> bool {
         matches!(Route::read(head.path()), Some(Route::Form))
     }
 
@@ -112,7 +113,7 @@ impl Exchange for ZicoExchange {
         first.starts_with(&OLD_MAGIC).then_some(Foreign { detail, shown_bytes: OLD_HEADER_BYTES })
     }
 
-    fn admit(&self, head: &Head, now: Now) -> HeadDecision {
+    fn admit(&self, head: &RequestHead, now: Now) -> HeadDecision {
         let Some(route) = Route::read(head.path()) else {
             let sentence = "agents post to /agent/register, /agent/session, /agent/submit/agd, /agent/submit/trc, \
                             and /submit/agent";

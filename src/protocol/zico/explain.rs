@@ -4,20 +4,20 @@ mod items;
 
 use tributary_codec::base64;
 use tributary_explain::words::counted;
-use tributary_explain::{Fault, Sheet, http, value};
-use tributary_protocol::Head;
+use tributary_explain::{DecoderFault, Sheet, http, value};
+use tributary_protocol::RequestHead;
 
 use super::forms::{self, Packing, Submission};
 use super::options::Options;
 use super::route::Route;
-use super::wire::{self, Carries, Dialect};
+use super::wire::{self, Carries, ZicoDialect};
 
 /// Writes the body of a request onto the sheet, with the decoder's faults. A body with keys is shown as plain bytes: the
 /// sheet must be shown only to readers with access to the keys.
 ///
 /// Decompressed data follow their compressed bytes, with offsets of their own and their faults. Ids of strings and methods
 /// stay ids, because other requests define them.
-pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
+pub fn body(head: &RequestHead, body: &[u8], faults: Vec<DecoderFault>, sheet: &mut Sheet) {
     match Route::read(head.path()) {
         _ if body.is_empty() => write_faults(&faults, sheet),
         Some(Route::Submit(carries)) => submitted(head, carries, body, faults, sheet),
@@ -29,14 +29,14 @@ pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
     }
 }
 
-fn write_faults(faults: &[Fault], sheet: &mut Sheet) {
+fn write_faults(faults: &[DecoderFault], sheet: &mut Sheet) {
     faults.iter().for_each(|fault| sheet.fault(fault));
 }
 
 /// Rule 5: CBOR, or base64 of it.
-fn submitted(head: &Head, carries: Carries, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
+fn submitted(head: &RequestHead, carries: Carries, body: &[u8], faults: Vec<DecoderFault>, sheet: &mut Sheet) {
     let is_gen2 = head.header("x-zorka-session-id").is_some();
-    let assumed = if is_gen2 { Dialect::Gen2 } else { Dialect::Gen1 };
+    let assumed = if is_gen2 { ZicoDialect::Gen2 } else { ZicoDialect::Gen1 };
     let write = |bytes: &[u8], sheet: &mut Sheet| {
         items::write(bytes, carries, wire::detect(bytes, carries).unwrap_or(assumed), sheet);
     };
@@ -53,7 +53,7 @@ fn submitted(head: &Head, carries: Carries, body: &[u8], faults: Vec<Fault>, she
 }
 
 /// Section 1.4.
-fn form(body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
+fn form(body: &[u8], faults: Vec<DecoderFault>, sheet: &mut Sheet) {
     let submission = match forms::submission(body) {
         Ok(submission) => submission,
         Err(fault) => {
@@ -92,7 +92,7 @@ fn is_secret(name: &[u8]) -> bool {
 }
 
 /// Compressed data, after base64 decoding.
-fn packed(submission: Submission, faults: Vec<Fault>, sheet: &mut Sheet) {
+fn packed(submission: Submission, faults: Vec<DecoderFault>, sheet: &mut Sheet) {
     let packed = submission.packed.clone();
     let limit = usize::try_from(Options::default().max_inflated_bytes).unwrap_or(usize::MAX);
     let mut unpacking = submission.unpack(limit);
@@ -120,7 +120,7 @@ fn packed(submission: Submission, faults: Vec<Fault>, sheet: &mut Sheet) {
 /// The data of a form; their first bytes say what they contain.
 fn of_form(bytes: &[u8], sheet: &mut Sheet) {
     let carries = wire::carries(bytes);
-    items::write(bytes, carries, wire::detect(bytes, carries).unwrap_or(Dialect::Doc), sheet);
+    items::write(bytes, carries, wire::detect(bytes, carries).unwrap_or(ZicoDialect::Doc), sheet);
 }
 
 #[cfg(test)]
@@ -128,9 +128,9 @@ mod tests {
     use super::*;
 
     fn rows(path: &str, body: &[u8]) -> Vec<String> {
-        let head = Head { method: "POST".into(), target: path.into(), headers: Vec::new() };
+        let head = RequestHead { method: "POST".into(), target: path.into(), headers: Vec::new() };
         let mut sheet = Sheet::new(0, []);
-        super::body(&head, body, vec![Fault { offset: 1, text: "malformed".to_owned() }], &mut sheet);
+        super::body(&head, body, vec![DecoderFault { offset: 1, text: "malformed".to_owned() }], &mut sheet);
         let rows = sheet.take();
         rows.lines()
             .map(|line| line.trim_start_matches("| ").split_whitespace().collect::<Vec<_>>().join(" "))

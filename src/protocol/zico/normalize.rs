@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use tributary_codec::cbor::{CborError, Item, Reader};
+use tributary_codec::cbor::{CborError, CborItem, Reader};
 use tributary_codec::text::{cut, repair};
 use tributary_event::{
     EventBuilder, Header, Key, Link, Name as EventName, Position, Resource, ResourceValue, Severity, SpanData, SpanId,
@@ -11,12 +11,12 @@ use tributary_event::{
 };
 use tributary_protocol::Output;
 
-use super::agents::Agent;
+use super::agents::ZicoAgent;
 use super::clock::Anchor;
-use super::record::{MethodUse, Record, TraceType};
-use super::symbols::{Method, Symbols, placeholder};
-use super::value::{Member, Place, Writer};
-use super::wire::{self, Definition, Dialect, Exception, Form, Name};
+use super::record::{MethodUse, OpenRecord, TraceType};
+use super::symbols::{ResolvedMethod, Symbols, placeholder};
+use super::value::{Member, ValueTarget, Writer};
+use super::wire::{self, Definition, Exception, Form, TextOrSymbol, ZicoDialect};
 
 /// The error flag of a gen1 record (rule 23).
 const GEN1_ERROR: u64 = 8;
@@ -27,15 +27,15 @@ const NATIVE: i64 = -2;
 
 /// What the events of a body have in common.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Context {
-    pub(super) dialect: Dialect,
+pub(super) struct BodyContext {
+    pub(super) dialect: ZicoDialect,
     /// When the request was received.
     pub(super) observed: UnixNanos,
     /// The request's number on its connection.
     pub(super) request: u64,
 }
 
-impl Context {
+impl BodyContext {
     /// A place in the body.
     pub(super) fn position(&self, start: usize, end: usize) -> Position {
         Position { sequence: Some(self.request), offset: start as u64, length: end.saturating_sub(start) as u64 }
@@ -78,10 +78,10 @@ impl Buffers {
     /// Writes the span of a record. Returns whether it has undefined ids.
     pub(super) fn span(
         &mut self,
-        record: &Record,
+        record: &OpenRecord,
         around: &SpanContext<'_>,
         symbols: &mut Symbols<'_>,
-        context: &Context,
+        context: &BodyContext,
         out: &mut Output,
     ) -> bool {
         let dialect = context.dialect;
@@ -89,7 +89,7 @@ impl Buffers {
         let method = self.method(record, symbols, out);
         self.members.clear();
         self.writer.credit = self.record_bytes;
-        let place = &mut Place { batch: &mut out.batch, symbols, dialect };
+        let place = &mut ValueTarget { batch: &mut out.batch, symbols, dialect };
         for kept in &record.attributes {
             // Attributes were checked when they were read.
             let _ = self.writer.attributes(kept.bytes(around.body), kept.form(), &mut self.members, place);
@@ -163,11 +163,11 @@ impl Buffers {
 
     /// The texts of a record's method, in the batch.
     #[inline]
-    fn method(&mut self, record: &Record, symbols: &mut Symbols<'_>, out: &mut Output) -> MethodTexts {
+    fn method(&mut self, record: &OpenRecord, symbols: &mut Symbols<'_>, out: &mut Output) -> MethodTexts {
         let mut settled;
         let (id, known) = match (&record.method, record.prolog) {
             (MethodUse::Settled(method), Some(prolog)) => {
-                settled = Method::clone(method);
+                settled = ResolvedMethod::clone(method);
                 (prolog.method, Some(&mut settled))
             }
             (MethodUse::Id, Some(prolog)) => (prolog.method, symbols.method(prolog.method)),
@@ -201,7 +201,7 @@ impl Buffers {
         range: &[u8],
         span: (TraceId, SpanId, Option<UnixNanos>, Position),
         symbols: &mut Symbols<'_>,
-        context: &Context,
+        context: &BodyContext,
         out: &mut Output,
     ) -> Result<Thrown, CborError> {
         let exception = wire::exception(&mut Reader::new(range), context.dialect)?;
@@ -213,7 +213,7 @@ impl Buffers {
         self.writer.credit = self.record_bytes;
         if let Some(attributes) = exception.attributes.clone() {
             let bytes = range.get(attributes).unwrap_or_default();
-            let place = &mut Place { batch: &mut out.batch, symbols, dialect: context.dialect };
+            let place = &mut ValueTarget { batch: &mut out.batch, symbols, dialect: context.dialect };
             self.writer.attributes(bytes, Form::SymbolMap, &mut self.members, place)?;
             self.writer.keep_last(&mut self.members);
         }
@@ -227,7 +227,7 @@ impl Buffers {
         id: u64,
         known: Option<&Thrown>,
         span: (TraceId, SpanId, Option<UnixNanos>, Position),
-        context: &Context,
+        context: &BodyContext,
         out: &mut Output,
     ) {
         self.members.clear();
@@ -242,7 +242,7 @@ impl Buffers {
         is_reference: bool,
         cause: u64,
         (trace, span, time, position): (TraceId, SpanId, Option<UnixNanos>, Position),
-        context: &Context,
+        context: &BodyContext,
         out: &mut Output,
     ) {
         let name = names::ZICO_EXCEPTION.into();
@@ -289,7 +289,7 @@ impl Buffers {
             let frame = wire::frame(&mut reader)?;
             let [class, method, file] = frame.names.each_ref().map(|name| match name {
                 // Rule 18.
-                Name::Symbol(0) => None,
+                TextOrSymbol::Symbol(0) => None,
                 name => self.owned(name, symbols),
             });
             let dot = if class.is_some() && method.is_some() { "." } else { "" };
@@ -310,10 +310,10 @@ impl Buffers {
         Ok(text)
     }
 
-    fn owned(&mut self, name: &Name<'_>, symbols: &mut Symbols<'_>) -> Option<String> {
+    fn owned(&mut self, name: &TextOrSymbol<'_>, symbols: &mut Symbols<'_>) -> Option<String> {
         match name {
-            Name::None | Name::Other(..) => None,
-            Name::Symbol(id) => Some(match symbols.string(*id) {
+            TextOrSymbol::None | TextOrSymbol::Other(..) => None,
+            TextOrSymbol::Symbol(id) => Some(match symbols.string(*id) {
                 Some(symbol) => {
                     self.writer.is_repaired |= symbol.is_repaired;
                     self.writer.is_cut |= symbol.is_cut;
@@ -324,7 +324,7 @@ impl Buffers {
                     placeholder(*id)
                 }
             }),
-            Name::Text(bytes) => {
+            TextOrSymbol::Text(bytes) => {
                 let (text, is_repaired) = repair(bytes);
                 self.writer.is_repaired |= is_repaired;
                 Some(text.into_owned())
@@ -354,17 +354,17 @@ impl Buffers {
     /// An attribute of an agent; `None`: its value is null, or it is unreadable.
     pub(super) fn agent_attribute(
         &mut self,
-        key: &Name<'_>,
+        key: &TextOrSymbol<'_>,
         value: &[u8],
         symbols: &mut Symbols<'_>,
     ) -> Option<(String, ResourceValue)> {
         let key = self.owned(key, symbols)?;
         let value = match Reader::new(value).item().ok()? {
-            Item::Null | Item::Undefined => return None,
-            Item::Bool(truth) => ResourceValue::Bool(truth),
-            Item::Unsigned(number) => ResourceValue::U64(number),
-            Item::Negative(number) => ResourceValue::I64(i64::try_from(number).map_or(i64::MIN, |number| !number)),
-            Item::Float(number) => ResourceValue::F64(number),
+            CborItem::Null | CborItem::Undefined => return None,
+            CborItem::Bool(truth) => ResourceValue::Bool(truth),
+            CborItem::Unsigned(number) => ResourceValue::U64(number),
+            CborItem::Negative(number) => ResourceValue::I64(i64::try_from(number).map_or(i64::MIN, |number| !number)),
+            CborItem::Float(number) => ResourceValue::F64(number),
             _ => match wire::name(&mut Reader::new(value), false) {
                 Ok(name) => ResourceValue::Text(self.owned(&name, symbols)?),
                 Err(_) => {
@@ -412,7 +412,7 @@ impl MethodTexts {
 }
 
 /// The name of a record's span, and whether its method is undefined.
-pub(super) fn with_name<T>(record: &Record, symbols: &mut Symbols<'_>, take: impl FnOnce(&str, bool) -> T) -> T {
+pub(super) fn with_name<T>(record: &OpenRecord, symbols: &mut Symbols<'_>, take: impl FnOnce(&str, bool) -> T) -> T {
     match (&record.method, record.prolog) {
         (_, None) => take(names::ZICO_RECORD.as_str(), false),
         (MethodUse::Settled(method), Some(_)) if !method.name.is_empty() => take(&method.name, false),
@@ -423,12 +423,12 @@ pub(super) fn with_name<T>(record: &Record, symbols: &mut Symbols<'_>, take: imp
     }
 }
 
-pub(super) fn is_failed(record: &Record, dialect: Dialect) -> bool {
+pub(super) fn is_failed(record: &OpenRecord, dialect: ZicoDialect) -> bool {
     let has = |flag| record.flags().is_some_and(|flags| flags & flag != 0);
     record.has_thrown
         || match dialect {
-            Dialect::Gen2 => record.begin.is_some() && has(GEN2_ERROR),
-            Dialect::Doc | Dialect::Gen1 => has(GEN1_ERROR),
+            ZicoDialect::Gen2 => record.begin.is_some() && has(GEN2_ERROR),
+            ZicoDialect::Doc | ZicoDialect::Gen1 => has(GEN1_ERROR),
         }
 }
 
@@ -459,7 +459,7 @@ pub(super) fn definition(
     definition: &Definition<'_>,
     range: (usize, usize),
     symbols: &mut Symbols<'_>,
-    context: &Context,
+    context: &BodyContext,
     out: &mut Output,
 ) {
     match definition {
@@ -501,7 +501,7 @@ pub(super) fn definition(
 }
 
 /// Writes an event of an agent or session: registered, opened, reset.
-pub(super) fn lifecycle(name: EventName, length: usize, context: &Context, out: &mut Output) {
+pub(super) fn lifecycle(name: EventName, length: usize, context: &BodyContext, out: &mut Output) {
     received(out.batch.event(context.untimed(name, 0, length))).log(Severity::Info, None);
 }
 
@@ -512,7 +512,7 @@ fn received(mut event: EventBuilder<'_>) -> EventBuilder<'_> {
 
 /// The resource: the agent as far as it is known, the digest of its session's id, and attributes sent as definitions.
 pub(super) fn resource(
-    agent: Option<&Agent>,
+    agent: Option<&ZicoAgent>,
     session: Option<&str>,
     sent: &[(String, ResourceValue)],
 ) -> Arc<Resource> {
@@ -562,7 +562,7 @@ mod tests {
         assert_eq!(text(&defined, names::SERVICE_NAME).as_deref(), Some("demo"));
         assert_eq!(text(&defined, names::DEPLOYMENT_ENVIRONMENT_NAME), None);
         assert_eq!(defined.attributes().len(), 4, "and each under its own key");
-        let agent = Agent { app: "shop".to_owned(), ..super::super::definitions::unregistered("1") };
+        let agent = ZicoAgent { app: "shop".to_owned(), ..super::super::definitions::unregistered("1") };
         assert_eq!(text(&resource(Some(&agent), None, &sent), names::SERVICE_NAME).as_deref(), Some("shop"));
     }
 }

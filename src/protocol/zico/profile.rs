@@ -15,7 +15,7 @@ use tributary_event::{Frame, Header, Number, Origin, Position, Resource, SampleD
 use tributary_memory::{Allowance, Amplification, MemoryBudget, MemoryLease};
 use tributary_profile::interval::{CALLS, FRAME_BYTES, Interval, SAMPLE_BYTES, WALL, sample_of};
 use tributary_profile::limits::ProfileLimits;
-use tributary_profile::tree::{Node, ROOT, Tree};
+use tributary_profile::tree::{CallNode, ROOT, Tree};
 use tributary_protocol::{Flow, Now, Output};
 
 /// The warning for an interval whose samples were over a limit.
@@ -45,21 +45,21 @@ pub(super) struct Profiles {
     limits: ProfileLimits,
     amplification: Amplification,
     budget: Arc<MemoryBudget>,
-    state: Mutex<State>,
+    state: Mutex<ProfilesState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ProfilesState {
     /// By the address of their resource, which they keep.
-    open: HashMap<usize, Profile, RandomState>,
+    open: HashMap<usize, AgentProfile, RandomState>,
     /// Those whose interval is over, with their durations.
-    ended: VecDeque<(Profile, Duration)>,
-    written: Option<Ended>,
+    ended: VecDeque<(AgentProfile, Duration)>,
+    written: Option<EndedProfile>,
 }
 
 /// The profile of an agent and session.
 #[derive(Debug)]
-struct Profile {
+struct AgentProfile {
     resource: Arc<Resource>,
     /// The origin of the latest body.
     origin: Arc<Origin>,
@@ -77,7 +77,7 @@ struct Profile {
 
 /// A profile that is written.
 #[derive(Debug)]
-struct Ended {
+struct EndedProfile {
     resource: Arc<Resource>,
     origin: Arc<Origin>,
     functions: Functions,
@@ -134,7 +134,7 @@ impl Profiles {
             return;
         }
         let mut state = self.lock();
-        let profile = state.open.entry(Arc::as_ptr(resource).addr()).or_insert_with(|| Profile {
+        let profile = state.open.entry(Arc::as_ptr(resource).addr()).or_insert_with(|| AgentProfile {
             resource: resource.clone(),
             origin: origin.clone(),
             functions: Functions::default(),
@@ -154,9 +154,9 @@ impl Profiles {
     /// Writes the profiles whose interval is over, or all of them, until the batch is full.
     pub(super) fn write(&self, now: Now, in_any_case: bool, out: &mut Output) -> Flow {
         let mut state = self.lock();
-        let State { open, ended, written } = &mut *state;
+        let ProfilesState { open, ended, written } = &mut *state;
         let is_over =
-            |profile: &Profile| in_any_case || now.elapsed.saturating_sub(profile.since) >= self.limits.interval;
+            |profile: &AgentProfile| in_any_case || now.elapsed.saturating_sub(profile.since) >= self.limits.interval;
         let over = open.extract_if(|_, profile| is_over(profile));
         ended.extend(over.map(|(_, profile)| {
             let duration = now.elapsed.saturating_sub(profile.since);
@@ -187,12 +187,12 @@ impl Profiles {
     }
 
     /// No code panics while it holds the lock, so a poisoned lock can be used.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProfilesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Profile {
+impl AgentProfile {
     fn add(&mut self, calls: &BodyCalls) {
         // The node here of each node there. A caller stands before its callees.
         let mut nodes = vec![ROOT; calls.tree.nodes().len()];
@@ -222,12 +222,12 @@ impl Profile {
         amplification: Amplification,
         now: Now,
         out: &mut Output,
-    ) -> Ended {
-        let Profile { resource, origin, functions, tree, earned, allowance, lease, .. } = self;
+    ) -> EndedProfile {
+        let AgentProfile { resource, origin, functions, tree, earned, allowance, lease, .. } = self;
         let left = allowance.as_ref().map(|allowance| allowance.left(amplification, earned, now.elapsed));
         let most = left.unwrap_or(u64::MAX).min(limits.max_bytes);
         let name_bytes: Vec<u64> = functions.names.iter().map(|name| output_len(name) as u64).collect();
-        let of_node = |node: &Node| FRAME_BYTES + name_bytes.get(node.frame as usize).copied().unwrap_or(0);
+        let of_node = |node: &CallNode| FRAME_BYTES + name_bytes.get(node.frame as usize).copied().unwrap_or(0);
         let interval = Interval::new(tree, most, out.batch.event_bytes() as u64 + SAMPLE_BYTES, of_node);
         if let Some(allowance) = allowance {
             // Nothing waits here: the address waits before its next body if others have spent the same meanwhile.
@@ -236,11 +236,11 @@ impl Profile {
         if interval.folded.sums > 0 {
             out.warn(FOLDED);
         }
-        Ended { resource, origin, functions, interval, duration, _lease: lease }
+        EndedProfile { resource, origin, functions, interval, duration, _lease: lease }
     }
 }
 
-impl Ended {
+impl EndedProfile {
     fn write(&self, node: u32, column: usize, now: Now, out: &mut Output) {
         let tree = &self.interval.tree;
         let path = tree.nodes()[node as usize];

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use tributary_protocol::Output;
 
 use super::body::{BodyState, TraceFault};
-use super::sessions::{Session, Slot};
-use super::symbols::{Symbols, Table};
-use super::trace::Trace;
+use super::sessions::{Session, SessionSlot};
+use super::symbols::{SymbolTable, Symbols};
+use super::trace::OpenTrace;
 
 /// A body of a trace that is being read.
 #[derive(Debug)]
 pub(super) struct TraceReader {
-    pub(super) trace: Trace,
+    pub(super) trace: OpenTrace,
     pub(super) state: BodyState,
     /// The definitions that the agent sent in forms (doc).
-    pub(super) host: Option<Arc<Slot>>,
+    pub(super) host: Option<Arc<SessionSlot>>,
     /// The body is read, as far as possible, and open records are being written.
     pub(super) is_flushing: bool,
     /// Why the rest of the body cannot be read.
@@ -25,7 +25,7 @@ pub(super) struct TraceReader {
 }
 
 /// The progress of reading a body.
-pub(super) enum Progress {
+pub(super) enum BodyProgress {
     /// The batch is full, or open records grew: call again.
     More,
     /// The body is read, records are open, and further parts may follow. Open records take `needed` bytes.
@@ -40,17 +40,17 @@ impl TraceReader {
         &mut self,
         body: &[u8],
         session: &mut Session,
-        mut host: Option<&mut Table>,
+        mut host: Option<&mut SymbolTable>,
         out: &mut Output,
-    ) -> Progress {
+    ) -> BodyProgress {
         if !self.is_flushing {
             let symbols = &mut Symbols { own: &mut session.table, host: host.as_deref_mut() };
             match self.trace.read(body, symbols, &session.delivered, &mut self.state, out) {
-                Ok(false) => return Progress::More,
+                Ok(false) => return BodyProgress::More,
                 Ok(true) if self.may_park && !self.trace.is_closed() => {
                     let limit = self.state.limits.bytes;
                     if let Some(needed) = self.trace.settle(body, symbols, limit) {
-                        return Progress::Open { needed };
+                        return BodyProgress::Open { needed };
                     }
                     self.is_flushing = true;
                 }
@@ -60,7 +60,7 @@ impl TraceReader {
         }
         let symbols = &mut Symbols { own: &mut session.table, host };
         let is_closed = self.trace.flush(body, symbols, &mut self.state, out);
-        if is_closed { Progress::Done } else { Progress::More }
+        if is_closed { BodyProgress::Done } else { BodyProgress::More }
     }
 
     /// Gives the rest of the body up.

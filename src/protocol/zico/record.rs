@@ -6,18 +6,18 @@ use tributary_event::SpanId;
 
 use super::clock::{self, Anchor};
 use super::delivered::Fingerprint;
-use super::symbols::Method;
-use super::wire::{Dialect, Epilog, Form, Order, Prolog};
+use super::symbols::ResolvedMethod;
+use super::wire::{Epilog, Form, Order, Prolog, ZicoDialect};
 
 /// An open record.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct OpenRecord {
     pub(super) id: SpanId,
     pub(super) prolog: Option<Prolog>,
     pub(super) epilog: Option<Epilog>,
     pub(super) begin: Option<Box<Top>>,
     pub(super) method: MethodUse,
-    pub(super) attributes: Vec<Kept>,
+    pub(super) attributes: Vec<RecordAttributes>,
     /// Bytes of its attributes as sent.
     pub(super) attribute_bytes: usize,
     /// How many of its attributes are settled; the others follow them.
@@ -54,9 +54,9 @@ pub(super) struct Pruned {
     pub(super) nanos: u64,
 }
 
-impl Record {
+impl OpenRecord {
     /// How long it took, in nanoseconds; `None`: its start or end is missing, or its end is before its start.
-    pub(super) fn duration(&self, dialect: Dialect) -> Option<u64> {
+    pub(super) fn duration(&self, dialect: ZicoDialect) -> Option<u64> {
         let (prolog, epilog) = self.prolog.zip(self.epilog)?;
         clock::duration(prolog.start, epilog.stop, dialect)
     }
@@ -95,30 +95,30 @@ pub(super) enum MethodUse {
     /// Found by the prolog's id.
     Id,
     /// As defined when that body was read.
-    Settled(Box<Method>),
+    Settled(Box<ResolvedMethod>),
 }
 
 /// Attributes of an open record.
 #[derive(Debug)]
-pub(super) enum Kept {
+pub(super) enum RecordAttributes {
     /// In the body that is being read.
     Here(Form, Range<usize>),
     /// Copied.
     Settled(Box<[u8]>),
 }
 
-impl Kept {
+impl RecordAttributes {
     pub(super) fn bytes<'a>(&'a self, body: &'a [u8]) -> &'a [u8] {
         match self {
-            Kept::Here(_, range) => body.get(range.clone()).unwrap_or_default(),
-            Kept::Settled(bytes) => bytes,
+            RecordAttributes::Here(_, range) => body.get(range.clone()).unwrap_or_default(),
+            RecordAttributes::Settled(bytes) => bytes,
         }
     }
 
     pub(super) fn form(&self) -> Form {
         match self {
-            Kept::Here(form, _) => *form,
-            Kept::Settled(_) => Form::Map,
+            RecordAttributes::Here(form, _) => *form,
+            RecordAttributes::Settled(_) => Form::Map,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use tributary_event::UnixNanos;
 
-use super::agents::{Agent, Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Requester};
+use super::agents::{Agents, Counters, Opened, Opening, Registered, Registration, Requester, ZicoAgent, ZicoRefusal};
 
 /// The agents of one listener. Each [`Agents`] is one.
 ///
@@ -24,10 +24,10 @@ pub trait Registrations: Send + Sync + 'static {
     ///
     /// # Errors
     /// As there.
-    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<Agent>, Refusal>;
+    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoRefusal>;
 
     /// See [`Agents::agent`].
-    fn agent(&self, name: &str) -> Reply<Option<Arc<Agent>>>;
+    fn agent(&self, name: &str) -> Reply<Option<Arc<ZicoAgent>>>;
 
     /// See [`Agents::seen`].
     fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos);
@@ -42,11 +42,11 @@ impl<T: Agents> Registrations for T {
         Reply::Now(Agents::open(self, &asked, now))
     }
 
-    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<Agent>, Refusal> {
+    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoRefusal> {
         Agents::session(self, session, agent, now)
     }
 
-    fn agent(&self, name: &str) -> Reply<Option<Arc<Agent>>> {
+    fn agent(&self, name: &str) -> Reply<Option<Arc<ZicoAgent>>> {
         Reply::Now(Agents::agent(self, name))
     }
 
@@ -58,9 +58,9 @@ impl<T: Agents> Registrations for T {
 /// The answer to a question about agents.
 pub enum Reply<T> {
     /// It is known.
-    Now(Result<T, Refusal>),
+    Now(Result<T, ZicoRefusal>),
     /// It must be waited for.
-    Later(Pin<Box<dyn Future<Output = Result<T, Refusal>> + Send>>),
+    Later(Pin<Box<dyn Future<Output = Result<T, ZicoRefusal>> + Send>>),
 }
 
 impl<T> Reply<T> {

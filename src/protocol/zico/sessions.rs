@@ -14,16 +14,16 @@ use tributary_event::{Origin, Resource, ResourceValue, TraceId, UnixNanos};
 use tributary_memory::{Allowance, MemoryBudget, MemoryLease};
 
 use super::Options;
-use super::agents::{Agent, session_digest};
+use super::agents::{ZicoAgent, session_digest};
 use super::delivered::Delivered;
 use super::normalize;
-use super::symbols::{SymbolLimits, Table};
-use super::trace::Trace;
-use super::wire::Dialect;
+use super::symbols::{SymbolLimits, SymbolTable};
+use super::trace::OpenTrace;
+use super::wire::ZicoDialect;
 
 /// The key of a session. Two sessions share nothing (rule 29).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Key {
+pub(super) enum SessionKey {
     /// A session that was opened here (doc and gen1), by its id.
     Opened(Box<str>),
     /// A session whose id a gen2 agent chose.
@@ -38,14 +38,14 @@ pub(super) struct Sessions {
     options: Options,
     timeout: Duration,
     budget: Arc<MemoryBudget>,
-    live: Mutex<HashMap<Key, Arc<Slot>, RandomState>>,
+    live: Mutex<HashMap<SessionKey, Arc<SessionSlot>, RandomState>>,
     /// Traces whose next part is no longer awaited.
     retired: Mutex<Vec<Parked>>,
 }
 
 /// A session, and the time of its latest use.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct SessionSlot {
     session: Mutex<Session>,
     /// On the clock of `Now::elapsed`, in microseconds.
     used: AtomicU64,
@@ -59,9 +59,9 @@ pub(super) struct Session {
     /// The digest of its id, as events show it; empty for a host.
     pub(super) digest: Box<str>,
     /// The dialect of the latest body whose first bytes show one (rule 6).
-    pub(super) dialect: Option<Dialect>,
-    pub(super) table: Table,
-    pub(super) agent: Option<Arc<Agent>>,
+    pub(super) dialect: Option<ZicoDialect>,
+    pub(super) table: SymbolTable,
+    pub(super) agent: Option<Arc<ZicoAgent>>,
     /// Attributes that the agent sent as definitions.
     agent_attributes: Vec<(String, ResourceValue)>,
     pub(super) resource: Arc<Resource>,
@@ -77,7 +77,7 @@ pub(super) struct Session {
 /// A trace whose next part is awaited.
 #[derive(Debug)]
 pub(super) struct Parked {
-    pub(super) trace: Trace,
+    pub(super) trace: OpenTrace,
     /// Origin and resource of its latest part.
     pub(super) origin: Arc<Origin>,
     pub(super) resource: Arc<Resource>,
@@ -96,7 +96,7 @@ impl Sessions {
     }
 
     /// A live session; marks it as used now.
-    pub(super) fn find(&self, key: &Key, now: Duration) -> Option<Arc<Slot>> {
+    pub(super) fn find(&self, key: &SessionKey, now: Duration) -> Option<Arc<SessionSlot>> {
         let slot = lock(&self.live).get(key)?.clone();
         if slot.is_over(now, self.timeout) {
             return None;
@@ -106,12 +106,17 @@ impl Sessions {
     }
 
     /// The same; a new session is opened if there is none. Returns whether it is new.
-    pub(super) fn find_or_open(&self, key: Key, agent: Option<Arc<Agent>>, now: Duration) -> (Arc<Slot>, bool) {
+    pub(super) fn find_or_open(
+        &self,
+        key: SessionKey,
+        agent: Option<Arc<ZicoAgent>>,
+        now: Duration,
+    ) -> (Arc<SessionSlot>, bool) {
         if let Some(slot) = self.find(&key, now) {
             return (slot, false);
         }
         let session = self.session(&key, agent);
-        let slot = Arc::new(Slot { session: Mutex::new(session), used: AtomicU64::new(0) });
+        let slot = Arc::new(SessionSlot { session: Mutex::new(session), used: AtomicU64::new(0) });
         slot.touch(now);
         let mut live = lock(&self.live);
         if live.len() >= self.options.max_sessions {
@@ -123,7 +128,7 @@ impl Sessions {
         (slot, true)
     }
 
-    fn session(&self, key: &Key, agent: Option<Arc<Agent>>) -> Session {
+    fn session(&self, key: &SessionKey, agent: Option<Arc<ZicoAgent>>) -> Session {
         let options = &self.options;
         let limits = SymbolLimits {
             entries: options.max_symbols,
@@ -131,14 +136,14 @@ impl Sessions {
             text: bytes(options.max_text_bytes),
         };
         let (name, digest) = match key {
-            Key::Host(_) => ("", String::new()),
-            Key::Opened(name) | Key::Own(name) => (&**name, session_digest(name)),
+            SessionKey::Host(_) => ("", String::new()),
+            SessionKey::Opened(name) | SessionKey::Own(name) => (&**name, session_digest(name)),
         };
         let mut session = Session {
             name: name.into(),
             digest: digest.into(),
             dialect: None,
-            table: Table::new(limits),
+            table: SymbolTable::new(limits),
             agent,
             agent_attributes: Vec::new(),
             resource: Arc::default(),
@@ -154,7 +159,7 @@ impl Sessions {
 
     /// Removes a sixteenth of the sessions, those unused for longest, as far as they are unused since this time. Many are
     /// removed together, so that the scan is rare.
-    fn evict(&self, live: &mut HashMap<Key, Arc<Slot>, RandomState>, unused_since: u64) {
+    fn evict(&self, live: &mut HashMap<SessionKey, Arc<SessionSlot>, RandomState>, unused_since: u64) {
         let mut ages: Vec<u64> = live.values().map(|slot| slot.used.load(Ordering::Relaxed)).collect();
         if ages.is_empty() {
             return;
@@ -172,7 +177,7 @@ impl Sessions {
     }
 
     /// Retires all open traces of a session.
-    pub(super) fn retire_all(&self, slot: &Slot) {
+    pub(super) fn retire_all(&self, slot: &SessionSlot) {
         let parked: Vec<_> = slot.lock().parked.drain().map(|(_, parked)| parked).collect();
         lock(&self.retired).extend(parked);
     }
@@ -215,7 +220,7 @@ impl Sessions {
     }
 }
 
-impl Slot {
+impl SessionSlot {
     pub(super) fn lock(&self) -> MutexGuard<'_, Session> {
         lock(&self.session)
     }
@@ -239,7 +244,7 @@ impl Session {
     }
 
     /// Sets the session's agent, if it changed.
-    pub(super) fn set_agent(&mut self, agent: &Arc<Agent>) {
+    pub(super) fn set_agent(&mut self, agent: &Arc<ZicoAgent>) {
         if self.agent.as_ref() != Some(agent) {
             self.agent = Some(agent.clone());
             self.update_resource();
@@ -303,7 +308,7 @@ impl Session {
 impl Parked {
     /// A trace that waits.
     pub(super) fn new(
-        trace: Trace,
+        trace: OpenTrace,
         origin: Arc<Origin>,
         resource: Arc<Resource>,
         request: u64,

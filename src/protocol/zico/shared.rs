@@ -3,18 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::agents::{Agent, Refusal};
+use super::agents::{ZicoAgent, ZicoRefusal};
 use super::body::OpenLimits;
 use super::options::Options;
 use super::profile::Profiles;
 use super::registrations::Registrations;
-use super::sessions::{Key, Sessions, Slot, bytes};
+use super::sessions::{SessionKey, SessionSlot, Sessions, bytes};
 use super::wire::Carries;
 use tributary_memory::MemoryBudget;
-use tributary_protocol::{Head, Now, Response};
+use tributary_protocol::{Now, RequestHead, Response};
 
 /// Options, agents and sessions.
-pub(super) struct Shared {
+pub(super) struct SharedExchange {
     pub(super) options: Options,
     pub(super) emit_definitions: bool,
     pub(super) agents: Arc<dyn Registrations>,
@@ -25,27 +25,32 @@ pub(super) struct Shared {
     pub(super) is_recorded: bool,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
 /// The session that a request names.
-pub(super) struct Named {
-    key: Key,
-    agent: Option<Arc<Agent>>,
+pub(super) struct RequestSession {
+    key: SessionKey,
+    agent: Option<Arc<ZicoAgent>>,
     /// `None`: the session is new, and is accepted.
-    slot: Option<Arc<Slot>>,
+    slot: Option<Arc<SessionSlot>>,
 }
 
-impl Shared {
+impl SharedExchange {
     /// The session of a request, and whether it is new (rules 4, 7 and 8).
     ///
     /// # Errors
     /// The request names no session, or an unknown one: the agent opens another one or resets its own.
-    pub(super) fn find(&self, head: &Head, carries: Carries, now: Now) -> Result<(Arc<Slot>, bool), Refusal> {
-        let Named { key, agent, slot } = self.look_up(head, carries, now)?;
+    pub(super) fn find(
+        &self,
+        head: &RequestHead,
+        carries: Carries,
+        now: Now,
+    ) -> Result<(Arc<SessionSlot>, bool), ZicoRefusal> {
+        let RequestSession { key, agent, slot } = self.look_up(head, carries, now)?;
         let found = match slot {
             Some(slot) => (slot, false),
             None => self.sessions.find_or_open(key, agent.clone(), now.elapsed),
@@ -57,29 +62,38 @@ impl Shared {
     }
 
     /// The session named by a request's head. It opens none, because the body may never arrive.
-    pub(super) fn look_up(&self, head: &Head, carries: Carries, now: Now) -> Result<Named, Refusal> {
+    pub(super) fn look_up(
+        &self,
+        head: &RequestHead,
+        carries: Carries,
+        now: Now,
+    ) -> Result<RequestSession, ZicoRefusal> {
         if let Some(own) = head.header("x-zorka-session-id") {
-            let key = Key::Own(name(own)?);
+            let key = SessionKey::Own(name(own)?);
             let slot = self.sessions.find(&key, now.elapsed);
             let may_begin = self.is_recorded || carries == Carries::Definitions && is_reset(head);
-            return if slot.is_some() || may_begin { Ok(Named { key, agent: None, slot }) } else { Err(UNKNOWN) };
+            return if slot.is_some() || may_begin {
+                Ok(RequestSession { key, agent: None, slot })
+            } else {
+                Err(UNKNOWN)
+            };
         }
-        let opened = head.header("x-zorka-session-uuid").ok_or(Refusal::Denied("the request names no session"))?;
+        let opened = head.header("x-zorka-session-uuid").ok_or(ZicoRefusal::Denied("the request names no session"))?;
         let opened = name(opened)?;
         let agent = head.header("x-zorka-agent-uuid").or_else(|| head.header("x-zorka-agent-id"));
         let agent = self.agents.session(&opened, agent, now.unix)?;
-        let key = Key::Opened(opened);
+        let key = SessionKey::Opened(opened);
         let slot = self.sessions.find(&key, now.elapsed);
         // Its definitions were forgotten, for example at a restart, so its agent must send them again.
         if slot.is_none() && !self.is_recorded {
             return Err(UNKNOWN);
         }
-        Ok(Named { key, agent: Some(agent), slot })
+        Ok(RequestSession { key, agent: Some(agent), slot })
     }
 
     /// The definitions that a host sent in forms.
-    pub(super) fn host(&self, uuid: &str, now: Now) -> Option<Arc<Slot>> {
-        self.sessions.find(&Key::Host(name(uuid).ok()?), now.elapsed)
+    pub(super) fn host(&self, uuid: &str, now: Now) -> Option<Arc<SessionSlot>> {
+        self.sessions.find(&SessionKey::Host(name(uuid).ok()?), now.elapsed)
     }
 
     pub(super) fn open_limits(&self) -> OpenLimits {
@@ -88,12 +102,12 @@ impl Shared {
 }
 
 /// Whether a gen2 agent resets its session.
-pub(super) fn is_reset(head: &Head) -> bool {
+pub(super) fn is_reset(head: &RequestHead) -> bool {
     head.header("x-zorka-session-reset").is_some_and(|reset| reset.eq_ignore_ascii_case("true"))
 }
 
 /// The answer to a refused request, in the form that gen2 agents read.
-pub(super) fn refused(refusal: &Refusal) -> Response {
+pub(super) fn refused(refusal: &ZicoRefusal) -> Response {
     let response = json(refusal.status(), &serde_json::json!({ "reason": refusal.to_string() }));
     if response.status == 503 { response.again_later() } else { response }
 }
@@ -106,12 +120,12 @@ pub(super) fn json(status: u16, value: &serde_json::Value) -> Response {
 }
 
 /// The name of a session or host in lower case: agents write hexadecimal digits in either case.
-pub(super) fn name(text: &str) -> Result<Box<str>, Refusal> {
+pub(super) fn name(text: &str) -> Result<Box<str>, ZicoRefusal> {
     if text.is_empty() || text.len() > MAX_NAME_BYTES {
-        return Err(Refusal::Denied("the id of the session or host is empty or too long"));
+        return Err(ZicoRefusal::Denied("the id of the session or host is empty or too long"));
     }
     Ok(text.to_ascii_lowercase().into())
 }
 
-const UNKNOWN: Refusal = Refusal::Denied("the session is unknown here; reset it or open another one");
+const UNKNOWN: ZicoRefusal = ZicoRefusal::Denied("the session is unknown here; reset it or open another one");
 const MAX_NAME_BYTES: usize = 128;

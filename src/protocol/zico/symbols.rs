@@ -26,7 +26,7 @@ pub(super) struct SymbolLimits {
 
 /// The definitions of one session.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct SymbolTable {
     limits: SymbolLimits,
     strings: HashMap<u64, Symbol, foldhash::quality::RandomState>,
     /// The index of each method in `methods`.
@@ -59,12 +59,12 @@ struct MethodEntry {
     /// Ids of class, method and signature.
     parts: [u64; 3],
     /// The composed method, and the generations of both tables when it was composed.
-    known: Option<(Method, [u64; 2])>,
+    known: Option<(ResolvedMethod, [u64; 2])>,
 }
 
 /// A method, composed of its strings.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Method {
+pub(super) struct ResolvedMethod {
     /// `class.method`.
     pub(super) name: Box<str>,
     /// Its signature. Empty: none.
@@ -88,9 +88,9 @@ pub(super) struct Full {
     pub(super) key: &'static str,
 }
 
-impl Table {
+impl SymbolTable {
     pub(super) fn new(limits: SymbolLimits) -> Self {
-        Table {
+        SymbolTable {
             limits,
             strings: HashMap::default(),
             places: HashMap::default(),
@@ -103,7 +103,7 @@ impl Table {
 
     /// Removes all definitions (rule 7).
     pub(super) fn reset(&mut self) {
-        *self = Table { generation: self.generation + 1, ..Table::new(self.limits) };
+        *self = SymbolTable { generation: self.generation + 1, ..SymbolTable::new(self.limits) };
     }
 
     /// The approximate memory in bytes.
@@ -158,8 +158,8 @@ impl Table {
 /// The definitions for a body: the session's own, then those that its agent sent in forms (section 1.4).
 #[derive(Debug)]
 pub(super) struct Symbols<'a> {
-    pub(super) own: &'a mut Table,
-    pub(super) host: Option<&'a mut Table>,
+    pub(super) own: &'a mut SymbolTable,
+    pub(super) host: Option<&'a mut SymbolTable>,
 }
 
 impl Symbols<'_> {
@@ -173,7 +173,7 @@ impl Symbols<'_> {
 
     /// The method of an id.
     #[inline]
-    pub(super) fn method(&mut self, id: u64) -> Option<&mut Method> {
+    pub(super) fn method(&mut self, id: u64) -> Option<&mut ResolvedMethod> {
         let generations = [self.own.generation, self.host.as_ref().map_or(0, |host| host.generation)];
         let place = self.own.places.get(&id).copied();
         match place.map(|place| &self.own.methods[place]) {
@@ -189,7 +189,7 @@ impl Symbols<'_> {
     }
 
     #[cold]
-    fn compose_and_store(&mut self, id: u64, generations: [u64; 2], is_own: bool) -> Option<&mut Method> {
+    fn compose_and_store(&mut self, id: u64, generations: [u64; 2], is_own: bool) -> Option<&mut ResolvedMethod> {
         let table = if is_own { &*self.own } else { self.host.as_deref()? };
         let place = *table.places.get(&id)?;
         let method = self.compose(table.methods[place].parts);
@@ -205,8 +205,8 @@ impl Symbols<'_> {
     }
 
     /// Composes a method of strings with these ids; 0 is none (rule 18).
-    fn compose(&self, parts: [u64; 3]) -> Method {
-        let mut made = Method::default();
+    fn compose(&self, parts: [u64; 3]) -> ResolvedMethod {
+        let mut made = ResolvedMethod::default();
         let [class, method, signature] = parts.map(|id| {
             let known = self.own.strings.get(&id).or_else(|| self.host.as_deref()?.strings.get(&id));
             match known {
@@ -241,8 +241,8 @@ mod tests {
 
     const LIMITS: SymbolLimits = SymbolLimits { entries: 5, bytes: 20, text: 13 };
 
-    fn table() -> Table {
-        let mut table = Table::new(LIMITS);
+    fn table() -> SymbolTable {
+        let mut table = SymbolTable::new(LIMITS);
         for (id, text) in [(1, "a.B"), (2, "run"), (3, "()V")] {
             table.define_string(id, text.as_bytes()).unwrap();
         }
@@ -250,7 +250,7 @@ mod tests {
         table
     }
 
-    fn name(own: &mut Table, host: Option<&mut Table>, id: u64) -> Option<(String, Vec<u64>)> {
+    fn name(own: &mut SymbolTable, host: Option<&mut SymbolTable>, id: u64) -> Option<(String, Vec<u64>)> {
         let mut symbols = Symbols { own, host };
         let method = symbols.method(id)?;
         Some((format!("{}|{}", method.name, method.signature), method.unresolved.clone()))
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn definitions_of_the_host_complete_those_of_the_session() {
-        let (mut own, mut host) = (Table::new(LIMITS), table());
+        let (mut own, mut host) = (SymbolTable::new(LIMITS), table());
         assert_eq!(name(&mut own, Some(&mut host), 7).unwrap().0, "a.B.run|()V");
         own.define_string(2, b"own").unwrap();
         assert_eq!(name(&mut own, Some(&mut host), 7).unwrap().0, "a.B.own|()V");

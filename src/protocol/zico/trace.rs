@@ -21,19 +21,19 @@ use super::delivered::{Delivered, Fresh};
 use super::ids::{self, Seed};
 use super::normalize::{self, SpanContext, Thrown, is_failed};
 use super::profile::BodyCalls;
-use super::record::{Kept, MethodUse, Pruned, Record, Top, TraceType};
-use super::symbols::{Method, Symbols};
+use super::record::{MethodUse, OpenRecord, Pruned, RecordAttributes, Top, TraceType};
+use super::symbols::{ResolvedMethod, Symbols};
 use super::value;
-use super::wire::{self, Attributes, Begin, Dialect, Entry, Order, Prolog};
+use super::wire::{self, Attributes, Begin, BodyItem, Order, Prolog, ZicoDialect};
 use copies::Copy;
 
 /// One trace, as far as it is not written yet.
 #[derive(Debug)]
-pub(super) struct Trace {
+pub(super) struct OpenTrace {
     pub(super) id: TraceId,
     seed: Seed,
-    pub(super) dialect: Dialect,
-    records: Vec<Record>,
+    pub(super) dialect: ZicoDialect,
+    records: Vec<OpenRecord>,
     /// The places of the tops among them.
     tops: Vec<u32>,
     /// The innermost top of each type.
@@ -56,7 +56,7 @@ pub(super) struct Trace {
     /// order of these.
     links: Vec<(u32, Link)>,
     /// Vectors of closed records, for reuse.
-    spare: Vec<Vec<Kept>>,
+    spare: Vec<Vec<RecordAttributes>>,
     /// The number of the body that is being read, of those of this trace.
     pub(super) body: u32,
 }
@@ -69,9 +69,9 @@ const SLICE_RECORDS: usize = 4096;
 /// After open records grow by this much, the memory budget is asked.
 const GROWTH_BYTES: usize = 256 << 10;
 
-impl Trace {
-    pub(super) fn new(id: TraceId, dialect: Dialect) -> Self {
-        Trace {
+impl OpenTrace {
+    pub(super) fn new(id: TraceId, dialect: ZicoDialect) -> Self {
+        OpenTrace {
             id,
             seed: Seed::of(id),
             dialect,
@@ -104,15 +104,15 @@ impl Trace {
 
     /// The approximate memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.records.capacity() * size_of::<Record>() + self.kept_bytes()
+        self.records.capacity() * size_of::<OpenRecord>() + self.kept_bytes()
     }
 
     fn open_bytes(&self) -> usize {
-        self.records.len() * size_of::<Record>() + self.kept_bytes()
+        self.records.len() * size_of::<OpenRecord>() + self.kept_bytes()
     }
 
     fn kept_bytes(&self) -> usize {
-        self.kept * size_of::<Kept>() + self.links.len() * size_of::<(u32, Link)>() + self.thrown_bytes
+        self.kept * size_of::<RecordAttributes>() + self.links.len() * size_of::<(u32, Link)>() + self.thrown_bytes
     }
 
     /// Reads items until the batch is full, or open records grew by [`GROWTH_BYTES`]. Returns whether the end of the body
@@ -140,7 +140,7 @@ impl Trace {
             let start = reader.offset();
             let mut order = self.records.last().map_or(Order::Little, |record| record.order);
             let entry = wire::entry(&mut reader, self.dialect, &mut order).map_err(TraceFault::Wire)?;
-            if let Entry::Open(prolog) = entry {
+            if let BodyItem::Open(prolog) = entry {
                 let limit = state.limits.bytes;
                 if self.open_bytes() >= limit {
                     return Err(TraceFault::TooMuchOpen { offset: start, limit });
@@ -211,7 +211,7 @@ impl Trace {
         if let Some(parent) = self.records.last_mut() {
             parent.is_named = true;
         }
-        self.records.push(Record {
+        self.records.push(OpenRecord {
             id: ids::span_id(self.seed, self.opened, prolog),
             prolog,
             epilog: None,
@@ -238,7 +238,7 @@ impl Trace {
     #[expect(clippy::too_many_arguments, reason = "those of its one caller")]
     fn apply(
         &mut self,
-        entry: Entry,
+        entry: BodyItem,
         start: usize,
         reader: Reader<'_>,
         symbols: &mut Symbols<'_>,
@@ -247,37 +247,37 @@ impl Trace {
         out: &mut Output,
     ) {
         let body = reader.whole();
-        let is_gen2 = self.dialect == Dialect::Gen2;
+        let is_gen2 = self.dialect == ZicoDialect::Gen2;
         let (index, seed) = (self.opened.wrapping_sub(1), self.seed);
         let Some(record) = self.records.last_mut() else {
-            let is_epilog = matches!(entry, Entry::Epilog(_));
+            let is_epilog = matches!(entry, BodyItem::Epilog(_));
             return state.orphan(start, reader.offset(), is_epilog, body, out);
         };
         match entry {
-            Entry::Epilog(epilog) => {
+            BodyItem::Epilog(epilog) => {
                 record.epilog = Some(epilog);
                 state.at = reader.offset();
                 self.close(body, symbols, state, out);
             }
             // Rule 21. A copy is not reported.
-            Entry::Break if is_gen2 && self.copy.is_some() => {}
-            Entry::Break if is_gen2 => state.orphan(start, reader.offset(), false, body, out),
-            Entry::Break => {
+            BodyItem::Break if is_gen2 && self.copy.is_some() => {}
+            BodyItem::Break if is_gen2 => state.orphan(start, reader.offset(), false, body, out),
+            BodyItem::Break => {
                 state.at = reader.offset();
                 self.close(body, symbols, state, out);
             }
-            Entry::Prolog(prolog) => {
+            BodyItem::Prolog(prolog) => {
                 record.prolog = Some(prolog);
                 if !record.is_named {
                     record.id = ids::span_id(seed, index, record.prolog);
                 }
                 self.changed(self.records.len() - 1);
             }
-            Entry::Flags(flags) => record.own_flags = Some(flags),
-            Entry::Attributes(attributes) => self.keep(attributes, start, state, body, out),
-            Entry::Begin(begin) => self.begin(begin, reader, symbols, delivered, state),
-            Entry::Exception(range) => self.exception(range, start, symbols, state, body, out),
-            Entry::Reference(id) => {
+            BodyItem::Flags(flags) => record.own_flags = Some(flags),
+            BodyItem::Attributes(attributes) => self.keep(attributes, start, state, body, out),
+            BodyItem::Begin(begin) => self.begin(begin, reader, symbols, delivered, state),
+            BodyItem::Exception(range) => self.exception(range, start, symbols, state, body, out),
+            BodyItem::Reference(id) => {
                 let span = self.thrown_in(state.context.position(start, reader.offset()));
                 if let Some(copy) = &mut self.copy {
                     copy.events += 1;
@@ -285,7 +285,7 @@ impl Trace {
                     state.buffers.reference(id, self.thrown.get(&id), span, &state.context, out);
                 }
             }
-            Entry::Open(_) => {}
+            BodyItem::Open(_) => {}
         }
     }
 
@@ -304,7 +304,7 @@ impl Trace {
         let is_in_copy = self.copy.is_some();
         let Some(record) = self.records.get_mut(place) else { return };
         let (bytes, limit) = (attributes.range.len(), state.limits.record_bytes);
-        if record.attribute_bytes + bytes > limit || self.kept * size_of::<Kept>() > state.limits.bytes {
+        if record.attribute_bytes + bytes > limit || self.kept * size_of::<RecordAttributes>() > state.limits.bytes {
             record.lacks_attributes = true;
             if is_in_copy {
                 return;
@@ -313,7 +313,7 @@ impl Trace {
         }
         record.attribute_bytes += bytes;
         let is_settled = record.settled_attributes as usize == record.attributes.len();
-        record.attributes.push(Kept::Here(attributes.form, attributes.range));
+        record.attributes.push(RecordAttributes::Here(attributes.form, attributes.range));
         self.kept += 1;
         if is_settled {
             self.changed(place);
@@ -356,9 +356,9 @@ impl Trace {
             return;
         }
         match self.dialect {
-            Dialect::Gen2 => self.look_for_copy(begin, place, start, reader, delivered, state),
-            Dialect::Gen1 => self.look_for_local_copy(begin, place, reader, symbols, delivered, state),
-            Dialect::Doc => {}
+            ZicoDialect::Gen2 => self.look_for_copy(begin, place, start, reader, delivered, state),
+            ZicoDialect::Gen1 => self.look_for_local_copy(begin, place, reader, symbols, delivered, state),
+            ZicoDialect::Doc => {}
         }
     }
 
@@ -486,7 +486,7 @@ impl Trace {
     /// Counts a record that has closed, below those that are open.
     fn count(
         &mut self,
-        record: &Record,
+        record: &OpenRecord,
         duration: Option<u64>,
         calls: &mut BodyCalls,
         symbols: &mut Symbols<'_>,
@@ -528,7 +528,7 @@ impl Trace {
 }
 
 /// Whether nothing but the time of a record would be missing without it.
-fn is_prunable(record: &Record, dialect: Dialect) -> bool {
+fn is_prunable(record: &OpenRecord, dialect: ZicoDialect) -> bool {
     record.begin.is_none()
         && record.attributes.is_empty()
         && !record.lacks_attributes
@@ -538,17 +538,17 @@ fn is_prunable(record: &Record, dialect: Dialect) -> bool {
 
 /// Settles what is new in a record. Returns its bytes; `None`: they are more than `limit`.
 fn settle_record(
-    record: &mut Record,
+    record: &mut OpenRecord,
     body: &[u8],
     symbols: &mut Symbols<'_>,
-    dialect: Dialect,
+    dialect: ZicoDialect,
     limit: usize,
 ) -> Option<usize> {
     let mut bytes = 0;
     if let (MethodUse::Id, Some(prolog)) = (&record.method, record.prolog)
         && let Some(method) = symbols.method(prolog.method)
     {
-        bytes += size_of::<Method>() + method.name.len() + method.signature.len();
+        bytes += size_of::<ResolvedMethod>() + method.name.len() + method.signature.len();
         record.method = MethodUse::Settled(Box::new(method.clone()));
     }
     if let Some(top) = &mut record.begin
@@ -559,13 +559,13 @@ fn settle_record(
         top.trace_type = TraceType::Text(symbol.text.to_string());
     }
     for kept in record.attributes.iter_mut().skip(record.settled_attributes as usize) {
-        if let Kept::Here(form, range) = kept {
+        if let RecordAttributes::Here(form, range) = kept {
             let here = body.get(range.clone()).unwrap_or_default();
             // Attributes were checked when they were read.
             let settled = value::settle(here, *form, symbols, dialect, limit.saturating_sub(bytes));
             let settled = settled.unwrap_or_default()?;
             bytes += settled.len();
-            *kept = Kept::Settled(settled);
+            *kept = RecordAttributes::Settled(settled);
         }
     }
     record.settled_attributes = u32::try_from(record.attributes.len()).unwrap_or(u32::MAX);

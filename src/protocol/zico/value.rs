@@ -5,13 +5,13 @@ use std::hash::BuildHasher;
 use foldhash::quality::RandomState;
 use hashbrown::HashSet;
 
-use tributary_codec::cbor::{CborError, Item, Reader};
+use tributary_codec::cbor::{CborError, CborItem, Reader};
 use tributary_codec::text;
 use tributary_event::{BatchBuilder, Key, Text, Value, semconv, write_hex};
 
 use super::reserved::is_reserved;
 use super::symbols::{Symbols, placeholder};
-use super::wire::{self, Dialect, Form, Name};
+use super::wire::{self, Form, TextOrSymbol, ZicoDialect};
 
 /// The tag of a string reference in doc and gen1.
 const REFERENCE: u64 = 6;
@@ -35,7 +35,7 @@ pub(super) struct Writer {
     pub(super) credit: usize,
     hasher: RandomState,
     seen: HashSet<u64, RandomState>,
-    open: Vec<Open>,
+    open: Vec<OpenContainer>,
     items: Vec<Value>,
     members: Vec<Member>,
     finished: Vec<(Key, Value)>,
@@ -50,7 +50,7 @@ pub(super) struct Member {
 }
 
 /// The text of a symbol.
-pub(super) struct Known {
+pub(super) struct SymbolText {
     /// Its hash as a key.
     hash: u64,
     pub(super) text: Text,
@@ -60,7 +60,7 @@ pub(super) struct Known {
 
 /// A container being written.
 #[derive(Debug)]
-struct Open {
+struct OpenContainer {
     kind: Container,
     /// The number of further elements; `None`: up to a break.
     left: Option<u64>,
@@ -77,10 +77,10 @@ enum Container {
 }
 
 /// The destination of values: the batch, and the symbols and dialect of the body.
-pub(super) struct Place<'a, 'b> {
+pub(super) struct ValueTarget<'a, 'b> {
     pub(super) batch: &'a mut BatchBuilder,
     pub(super) symbols: &'a mut Symbols<'b>,
-    pub(super) dialect: Dialect,
+    pub(super) dialect: ZicoDialect,
 }
 
 impl Writer {
@@ -93,13 +93,13 @@ impl Writer {
         bytes: &[u8],
         form: Form,
         members: &mut Vec<Member>,
-        place: &mut Place<'_, '_>,
+        place: &mut ValueTarget<'_, '_>,
     ) -> Result<(), CborError> {
         let mut reader = Reader::new(bytes);
         let mut left = match form {
             Form::Pair => Some(1),
             Form::Map | Form::SymbolMap => match reader.item()? {
-                Item::Map(pairs) => pairs,
+                CborItem::Map(pairs) => pairs,
                 _ => Some(0),
             },
         };
@@ -116,7 +116,11 @@ impl Writer {
     ///
     /// # Errors
     /// The bytes were not checked before.
-    pub(super) fn value(&mut self, reader: &mut Reader<'_>, place: &mut Place<'_, '_>) -> Result<Value, CborError> {
+    pub(super) fn value(
+        &mut self,
+        reader: &mut Reader<'_>,
+        place: &mut ValueTarget<'_, '_>,
+    ) -> Result<Value, CborError> {
         debug_assert!(self.open.is_empty());
         loop {
             let mut value = self.scalar(reader, place)?;
@@ -155,56 +159,60 @@ impl Writer {
     }
 
     /// Reads the start of the next value: a scalar, or `None` for a container, which is open afterwards.
-    fn scalar(&mut self, reader: &mut Reader<'_>, place: &mut Place<'_, '_>) -> Result<Option<Value>, CborError> {
+    fn scalar(&mut self, reader: &mut Reader<'_>, place: &mut ValueTarget<'_, '_>) -> Result<Option<Value>, CborError> {
         let before = *reader;
         let (kind, left) = match reader.item()? {
-            Item::Array(left) => (Container::Array, left),
-            Item::Map(left) => (Container::Map(None), left),
-            Item::Tag(REFERENCE) if place.dialect != Dialect::Gen2 => match wire::integer(reader) {
+            CborItem::Array(left) => (Container::Array, left),
+            CborItem::Map(left) => (Container::Map(None), left),
+            CborItem::Tag(REFERENCE) if place.dialect != ZicoDialect::Gen2 => match wire::integer(reader) {
                 Ok(id) => return Ok(Some(self.symbol(id, place).text.into())),
                 Err(_) => (Container::Tag(REFERENCE), Some(1)),
             },
-            Item::Tag(tag) => (Container::Tag(tag), Some(1)),
+            CborItem::Tag(tag) => (Container::Tag(tag), Some(1)),
             item => return self.leaf(item, before, reader, place).map(Some),
         };
         let start = if let Container::Map(_) = kind { self.members.len() } else { self.items.len() };
-        self.open.push(Open { kind, left, start });
+        self.open.push(OpenContainer { kind, left, start });
         Ok(None)
     }
 
     fn leaf<'a>(
         &mut self,
-        item: Item<'a>,
+        item: CborItem<'a>,
         before: Reader<'a>,
         reader: &mut Reader<'a>,
-        place: &mut Place<'_, '_>,
+        place: &mut ValueTarget<'_, '_>,
     ) -> Result<Value, CborError> {
         Ok(match item {
-            Item::Unsigned(number) => number.into(),
-            Item::Negative(number) => match i64::try_from(number) {
+            CborItem::Unsigned(number) => number.into(),
+            CborItem::Negative(number) => match i64::try_from(number) {
                 Ok(number) => Value::I64(!number),
                 Err(_) => Value::F64(-1.0 - number as f64),
             },
-            Item::Text(bytes) => self.text(bytes, place.batch).into(),
-            Item::Bytes(bytes) => place.batch.bytes(bytes),
-            Item::Pieces(is_text) => {
+            CborItem::Text(bytes) => self.text(bytes, place.batch).into(),
+            CborItem::Bytes(bytes) => place.batch.bytes(bytes),
+            CborItem::Pieces(is_text) => {
                 *reader = before;
                 let joined = wire::string(reader, is_text)?;
                 if is_text { self.text(&joined, place.batch).into() } else { place.batch.bytes(&joined) }
             }
-            Item::Bool(truth) => truth.into(),
-            Item::Float(number) => number.into(),
-            Item::Simple(number) => {
+            CborItem::Bool(truth) => truth.into(),
+            CborItem::Float(number) => number.into(),
+            CborItem::Simple(number) => {
                 let key = place.batch.push_text("simple");
                 place.batch.map(&[(key.into(), u64::from(number).into())])
             }
-            Item::Null | Item::Undefined | Item::Break => Value::Null,
-            Item::Array(_) | Item::Map(_) | Item::Tag(_) => Value::Null,
+            CborItem::Null | CborItem::Undefined | CborItem::Break => Value::Null,
+            CborItem::Array(_) | CborItem::Map(_) | CborItem::Tag(_) => Value::Null,
         })
     }
 
     /// Continues in the innermost container: reads the key of its next value, or closes the container and returns it.
-    fn close_empty(&mut self, reader: &mut Reader<'_>, place: &mut Place<'_, '_>) -> Result<Option<Value>, CborError> {
+    fn close_empty(
+        &mut self,
+        reader: &mut Reader<'_>,
+        place: &mut ValueTarget<'_, '_>,
+    ) -> Result<Option<Value>, CborError> {
         let Some(open) = self.open.last_mut() else { return Ok(None) };
         if let Container::Tag(_) = open.kind {
             return Ok(None);
@@ -265,20 +273,20 @@ impl Writer {
     }
 
     /// A key's hash and text. `whole` is the text to which offsets of other keys refer.
-    fn key(&mut self, key: Name<'_>, whole: &[u8], place: &mut Place<'_, '_>) -> (u64, Text) {
+    fn key(&mut self, key: TextOrSymbol<'_>, whole: &[u8], place: &mut ValueTarget<'_, '_>) -> (u64, Text) {
         match key {
-            Name::Symbol(id) => {
-                let Known { hash, text, is_reserved } = self.symbol(id, place);
+            TextOrSymbol::Symbol(id) => {
+                let SymbolText { hash, text, is_reserved } = self.symbol(id, place);
                 (hash, if is_reserved { self.moved_key(id, place) } else { text })
             }
-            Name::Text(bytes) => {
+            TextOrSymbol::Text(bytes) => {
                 let (text, is_repaired) = text::repair(&bytes);
                 self.is_repaired |= is_repaired;
                 let prefix = if is_reserved(&text) { semconv::ZICO_ATTRIBUTE.as_str() } else { "" };
                 (self.hasher.hash_one(&*text), place.batch.push_parts(&[prefix, &text]))
             }
-            Name::None => (self.hasher.hash_one("null"), place.batch.push_text("null")),
-            Name::Other(start, end) => {
+            TextOrSymbol::None => (self.hasher.hash_one("null"), place.batch.push_text("null")),
+            TextOrSymbol::Other(start, end) => {
                 let text = other_key(whole.get(start..end).unwrap_or_default());
                 (self.hasher.hash_one(text.as_str()), place.batch.push_text(&text))
             }
@@ -286,7 +294,7 @@ impl Writer {
     }
 
     /// The text of a symbol.
-    pub(super) fn symbol(&mut self, id: u64, place: &mut Place<'_, '_>) -> Known {
+    pub(super) fn symbol(&mut self, id: u64, place: &mut ValueTarget<'_, '_>) -> SymbolText {
         match place.symbols.string(id) {
             Some(symbol) => {
                 self.is_repaired |= symbol.is_repaired;
@@ -303,12 +311,12 @@ impl Writer {
                         place.batch.push_text("")
                     }
                 };
-                Known { hash, text, is_reserved }
+                SymbolText { hash, text, is_reserved }
             }
             None => {
                 self.unresolved.push(id);
                 let text = placeholder(id);
-                Known {
+                SymbolText {
                     hash: self.hasher.hash_one(text.as_str()),
                     text: place.batch.push_text(&text),
                     is_reserved: false,
@@ -318,7 +326,7 @@ impl Writer {
     }
 
     /// The key of a symbol whose text is reserved.
-    fn moved_key(&mut self, id: u64, place: &mut Place<'_, '_>) -> Text {
+    fn moved_key(&mut self, id: u64, place: &mut ValueTarget<'_, '_>) -> Text {
         let text = place.symbols.string(id).map_or("", |symbol| &symbol.text);
         place.batch.push_parts(&[semconv::ZICO_ATTRIBUTE.as_str(), text])
     }
@@ -334,10 +342,10 @@ impl Writer {
 /// A key that is not a text: a scalar in its usual form, anything else in hexadecimal digits.
 fn other_key(bytes: &[u8]) -> String {
     match Reader::new(bytes).item() {
-        Ok(Item::Unsigned(number)) => number.to_string(),
-        Ok(Item::Negative(number)) => (-1 - i128::from(number)).to_string(),
-        Ok(Item::Bool(truth)) => truth.to_string(),
-        Ok(Item::Float(number)) => number.to_string(),
+        Ok(CborItem::Unsigned(number)) => number.to_string(),
+        Ok(CborItem::Negative(number)) => (-1 - i128::from(number)).to_string(),
+        Ok(CborItem::Bool(truth)) => truth.to_string(),
+        Ok(CborItem::Float(number)) => number.to_string(),
         _ => {
             let mut text = String::from("cbor:");
             let _ = write_hex(&mut text, &bytes[..bytes.len().min(MAX_KEY_BYTES)]);
@@ -355,14 +363,14 @@ pub(super) fn settle(
     bytes: &[u8],
     form: Form,
     symbols: &mut Symbols<'_>,
-    dialect: Dialect,
+    dialect: ZicoDialect,
     limit: usize,
 ) -> Result<Option<Box<[u8]>>, CborError> {
     let mut settled = Vec::with_capacity(bytes.len() + 16);
     let mut reader = Reader::new(bytes);
     if form == Form::Pair {
         settled.push(0xA1);
-        if let Name::Symbol(id) = wire::name(&mut reader, true)? {
+        if let TextOrSymbol::Symbol(id) = wire::name(&mut reader, true)? {
             write_symbol(id, symbols, &mut settled);
         } else {
             settled.extend_from_slice(&bytes[..reader.offset()]);
@@ -374,8 +382,8 @@ pub(super) fn settle(
             return Ok(None);
         }
         let start = reader.offset();
-        if let Item::Tag(REFERENCE) = reader.item()?
-            && dialect != Dialect::Gen2
+        if let CborItem::Tag(REFERENCE) = reader.item()?
+            && dialect != ZicoDialect::Gen2
             && let Ok(id) = wire::integer(&mut reader)
         {
             write_symbol(id, symbols, &mut settled);

@@ -9,11 +9,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use tributary_codec::cbor::{CborError, Fault, Item, Reader};
+use tributary_codec::cbor::{CborError, CborFault, CborItem, Reader};
 
 use parts::{symbol, unsigned};
 
-pub use parts::{Exception, Frame, Name, exception, frame, integer, key, name, next_of, string, text};
+pub use parts::{Exception, TextOrSymbol, WireFrame, exception, frame, integer, key, name, next_of, string, text};
 
 /// How deep values may nest (section 5).
 pub const MAX_VALUE_DEPTH: usize = 64;
@@ -26,7 +26,7 @@ const ARRAY_TO_BREAK: u8 = 0x9F;
 
 /// The dialect of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Dialect {
+pub enum ZicoDialect {
     /// The specification's text.
     Doc,
     /// Agents 1.90.1 to 1.90.6.
@@ -35,13 +35,13 @@ pub enum Dialect {
     Gen2,
 }
 
-impl Dialect {
+impl ZicoDialect {
     /// The name in `origin.version`.
     pub fn as_str(self) -> &'static str {
         match self {
-            Dialect::Doc => "doc",
-            Dialect::Gen1 => "gen1",
-            Dialect::Gen2 => "gen2",
+            ZicoDialect::Doc => "doc",
+            ZicoDialect::Gen1 => "gen1",
+            ZicoDialect::Gen2 => "gen2",
         }
     }
 }
@@ -57,15 +57,15 @@ pub enum Carries {
 
 /// The dialect of a body by its first bytes (section 2.1). `None`: they occur in several dialects, as in a later part of a
 /// trace.
-pub fn detect(body: &[u8], carries: Carries) -> Option<Dialect> {
+pub fn detect(body: &[u8], carries: Carries) -> Option<ZicoDialect> {
     let (tag, next) = first(body)?;
     match (carries, tag, next) {
-        (Carries::Definitions, 1, 0x83) | (Carries::Definitions, 3, _) => Some(Dialect::Gen1),
-        (Carries::Definitions, 1, 0x82) => Some(Dialect::Gen2),
-        (Carries::Definitions, 0x0D..=0x0F, 0x80..=0x9F) => Some(Dialect::Doc),
-        (Carries::Trace, 8, 0x9F) => Some(Dialect::Gen1),
-        (Carries::Trace, 3, _) => Some(Dialect::Gen2),
-        (Carries::Trace, 6 | 7 | 0x0A | 0x0B, 0x9F) => Some(Dialect::Doc),
+        (Carries::Definitions, 1, 0x83) | (Carries::Definitions, 3, _) => Some(ZicoDialect::Gen1),
+        (Carries::Definitions, 1, 0x82) => Some(ZicoDialect::Gen2),
+        (Carries::Definitions, 0x0D..=0x0F, 0x80..=0x9F) => Some(ZicoDialect::Doc),
+        (Carries::Trace, 8, 0x9F) => Some(ZicoDialect::Gen1),
+        (Carries::Trace, 3, _) => Some(ZicoDialect::Gen2),
+        (Carries::Trace, 6 | 7 | 0x0A | 0x0B, 0x9F) => Some(ZicoDialect::Doc),
         _ => None,
     }
 }
@@ -84,7 +84,7 @@ pub fn carries(body: &[u8]) -> Carries {
 fn first(body: &[u8]) -> Option<(u64, u8)> {
     let mut reader = Reader::new(body);
     match reader.item() {
-        Ok(Item::Tag(tag)) => Some((tag, reader.rest().first().copied().unwrap_or_default())),
+        Ok(CborItem::Tag(tag)) => Some((tag, reader.rest().first().copied().unwrap_or_default())),
         _ => None,
     }
 }
@@ -122,12 +122,12 @@ impl std::error::Error for WireError {}
 impl WireError {
     /// Whether the body ends inside the item.
     pub fn is_cut(&self) -> bool {
-        matches!(self.kind, WireErrorKind::Cbor(CborError { fault: Fault::End, .. }))
+        matches!(self.kind, WireErrorKind::Cbor(CborError { fault: CborFault::End, .. }))
     }
 
     /// Whether a value is nested too deeply.
     pub fn is_too_deep(&self) -> bool {
-        matches!(self.kind, WireErrorKind::Cbor(CborError { fault: Fault::TooDeep(_), .. }))
+        matches!(self.kind, WireErrorKind::Cbor(CborError { fault: CborFault::TooDeep(_), .. }))
     }
 }
 
@@ -153,7 +153,7 @@ pub enum Definition<'a> {
     /// An attribute of the agent.
     Attribute {
         /// Its key.
-        key: Name<'a>,
+        key: TextOrSymbol<'a>,
         /// The place of its value.
         value: Range<usize>,
     },
@@ -163,25 +163,25 @@ pub enum Definition<'a> {
 ///
 /// # Errors
 /// It is no item of the dialect. The reader does not move.
-pub fn definition<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Definition<'a>, WireError> {
+pub fn definition<'a>(reader: &mut Reader<'a>, dialect: ZicoDialect) -> Result<Definition<'a>, WireError> {
     whole_item(reader, |reader| {
         let tag = reader.tag()?;
         Ok(match (dialect, tag) {
-            (Dialect::Doc, 0x0D) | (Dialect::Gen1, 1) => {
+            (ZicoDialect::Doc, 0x0D) | (ZicoDialect::Gen1, 1) => {
                 reader.array(3..=3, "an array of id, text and type")?;
                 let (id, text) = (unsigned(reader)?, text(reader)?);
                 Definition::String { id, text, kind: Some(unsigned(reader)?) }
             }
-            (Dialect::Gen2, 1) => {
+            (ZicoDialect::Gen2, 1) => {
                 reader.array(2..=2, "an array of id and text")?;
                 Definition::String { id: unsigned(reader)?, text: text(reader)?, kind: None }
             }
-            (Dialect::Doc, 0x0E) | (Dialect::Gen1 | Dialect::Gen2, 2) => {
+            (ZicoDialect::Doc, 0x0E) | (ZicoDialect::Gen1 | ZicoDialect::Gen2, 2) => {
                 reader.array(4..=4, "an array of id, class, method and signature")?;
                 let id = unsigned(reader)?;
                 Definition::Method { id, parts: [symbol(reader)?, symbol(reader)?, symbol(reader)?] }
             }
-            (Dialect::Doc, 0x0F) | (Dialect::Gen1, 3) => {
+            (ZicoDialect::Doc, 0x0F) | (ZicoDialect::Gen1, 3) => {
                 reader.array(2..=2, "an array of key and value")?;
                 let key = name(reader, false)?;
                 let start = reader.offset();
@@ -195,7 +195,7 @@ pub fn definition<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Defin
 
 /// An item of a body with a trace.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Entry {
+pub enum BodyItem {
     /// A record begins. In gen1 the prolog may follow separately, or not at all.
     Open(Option<Prolog>),
     /// The prolog of the record that was opened last (gen1).
@@ -286,86 +286,86 @@ pub enum Order {
 /// # Errors
 /// It is no item of the dialect. The reader does not move.
 #[inline]
-pub fn entry(reader: &mut Reader<'_>, dialect: Dialect, order: &mut Order) -> Result<Entry, WireError> {
+pub fn entry(reader: &mut Reader<'_>, dialect: ZicoDialect, order: &mut Order) -> Result<BodyItem, WireError> {
     match (dialect, reader.rest()) {
         // The items of most records are read directly.
-        (Dialect::Gen1, [0xC8, 0x9F, tag @ (0xCA | 0xCB), 0x48, a, b, c, d, e, f, g, h, ..]) => {
+        (ZicoDialect::Gen1, [0xC8, 0x9F, tag @ (0xCA | 0xCB), 0x48, a, b, c, d, e, f, g, h, ..]) => {
             let bytes = [*a, *b, *c, *d, *e, *f, *g, *h];
             *reader = reader.advanced(12);
             let word = if *tag == 0xCB { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) };
-            Ok(Entry::Open(Some(prolog_of(word))))
+            Ok(BodyItem::Open(Some(prolog_of(word))))
         }
-        (Dialect::Gen1, [tag @ (0xCC | 0xCD), 0x48, a, b, c, d, e, f, g, h, BREAK, ..]) => {
+        (ZicoDialect::Gen1, [tag @ (0xCC | 0xCD), 0x48, a, b, c, d, e, f, g, h, BREAK, ..]) => {
             let bytes = [*a, *b, *c, *d, *e, *f, *g, *h];
             *reader = reader.advanced(11);
             let word = if *tag == 0xCD { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) };
-            Ok(Entry::Epilog(epilog_of(word)))
+            Ok(BodyItem::Epilog(epilog_of(word)))
         }
         (_, [BREAK, ..]) => {
             *reader = reader.advanced(1);
-            Ok(Entry::Break)
+            Ok(BodyItem::Break)
         }
-        (Dialect::Gen2, _) => whole_item(reader, gen2_entry),
+        (ZicoDialect::Gen2, _) => whole_item(reader, gen2_entry),
         _ => whole_item(reader, |reader| gen1_entry(reader, dialect, order)),
     }
 }
 
 /// Doc and gen1, which differ in how records begin and end (sections 2.3 and 2.5).
-fn gen1_entry(reader: &mut Reader<'_>, dialect: Dialect, order: &mut Order) -> Result<Entry, WireErrorKind> {
+fn gen1_entry(reader: &mut Reader<'_>, dialect: ZicoDialect, order: &mut Order) -> Result<BodyItem, WireErrorKind> {
     let tag = reader.tag()?;
     Ok(match (dialect, tag) {
-        (Dialect::Doc, 6 | 7 | 0x0A | 0x0B) => {
+        (ZicoDialect::Doc, 6 | 7 | 0x0A | 0x0B) => {
             array_to_break(reader)?;
             let own = if matches!(tag, 6 | 0x0A) { Order::Big } else { Order::Little };
             let word = word(reader, own)?;
             *order = own;
-            Entry::Open(Some(prolog_of(word)))
+            BodyItem::Open(Some(prolog_of(word)))
         }
-        (Dialect::Gen1, 8) => {
+        (ZicoDialect::Gen1, 8) => {
             array_to_break(reader)?;
-            Entry::Open(None)
+            BodyItem::Open(None)
         }
-        (Dialect::Gen1, 0x0A) => Entry::Prolog(prolog_of(word(reader, Order::Big)?)),
-        (Dialect::Gen1, 0x0B) => Entry::Prolog(prolog_of(word(reader, Order::Little)?)),
-        (Dialect::Doc, 0x0D) => Entry::Epilog(epilog(reader, *order)?),
-        (Dialect::Gen1, 0x0C) => Entry::Epilog(epilog(reader, Order::Big)?),
-        (Dialect::Gen1, 0x0D) => Entry::Epilog(epilog(reader, Order::Little)?),
-        (_, 0x0F) => Entry::Flags(unsigned(reader)?),
+        (ZicoDialect::Gen1, 0x0A) => BodyItem::Prolog(prolog_of(word(reader, Order::Big)?)),
+        (ZicoDialect::Gen1, 0x0B) => BodyItem::Prolog(prolog_of(word(reader, Order::Little)?)),
+        (ZicoDialect::Doc, 0x0D) => BodyItem::Epilog(epilog(reader, *order)?),
+        (ZicoDialect::Gen1, 0x0C) => BodyItem::Epilog(epilog(reader, Order::Big)?),
+        (ZicoDialect::Gen1, 0x0D) => BodyItem::Epilog(epilog(reader, Order::Little)?),
+        (_, 0x0F) => BodyItem::Flags(unsigned(reader)?),
         (_, 0x21) => {
             reader.array(2..=2, "an array of clock and type")?;
             let clock = integer(reader)? as i64;
-            Entry::Begin(Begin { clock, trace_type: symbol(reader)?, span: 0, parent: 0 })
+            BodyItem::Begin(Begin { clock, trace_type: symbol(reader)?, span: 0, parent: 0 })
         }
         // Agents write the map of tag 0x0e only to their own store; here it is read as attributes.
-        (_, 9 | 0x0E) => Entry::Attributes(map(reader, None)?),
+        (_, 9 | 0x0E) => BodyItem::Attributes(map(reader, None)?),
         (_, 0x26) => {
             reader.array(2..=2, "an array of type and map")?;
             let upward = symbol(reader)?;
-            Entry::Attributes(map(reader, Some(upward))?)
+            BodyItem::Attributes(map(reader, Some(upward))?)
         }
         (_, 0x22) => {
             let start = reader.offset();
             exception(reader, dialect)?;
-            Entry::Exception(start..reader.offset())
+            BodyItem::Exception(start..reader.offset())
         }
-        (_, 0x23) => Entry::Reference(integer(reader)?),
+        (_, 0x23) => BodyItem::Reference(integer(reader)?),
         _ => return Err(WireErrorKind::Tag(tag)),
     })
 }
 
-fn gen2_entry(reader: &mut Reader<'_>) -> Result<Entry, WireErrorKind> {
+fn gen2_entry(reader: &mut Reader<'_>) -> Result<BodyItem, WireErrorKind> {
     let tag = reader.tag()?;
     Ok(match tag {
         3 => {
             array_to_break(reader)?;
-            Entry::Open(Some(Prolog { start: integer(reader)?, method: integer(reader)? }))
+            BodyItem::Open(Some(Prolog { start: integer(reader)?, method: integer(reader)? }))
         }
         4 => {
             let length = reader.array(2..=3, "an array of stop, calls and maybe flags")?;
             let (stop, calls) = (integer(reader)?, integer(reader)?);
             let flags = if length == 3 { Some(integer(reader)?) } else { None };
             end_of_record(reader)?;
-            Entry::Epilog(Epilog { stop, calls, flags })
+            BodyItem::Epilog(Epilog { stop, calls, flags })
         }
         5 => {
             let length = reader.array(2..=4, "an array of clock, type, and maybe span and parent")?;
@@ -373,7 +373,7 @@ fn gen2_entry(reader: &mut Reader<'_>) -> Result<Entry, WireErrorKind> {
             let trace_type = symbol(reader)?;
             let span = if length > 2 { integer(reader)? } else { 0 };
             let parent = if length > 3 { integer(reader)? } else { 0 };
-            Entry::Begin(Begin { clock, trace_type, span, parent })
+            BodyItem::Begin(Begin { clock, trace_type, span, parent })
         }
         6 => {
             let length = reader.array(2..=3, "an array of maybe type, key and value")?;
@@ -381,14 +381,14 @@ fn gen2_entry(reader: &mut Reader<'_>) -> Result<Entry, WireErrorKind> {
             let start = reader.offset();
             name(reader, true)?;
             reader.skip(MAX_VALUE_DEPTH)?;
-            Entry::Attributes(Attributes { upward, form: Form::Pair, range: start..reader.offset() })
+            BodyItem::Attributes(Attributes { upward, form: Form::Pair, range: start..reader.offset() })
         }
         7 => {
             let start = reader.offset();
-            exception(reader, Dialect::Gen2)?;
-            Entry::Exception(start..reader.offset())
+            exception(reader, ZicoDialect::Gen2)?;
+            BodyItem::Exception(start..reader.offset())
         }
-        8 => Entry::Reference(integer(reader)?),
+        8 => BodyItem::Reference(integer(reader)?),
         _ => return Err(WireErrorKind::Tag(tag)),
     })
 }
@@ -396,8 +396,8 @@ fn gen2_entry(reader: &mut Reader<'_>) -> Result<Entry, WireErrorKind> {
 fn map(reader: &mut Reader<'_>, upward: Option<u64>) -> Result<Attributes, CborError> {
     let start = *reader;
     match reader.item()? {
-        Item::Map(_) => *reader = start,
-        _ => return Err(CborError { offset: start.offset(), fault: Fault::Expected("a map") }),
+        CborItem::Map(_) => *reader = start,
+        _ => return Err(CborError { offset: start.offset(), fault: CborFault::Expected("a map") }),
     }
     // The map itself is no level of a value.
     reader.skip(MAX_VALUE_DEPTH + 1)?;
@@ -411,14 +411,14 @@ fn array_to_break(reader: &mut Reader<'_>) -> Result<(), CborError> {
     }
     let offset = reader.offset();
     reader.item()?;
-    Err(CborError { offset, fault: Fault::Expected("an array up to a break") })
+    Err(CborError { offset, fault: CborFault::Expected("an array up to a break") })
 }
 
 fn word(reader: &mut Reader<'_>, order: Order) -> Result<u64, CborError> {
     let offset = reader.offset();
     match reader.item()? {
-        Item::Bytes(bytes) if bytes.len() == 8 => Ok(word_of(bytes, order)),
-        _ => Err(CborError { offset, fault: Fault::Expected("a byte string of 8") }),
+        CborItem::Bytes(bytes) if bytes.len() == 8 => Ok(word_of(bytes, order)),
+        _ => Err(CborError { offset, fault: CborFault::Expected("a byte string of 8") }),
     }
 }
 
@@ -426,9 +426,9 @@ fn word(reader: &mut Reader<'_>, order: Order) -> Result<u64, CborError> {
 fn epilog(reader: &mut Reader<'_>, order: Order) -> Result<Epilog, CborError> {
     let offset = reader.offset();
     let (word, long_calls) = match reader.item()? {
-        Item::Bytes(bytes) if bytes.len() == 8 => (word_of(bytes, order), None),
-        Item::Bytes(bytes) if bytes.len() == 16 => (word_of(&bytes[..8], order), Some(word_of(&bytes[8..], order))),
-        _ => return Err(CborError { offset, fault: Fault::Expected("a byte string of 8 or 16") }),
+        CborItem::Bytes(bytes) if bytes.len() == 8 => (word_of(bytes, order), None),
+        CborItem::Bytes(bytes) if bytes.len() == 16 => (word_of(&bytes[..8], order), Some(word_of(&bytes[8..], order))),
+        _ => return Err(CborError { offset, fault: CborFault::Expected("a byte string of 8 or 16") }),
     };
     end_of_record(reader)?;
     let epilog = epilog_of(word);
@@ -440,8 +440,8 @@ fn end_of_record(reader: &mut Reader<'_>) -> Result<(), CborError> {
     let offset = reader.offset();
     match reader.take(BREAK) {
         true => Ok(()),
-        false if reader.is_at_end() => Err(CborError { offset, fault: Fault::End }),
-        false => Err(CborError { offset, fault: Fault::Expected("a break after the end") }),
+        false if reader.is_at_end() => Err(CborError { offset, fault: CborFault::End }),
+        false => Err(CborError { offset, fault: CborFault::Expected("a break after the end") }),
     }
 }
 
@@ -488,22 +488,22 @@ mod tests {
     fn the_first_bytes_show_the_dialect_if_it_is_unambiguous() {
         let (definitions, trace) = (Carries::Definitions, Carries::Trace);
         for (bytes, what, dialect) in [
-            (&b"\xc1\x83"[..], definitions, Some(Dialect::Gen1)),
-            (b"\xc1\x82", definitions, Some(Dialect::Gen2)),
-            (b"\xd8\x01\x82", definitions, Some(Dialect::Gen2)),
-            (b"\xcd\x83", definitions, Some(Dialect::Doc)),
-            (b"\xcf\x82", definitions, Some(Dialect::Doc)),
+            (&b"\xc1\x83"[..], definitions, Some(ZicoDialect::Gen1)),
+            (b"\xc1\x82", definitions, Some(ZicoDialect::Gen2)),
+            (b"\xd8\x01\x82", definitions, Some(ZicoDialect::Gen2)),
+            (b"\xcd\x83", definitions, Some(ZicoDialect::Doc)),
+            (b"\xcf\x82", definitions, Some(ZicoDialect::Doc)),
             (b"\xc2\x84", definitions, None),
-            (b"\xc8\x9f", trace, Some(Dialect::Gen1)),
-            (b"\xc3\x82", trace, Some(Dialect::Gen2)),
-            (b"\xca\x9f", trace, Some(Dialect::Doc)),
-            (b"\xc7\x9f", trace, Some(Dialect::Doc)),
-            (b"\xd8\x0b\x9f", trace, Some(Dialect::Doc)),
+            (b"\xc8\x9f", trace, Some(ZicoDialect::Gen1)),
+            (b"\xc3\x82", trace, Some(ZicoDialect::Gen2)),
+            (b"\xca\x9f", trace, Some(ZicoDialect::Doc)),
+            (b"\xc7\x9f", trace, Some(ZicoDialect::Doc)),
+            (b"\xd8\x0b\x9f", trace, Some(ZicoDialect::Doc)),
             (b"\xca\x48", trace, None),
             (b"\xcd\x48", trace, None),
             (b"\xd8\x21\x82", trace, None),
             (b"\xff", trace, None),
-            (b"\xc3", trace, Some(Dialect::Gen2)),
+            (b"\xc3", trace, Some(ZicoDialect::Gen2)),
             (b"", trace, None),
         ] {
             assert_eq!(detect(bytes, what), dialect, "{bytes:02x?}");
@@ -523,12 +523,12 @@ mod tests {
 
     #[test]
     fn a_word_is_the_same_in_both_byte_orders() {
-        let expected = Entry::Open(Some(Prolog { start: 1000, method: 0xFF_FFFE }));
+        let expected = BodyItem::Open(Some(Prolog { start: 1000, method: 0xFF_FFFE }));
         for (bytes, dialect) in [
-            (&b"\xc8\x9f\xcb\x48\xe8\x03\x00\x00\x00\xfe\xff\xff"[..], Dialect::Gen1),
-            (b"\xc8\x9f\xca\x48\xff\xff\xfe\x00\x00\x00\x03\xe8", Dialect::Gen1),
-            (b"\xcb\x9f\x48\xe8\x03\x00\x00\x00\xfe\xff\xff", Dialect::Doc),
-            (b"\xd8\x0a\x9f\x48\xff\xff\xfe\x00\x00\x00\x03\xe8", Dialect::Doc),
+            (&b"\xc8\x9f\xcb\x48\xe8\x03\x00\x00\x00\xfe\xff\xff"[..], ZicoDialect::Gen1),
+            (b"\xc8\x9f\xca\x48\xff\xff\xfe\x00\x00\x00\x03\xe8", ZicoDialect::Gen1),
+            (b"\xcb\x9f\x48\xe8\x03\x00\x00\x00\xfe\xff\xff", ZicoDialect::Doc),
+            (b"\xd8\x0a\x9f\x48\xff\xff\xfe\x00\x00\x00\x03\xe8", ZicoDialect::Doc),
         ] {
             let mut reader = Reader::new(bytes);
             assert_eq!(entry(&mut reader, dialect, &mut Order::Little).unwrap(), expected, "{bytes:02x?}");
@@ -536,9 +536,12 @@ mod tests {
         }
         let long = b"\xcc\x50\x00\x00\x00\x00\x00\x00\x00\x09\x00\x00\x00\x00\x01\x00\x00\x00\xff";
         let epilog = Epilog { stop: 9, calls: 1 << 24, flags: None };
-        assert_eq!(entry(&mut Reader::new(long), Dialect::Gen1, &mut Order::Little).unwrap(), Entry::Epilog(epilog));
+        assert_eq!(
+            entry(&mut Reader::new(long), ZicoDialect::Gen1, &mut Order::Little).unwrap(),
+            BodyItem::Epilog(epilog)
+        );
         // The break is part of the epilog.
-        let error = entry(&mut Reader::new(&long[..18]), Dialect::Gen1, &mut Order::Little).unwrap_err();
+        let error = entry(&mut Reader::new(&long[..18]), ZicoDialect::Gen1, &mut Order::Little).unwrap_err();
         assert!(error.is_cut() && error.offset == 0);
     }
 }

@@ -11,33 +11,33 @@ use tributary_event::{ContentId, Header, Kind, Loss, Origin, Position, Reason, R
 use tributary_memory::MemoryLease;
 use tributary_protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
-use super::agents::{Agent, Counters, Opened, Opening, Refusal, Registered, Requester};
+use super::agents::{Counters, Opened, Opening, Registered, Requester, ZicoAgent, ZicoRefusal};
 use super::body::{BodyState, TraceFault};
 use super::definitions::{self, Definitions};
 use super::delivered::Changes;
 use super::forms::{self, Unpacking};
 use super::ids;
-use super::normalize::{self, Context};
+use super::normalize::{self, BodyContext};
 use super::profile::BodyCalls;
-use super::reading::{Progress, TraceReader};
+use super::reading::{BodyProgress, TraceReader};
 use super::registrations::Reply;
 use super::route::Route;
-use super::sessions::{Key, Parked, Session, Slot, bytes};
-use super::shared::{Shared, is_reset, json, name, refused};
-use super::trace::Trace;
-use super::wire::{self, Carries, Dialect};
+use super::sessions::{Parked, Session, SessionKey, SessionSlot, bytes};
+use super::shared::{SharedExchange, is_reset, json, name, refused};
+use super::trace::OpenTrace;
+use super::wire::{self, Carries, ZicoDialect};
 
 /// One request.
 #[derive(Debug)]
 pub struct ZicoWork {
-    shared: Arc<Shared>,
+    shared: Arc<SharedExchange>,
     request: Request,
     route: Route,
-    stage: Stage,
+    stage: RequestStage,
     /// The decoded body; `None`: the body as transmitted.
     unpacked: Option<Vec<u8>>,
     /// The session, once it is known.
-    slot: Option<Arc<Slot>>,
+    slot: Option<Arc<SessionSlot>>,
     lease: MemoryLease,
     /// Transmitted bytes that were not yet charged to the allowance. They are charged as output is written, because the
     /// allowance is bounded.
@@ -58,11 +58,11 @@ pub struct ZicoWork {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum RequestStage {
     Start,
     Registering(Reply<Registered>),
     Opening(Reply<Opened>),
-    LookingUp(Reply<Option<Arc<Agent>>>, Box<Form>),
+    LookingUp(Reply<Option<Arc<ZicoAgent>>>, Box<Form>),
     Unpacking(Box<Unpacking>),
     Definitions(Box<Definitions>),
     Trace(Box<TraceReader>),
@@ -77,7 +77,13 @@ struct Form {
 }
 
 impl ZicoWork {
-    pub(super) fn new(request: Request, route: Route, now: Now, lease: MemoryLease, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        request: Request,
+        route: Route,
+        now: Now,
+        lease: MemoryLease,
+        shared: Arc<SharedExchange>,
+    ) -> Self {
         ZicoWork {
             lease,
             unearned: request.body.len() as u64,
@@ -85,7 +91,7 @@ impl ZicoWork {
             shared,
             request,
             route,
-            stage: Stage::Start,
+            stage: RequestStage::Start,
             unpacked: None,
             slot: None,
             received: now.unix,
@@ -101,17 +107,19 @@ impl ZicoWork {
 impl Work for ZicoWork {
     fn step(&mut self, now: Now, out: &mut Output) -> Flow {
         let before = out.batch.total_expanded_bytes();
-        match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Start => self.start(now, out),
-            Stage::Registering(Reply::Now(registered)) => self.registered(registered, out),
-            Stage::Opening(Reply::Now(opened)) => self.opened(opened, now, out),
-            Stage::LookingUp(Reply::Now(agent), form) => self.unpack_form(agent, *form, now, out),
+        match std::mem::replace(&mut self.stage, RequestStage::Done) {
+            RequestStage::Start => self.start(now, out),
+            RequestStage::Registering(Reply::Now(registered)) => self.registered(registered, out),
+            RequestStage::Opening(Reply::Now(opened)) => self.opened(opened, now, out),
+            RequestStage::LookingUp(Reply::Now(agent), form) => self.unpack_form(agent, *form, now, out),
             // Not before [`Work::poll_ready`] has returned that they are known.
-            waiting @ (Stage::Registering(_) | Stage::Opening(_) | Stage::LookingUp(..)) => self.stage = waiting,
-            Stage::Unpacking(unpacking) => self.unpack(unpacking, now, out),
-            Stage::Definitions(definitions) => self.define(definitions, out),
-            Stage::Trace(reading) => self.read(reading, now, out),
-            Stage::Done => {}
+            waiting @ (RequestStage::Registering(_) | RequestStage::Opening(_) | RequestStage::LookingUp(..)) => {
+                self.stage = waiting;
+            }
+            RequestStage::Unpacking(unpacking) => self.unpack(unpacking, now, out),
+            RequestStage::Definitions(definitions) => self.define(definitions, out),
+            RequestStage::Trace(reading) => self.read(reading, now, out),
+            RequestStage::Done => {}
         }
         let expanded = out.batch.total_expanded_bytes() - before;
         let earning = expanded.div_ceil(self.shared.options.amplification.ratio).min(self.unearned);
@@ -121,14 +129,14 @@ impl Work for ZicoWork {
             let count = if kind == Kind::Loss { &mut self.counters.losses } else { &mut self.counters.events };
             *count += out.batch.count(kind);
         }
-        if let Stage::Done = self.stage { Flow::Continue } else { Flow::Again }
+        if let RequestStage::Done = self.stage { Flow::Continue } else { Flow::Again }
     }
 
     fn poll_ready(&mut self, context: &mut TaskContext<'_>) -> Poll<()> {
         match &mut self.stage {
-            Stage::Registering(reply) => reply.poll(context),
-            Stage::Opening(reply) => reply.poll(context),
-            Stage::LookingUp(reply, _) => reply.poll(context),
+            RequestStage::Registering(reply) => reply.poll(context),
+            RequestStage::Opening(reply) => reply.poll(context),
+            RequestStage::LookingUp(reply, _) => reply.poll(context),
             _ => Poll::Ready(()),
         }
     }
@@ -195,20 +203,20 @@ impl ZicoWork {
         let content_type = self.request.head.header("content-type");
         let asked = match forms::registration(&self.request.body, content_type) {
             Ok(asked) => asked,
-            Err(fault) => return self.refuse(&Refusal::Invalid(fault.to_string()), out),
+            Err(fault) => return self.refuse(&ZicoRefusal::Invalid(fault.to_string()), out),
         };
         match self.shared.agents.register(asked, without_port(&self.peer), now.unix) {
             Reply::Now(registered) => self.registered(registered, out),
-            later => self.stage = Stage::Registering(later),
+            later => self.stage = RequestStage::Registering(later),
         }
     }
 
-    fn registered(&mut self, registered: Result<Registered, Refusal>, out: &mut Output) {
+    fn registered(&mut self, registered: Result<Registered, ZicoRefusal>, out: &mut Output) {
         match registered {
             Ok(registered) => {
                 out.batch.set_resource(normalize::resource(Some(&registered.agent), None, &[]));
                 let event = if registered.is_new { semconv::ZICO_AGENT_REGISTERED } else { semconv::ZICO_AGENT_SEEN };
-                normalize::lifecycle(event, self.request.body.len(), &self.context(Dialect::Gen1), out);
+                normalize::lifecycle(event, self.request.body.len(), &self.context(ZicoDialect::Gen1), out);
                 out.decoded_bytes += self.request.body.len() as u64;
                 let uuid = &registered.agent.uuid;
                 // Rule 1: some agent versions read `uuid`, others `id`.
@@ -224,24 +232,25 @@ impl ZicoWork {
         let content_type = self.request.head.header("content-type");
         let asked = match forms::opening(&self.request.body, content_type) {
             Ok(asked) => asked,
-            Err(fault) => return self.refuse(&Refusal::Invalid(fault.to_string()), out),
+            Err(fault) => return self.refuse(&ZicoRefusal::Invalid(fault.to_string()), out),
         };
         let asked = Opening { address: without_port(&self.peer).to_owned(), ..asked };
         match self.shared.agents.open(asked, now.unix) {
             Reply::Now(opened) => self.opened(opened, now, out),
-            later => self.stage = Stage::Opening(later),
+            later => self.stage = RequestStage::Opening(later),
         }
     }
 
-    fn opened(&mut self, opened: Result<Opened, Refusal>, now: Now, out: &mut Output) {
+    fn opened(&mut self, opened: Result<Opened, ZicoRefusal>, now: Now, out: &mut Output) {
         let opened = match opened {
             Ok(opened) => opened,
             Err(refusal) => return self.refuse(&refusal, out),
         };
         let Ok(key) = name(&opened.session) else {
-            return self.refuse(&Refusal::Broken, out);
+            return self.refuse(&ZicoRefusal::Broken, out);
         };
-        let (slot, _) = self.shared.sessions.find_or_open(Key::Opened(key), Some(opened.agent.clone()), now.elapsed);
+        let (slot, _) =
+            self.shared.sessions.find_or_open(SessionKey::Opened(key), Some(opened.agent.clone()), now.elapsed);
         // The agent sends its current trace again from the start, so no part of an older one follows.
         self.shared.sessions.retire_all(&slot);
         let mut session = slot.lock();
@@ -249,13 +258,13 @@ impl ZicoWork {
         out.batch.set_resource(session.resource.clone());
         drop(session);
         let event = if opened.is_new { semconv::ZICO_SESSION_OPENED } else { semconv::ZICO_SESSION_RESET };
-        normalize::lifecycle(event, self.request.body.len(), &self.context(Dialect::Gen1), out);
+        normalize::lifecycle(event, self.request.body.len(), &self.context(ZicoDialect::Gen1), out);
         out.decoded_bytes += self.request.body.len() as u64;
         self.answer = json(200, &json!({ "session": opened.session }));
     }
 
     /// Section 1.1, step 3; section 1.2.
-    fn submit(&mut self, slot: Arc<Slot>, is_new: bool, carries: Carries, now: Now, out: &mut Output) {
+    fn submit(&mut self, slot: Arc<SessionSlot>, is_new: bool, carries: Carries, now: Now, out: &mut Output) {
         let is_gen2 = self.request.head.header("x-zorka-session-id").is_some();
         let mut session = slot.lock();
         session.charge_to(self.lease.budget());
@@ -264,8 +273,8 @@ impl ZicoWork {
             session.reset();
             out.batch.set_resource(session.resource.clone());
             let event = if is_new { semconv::ZICO_SESSION_OPENED } else { semconv::ZICO_SESSION_RESET };
-            out.batch.set_origin(out.batch.origin().with_version(Dialect::Gen2.as_str()).into());
-            normalize::lifecycle(event, 0, &self.context(Dialect::Gen2), out);
+            out.batch.set_origin(out.batch.origin().with_version(ZicoDialect::Gen2.as_str()).into());
+            normalize::lifecycle(event, 0, &self.context(ZicoDialect::Gen2), out);
         }
         drop(session);
         self.slot = Some(slot);
@@ -303,30 +312,38 @@ impl ZicoWork {
         let form = Form { host, submission };
         match reply {
             Reply::Now(agent) => self.unpack_form(agent, form, now, out),
-            later => self.stage = Stage::LookingUp(later, Box::new(form)),
+            later => self.stage = RequestStage::LookingUp(later, Box::new(form)),
         }
     }
 
-    fn unpack_form(&mut self, agent: Result<Option<Arc<Agent>>, Refusal>, form: Form, now: Now, out: &mut Output) {
+    fn unpack_form(
+        &mut self,
+        agent: Result<Option<Arc<ZicoAgent>>, ZicoRefusal>,
+        form: Form,
+        now: Now,
+        out: &mut Output,
+    ) {
         let Form { host, submission } = form;
         let agent = match agent {
             Ok(agent) => agent,
             Err(refusal) => return self.refuse(&refusal, out),
         };
         let agent = agent.unwrap_or_else(|| Arc::new(definitions::unregistered(&host)));
-        let (slot, _) = self.shared.sessions.find_or_open(Key::Host(host), Some(agent.clone()), now.elapsed);
+        let (slot, _) = self.shared.sessions.find_or_open(SessionKey::Host(host), Some(agent.clone()), now.elapsed);
         let mut session = slot.lock();
         session.set_agent(&agent);
         session.charge_to(self.lease.budget());
         drop(session);
         self.slot = Some(slot);
         let limit = bytes(self.shared.options.max_inflated_bytes);
-        self.stage = Stage::Unpacking(Box::new(submission.unpack(limit)));
+        self.stage = RequestStage::Unpacking(Box::new(submission.unpack(limit)));
     }
 
     fn unpack(&mut self, mut unpacking: Box<Unpacking>, now: Now, out: &mut Output) {
         match unpacking.step() {
-            Ok(false) if self.lease.resize(unpacking.memory_bytes() as u64) => self.stage = Stage::Unpacking(unpacking),
+            Ok(false) if self.lease.resize(unpacking.memory_bytes() as u64) => {
+                self.stage = RequestStage::Unpacking(unpacking);
+            }
             Ok(false) => self.out_of_memory(out),
             Ok(true) => self.unpacked(unpacking.into_output(), now, out),
             Err(InflateError::TooLarge { limit }) => {
@@ -354,8 +371,8 @@ impl ZicoWork {
         self.unpacked.as_deref().unwrap_or(&self.request.body)
     }
 
-    fn context(&self, dialect: Dialect) -> Context {
-        Context { dialect, observed: self.received, request: self.request.number }
+    fn context(&self, dialect: ZicoDialect) -> BodyContext {
+        BodyContext { dialect, observed: self.received, request: self.request.number }
     }
 
     /// Starts to read a body of CBOR.
@@ -365,9 +382,9 @@ impl ZicoWork {
         let shown = wire::detect(self.body(), carries);
         // Rule 6. If no body showed a dialect yet, the request determines it.
         let assumed = match self.route {
-            Route::Form => Dialect::Doc,
-            _ if self.request.head.header("x-zorka-session-id").is_some() => Dialect::Gen2,
-            _ => Dialect::Gen1,
+            Route::Form => ZicoDialect::Doc,
+            _ if self.request.head.header("x-zorka-session-id").is_some() => ZicoDialect::Gen2,
+            _ => ZicoDialect::Gen1,
         };
         let dialect = shown.or(session.dialect).unwrap_or(assumed);
         session.dialect = shown.or(session.dialect);
@@ -375,20 +392,20 @@ impl ZicoWork {
         out.batch.set_resource(session.resource.clone());
         let context = self.context(dialect);
         self.stage = match carries {
-            Carries::Definitions => Stage::Definitions(Box::new(Definitions::new(context, &self.shared))),
+            Carries::Definitions => RequestStage::Definitions(Box::new(Definitions::new(context, &self.shared))),
             Carries::Trace => {
                 let mut reading = self.begin_trace(&mut session, context);
                 out.batch.set_content(content(&session, &reading));
-                let agent = session.agent.clone().filter(|_| dialect == Dialect::Doc && self.route != Route::Form);
+                let agent = session.agent.clone().filter(|_| dialect == ZicoDialect::Doc && self.route != Route::Form);
                 // The sweep locks the table and then each session, so no session may be locked while the table is used.
                 drop(session);
                 reading.host = agent.and_then(|agent| self.shared.host(&agent.uuid, now));
-                Stage::Trace(Box::new(reading))
+                RequestStage::Trace(Box::new(reading))
             }
         };
     }
 
-    fn begin_trace(&self, session: &mut Session, context: Context) -> TraceReader {
+    fn begin_trace(&self, session: &mut Session, context: BodyContext) -> TraceReader {
         let head = &self.request.head;
         let header = head.header("x-zorka-trace-uuid").or_else(|| head.header("x-zorka-trace-id"));
         let known = header.and_then(ids::trace_id);
@@ -398,7 +415,7 @@ impl ZicoWork {
         });
         let dialect = context.dialect;
         // Rule 19: gen2 agents send each trace in one part.
-        let may_park = known.is_some() && dialect != Dialect::Gen2 && self.route != Route::Form;
+        let may_park = known.is_some() && dialect != ZicoDialect::Gen2 && self.route != Route::Form;
         let resumed = match may_park.then(|| session.resume(id)).flatten() {
             Some(mut parked) if parked.trace.dialect == dialect => {
                 parked.trace.begin_body();
@@ -411,7 +428,7 @@ impl ZicoWork {
             None => None,
         };
         TraceReader {
-            trace: resumed.unwrap_or_else(|| Trace::new(id, dialect)),
+            trace: resumed.unwrap_or_else(|| OpenTrace::new(id, dialect)),
             state: BodyState::new(
                 context,
                 self.shared.open_limits(),
@@ -432,7 +449,7 @@ impl ZicoWork {
         let mut session = slot.lock();
         let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
         if !definitions.read(body, &mut session, &self.shared, out) {
-            self.stage = Stage::Definitions(definitions);
+            self.stage = RequestStage::Definitions(definitions);
             return;
         }
         out.decoded_bytes += (body.len() as u64).saturating_sub(definitions.lost());
@@ -447,25 +464,25 @@ impl ZicoWork {
         let host = host.as_mut().map(|host| &mut host.table);
         let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
         match reading.read(body, &mut session, host, out) {
-            Progress::More => {
+            BodyProgress::More => {
                 let calls = reading.state.calls.as_ref().map_or(0, BodyCalls::memory_bytes);
                 let held = self.unpacked.as_ref().map_or(0, Vec::capacity) + reading.trace.memory_bytes() + calls;
                 if !self.lease.resize(held as u64) && !reading.is_flushing {
                     reading.give_up(TraceFault::NoMemory { offset: reading.state.at });
                 }
-                self.stage = Stage::Trace(reading);
+                self.stage = RequestStage::Trace(reading);
             }
-            Progress::Open { needed } if session.may_park(needed, &self.shared.options) => {
+            BodyProgress::Open { needed } if session.may_park(needed, &self.shared.options) => {
                 let TraceReader { trace, state, .. } = *reading;
                 self.park(trace, needed, &mut session, now, out);
                 let resource = session.resource.clone();
                 self.end(state, None, resource, out);
             }
-            Progress::Open { .. } => {
+            BodyProgress::Open { .. } => {
                 reading.is_flushing = true;
-                self.stage = Stage::Trace(reading);
+                self.stage = RequestStage::Trace(reading);
             }
-            Progress::Done => {
+            BodyProgress::Done => {
                 let TraceReader { state, fault, .. } = *reading;
                 let resource = session.resource.clone();
                 self.end(state, fault, resource, out);
@@ -474,7 +491,7 @@ impl ZicoWork {
     }
 
     /// Keeps a trace until its next part.
-    fn park(&self, trace: Trace, needed: usize, session: &mut Session, now: Now, out: &Output) {
+    fn park(&self, trace: OpenTrace, needed: usize, session: &mut Session, now: Now, out: &Output) {
         let (origin, resource) = (out.batch.origin().clone(), session.resource.clone());
         let mut parked = Parked::new(trace, origin, resource, self.request.number, self.received);
         parked.allowance = out.allowance().cloned();
@@ -510,13 +527,13 @@ impl ZicoWork {
     }
 
     /// Refuses the request.
-    fn refuse(&mut self, refusal: &Refusal, out: &mut Output) {
+    fn refuse(&mut self, refusal: &ZicoRefusal, out: &mut Output) {
         self.answer = refused(refusal);
         let reason = match refusal {
-            Refusal::Invalid(_) => Reason::Malformed,
-            Refusal::Denied(_) => Reason::Unauthorized,
-            Refusal::Full(_) => Reason::TooLarge,
-            Refusal::Broken | Refusal::Away(_) => Reason::Failed,
+            ZicoRefusal::Invalid(_) => Reason::Malformed,
+            ZicoRefusal::Denied(_) => Reason::Unauthorized,
+            ZicoRefusal::Full(_) => Reason::TooLarge,
+            ZicoRefusal::Broken | ZicoRefusal::Away(_) => Reason::Failed,
         };
         self.lose_whole(reason, &refusal.to_string(), out);
     }

@@ -22,10 +22,10 @@ use super::modes::RunMode;
 use super::observations::Observations;
 use super::program::Program;
 use super::tally::Tally;
-use super::trace::Trace;
+use super::trace::TracedProgram;
 
 /// The task of one agent.
-pub(in super::super) struct Agent {
+pub(in super::super) struct AgentTask {
     /// Its number in the run, from 0.
     pub(in super::super) number: u64,
     pub(in super::super) seed: u64,
@@ -55,7 +55,7 @@ pub async fn run_alone(
         return (Err(error), Observations::default());
     }
     let (start, halt) = (Instant::now(), CancellationToken::new());
-    let agent = Agent { number: 0, seed, to, options, events, pace: Pace::new(None, 1), start, halt: halt.clone() };
+    let agent = AgentTask { number: 0, seed, to, options, events, pace: Pace::new(None, 1), start, halt: halt.clone() };
     let mut run = std::pin::pin!(agent.run_and_observe());
     let (outcome, observations) = tokio::select! {
         done = &mut run => done,
@@ -70,7 +70,7 @@ pub async fn run_alone(
     (outcome.fault.map_or(Ok(sent), Err), observations)
 }
 
-impl Agent {
+impl AgentTask {
     /// Runs the agent to its end.
     pub(in super::super) async fn run(self) -> Outcome {
         self.run_and_observe().await.0
@@ -158,7 +158,7 @@ impl Agent {
         };
         let streams = opened.map_err(|error| control.without_senders(error))?;
         control.settle();
-        let mut trace = Trace {
+        let mut trace = TracedProgram {
             program: Program::new(self.seed, self.number, self.options, started.budget_bytes()),
             senders: Senders::new(streams, in_order, self.options, tally),
             tally,

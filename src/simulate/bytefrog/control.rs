@@ -16,7 +16,7 @@ use super::super::{Counts, tcp};
 use super::Options;
 use super::configuration::Configuration;
 use super::harm::Harm;
-use super::modes::{Command, Mode, Modes, RunMode};
+use super::modes::{CollectorMessage, Mode, Modes, RunMode};
 use super::observations::Observations;
 use super::tally::Tally;
 use super::wire::{self, ClassOutcome};
@@ -220,16 +220,16 @@ impl Control {
         // Heartbeats and commands share a thread.
         sleep(self.options.pause).await;
         self.reads += 1;
-        while let Some((command, length)) = Command::read(self.options.version, &self.input) {
+        while let Some((command, length)) = CollectorMessage::read(self.options.version, &self.input) {
             self.input.advance(length);
             self.modes.handle_command(&command)?;
             match command {
-                Command::Configuration(body) => self.configure(&body).await?,
-                Command::Stop => {
+                CollectorMessage::Configuration(body) => self.configure(&body).await?,
+                CollectorMessage::Stop => {
                     self.observations.stopped = true;
                     self.ended.get_or_insert_with(Instant::now);
                 }
-                Command::Pause if self.modes.mode == Mode::ShuttingDown => {
+                CollectorMessage::Pause if self.modes.mode == Mode::ShuttingDown => {
                     self.kill("pause control message is only valid when tracing").await?;
                 }
                 _ => {}

@@ -36,7 +36,7 @@ pub use harm::Harm;
 pub use observations::Observations;
 pub use program::Program;
 
-pub(super) use agent::Agent;
+pub(super) use agent::AgentTask;
 
 /// The options of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

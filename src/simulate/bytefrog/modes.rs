@@ -15,7 +15,7 @@ pub(super) enum Mode {
 
 /// A message of the collector.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Command {
+pub(super) enum CollectorMessage {
     Configuration(Vec<u8>),
     Start,
     Stop,
@@ -77,7 +77,7 @@ impl Modes {
     }
 
     /// Handles a command.
-    pub(super) fn handle_command(&mut self, command: &Command) -> Result<(), Harm> {
+    pub(super) fn handle_command(&mut self, command: &CollectorMessage) -> Result<(), Harm> {
         if !self.configured {
             return self.handshake(command);
         }
@@ -88,53 +88,55 @@ impl Modes {
         }
     }
 
-    fn handshake(&mut self, command: &Command) -> Result<(), Harm> {
+    fn handshake(&mut self, command: &CollectorMessage) -> Result<(), Harm> {
         match command {
-            Command::Configuration(_) => {
+            CollectorMessage::Configuration(_) => {
                 self.configured = true;
                 Ok(())
             }
-            Command::Error(text) => Err(Harm::Abort(format!("the hello was answered with an error: {text}"))),
+            CollectorMessage::Error(text) => Err(Harm::Abort(format!("the hello was answered with an error: {text}"))),
             other => Err(Harm::Abort(format!("the hello was answered with {}", other.name()))),
         }
     }
 
-    fn before_start(&mut self, command: &Command) -> Result<(), Harm> {
+    fn before_start(&mut self, command: &CollectorMessage) -> Result<(), Harm> {
         match (command, self.mode) {
-            (Command::Configuration(_), Mode::Initializing) => {}
-            (Command::Start, mode) => {
+            (CollectorMessage::Configuration(_), Mode::Initializing) => {}
+            (CollectorMessage::Start, mode) => {
                 self.started = true;
                 // Suspended before `start`: heartbeats report it, and all events are sent nevertheless.
                 if mode == Mode::Initializing {
                     self.mode = Mode::Tracing;
                 }
             }
-            (Command::Suspend, Mode::Initializing) => self.mode = Mode::Suspended,
-            (Command::Unsuspend, Mode::Suspended) => self.mode = Mode::Initializing,
-            (Command::Stop, _) => return Err(Harm::Hang("stop came before start".to_owned())),
+            (CollectorMessage::Suspend, Mode::Initializing) => self.mode = Mode::Suspended,
+            (CollectorMessage::Unsuspend, Mode::Suspended) => self.mode = Mode::Initializing,
+            (CollectorMessage::Stop, _) => return Err(Harm::Hang("stop came before start".to_owned())),
             (other, _) => return Err(Harm::NeverRun(format!("{} came before start", other.name()))),
         }
         Ok(())
     }
 
-    fn running(&mut self, command: &Command) -> Result<(), Harm> {
+    fn running(&mut self, command: &CollectorMessage) -> Result<(), Harm> {
         let is_early = !self.settled;
         let (mode, run_mode) = match (command, self.mode) {
-            (Command::Stop, _) if is_early => {
+            (CollectorMessage::Stop, _) if is_early => {
                 return Err(Harm::ControlLost("stop came right after start, and would be ignored".to_owned()));
             }
-            (Command::Suspend, _) if is_early => {
+            (CollectorMessage::Suspend, _) if is_early => {
                 return Err(Harm::ControlLost("suspend came right after start, and kills the controller".to_owned()));
             }
-            (Command::Pause | Command::Unpause | Command::Unsuspend, _) if is_early => {
+            (CollectorMessage::Pause | CollectorMessage::Unpause | CollectorMessage::Unsuspend, _) if is_early => {
                 return Err(Harm::ControlLost(format!("{} came before the agent had settled", command.name())));
             }
-            (Command::Stop, _) => (Mode::ShuttingDown, RunMode::Ended),
-            (Command::Pause, Mode::Tracing) => (Mode::Paused, RunMode::Blocked),
-            (Command::Unpause, Mode::Paused) => (Mode::Tracing, RunMode::Traced),
-            (Command::Suspend, Mode::Tracing) => (Mode::Suspended, RunMode::Untraced),
-            (Command::Unsuspend, Mode::Suspended) => (Mode::Tracing, RunMode::Traced),
-            (Command::Error(text), _) => return Err(Harm::TraceDies(format!("received error from HQ: {text}"))),
+            (CollectorMessage::Stop, _) => (Mode::ShuttingDown, RunMode::Ended),
+            (CollectorMessage::Pause, Mode::Tracing) => (Mode::Paused, RunMode::Blocked),
+            (CollectorMessage::Unpause, Mode::Paused) => (Mode::Tracing, RunMode::Traced),
+            (CollectorMessage::Suspend, Mode::Tracing) => (Mode::Suspended, RunMode::Untraced),
+            (CollectorMessage::Unsuspend, Mode::Suspended) => (Mode::Tracing, RunMode::Traced),
+            (CollectorMessage::Error(text), _) => {
+                return Err(Harm::TraceDies(format!("received error from HQ: {text}")));
+            }
             (other, mode) => return Err(Harm::TraceDies(format!("{} came in mode {mode:?}", other.name()))),
         };
         (self.mode, self.run_mode) = (mode, run_mode);
@@ -143,50 +145,50 @@ impl Modes {
 }
 
 /// Commands may cross the last heartbeats, which is not a mistake of the collector. What is wrong at any time still is.
-fn after_the_end(command: &Command) -> Result<(), Harm> {
+fn after_the_end(command: &CollectorMessage) -> Result<(), Harm> {
     match command {
-        Command::Configuration(_) | Command::Unknown(_) | Command::Start => {
+        CollectorMessage::Configuration(_) | CollectorMessage::Unknown(_) | CollectorMessage::Start => {
             Err(Harm::TraceDies(format!("{} came in mode ShuttingDown", command.name())))
         }
         _ => Ok(()),
     }
 }
 
-impl Command {
+impl CollectorMessage {
     /// The command in words.
     pub(super) fn name(&self) -> String {
         match self {
-            Command::Configuration(_) => "a configuration".to_owned(),
-            Command::Start => "start".to_owned(),
-            Command::Stop => "stop".to_owned(),
-            Command::Pause => "pause".to_owned(),
-            Command::Unpause => "unpause".to_owned(),
-            Command::Suspend => "suspend".to_owned(),
-            Command::Unsuspend => "unsuspend".to_owned(),
-            Command::Error(text) => format!("an error ({text})"),
-            Command::Unknown(kind) => format!("a message of the unknown type {kind}"),
+            CollectorMessage::Configuration(_) => "a configuration".to_owned(),
+            CollectorMessage::Start => "start".to_owned(),
+            CollectorMessage::Stop => "stop".to_owned(),
+            CollectorMessage::Pause => "pause".to_owned(),
+            CollectorMessage::Unpause => "unpause".to_owned(),
+            CollectorMessage::Suspend => "suspend".to_owned(),
+            CollectorMessage::Unsuspend => "unsuspend".to_owned(),
+            CollectorMessage::Error(text) => format!("an error ({text})"),
+            CollectorMessage::Unknown(kind) => format!("a message of the unknown type {kind}"),
         }
     }
 
     /// The command at the front of `bytes` and its length. `None`: it is incomplete.
-    pub(super) fn read(version: u8, bytes: &[u8]) -> Option<(Command, usize)> {
+    pub(super) fn read(version: u8, bytes: &[u8]) -> Option<(CollectorMessage, usize)> {
         let command = match *bytes.first()? {
             1 => {
                 let head = if version == 1 { 5 } else { 3 };
                 let body = with_length(bytes, head)?;
-                return Some((Command::Configuration(body.to_vec()), head + body.len()));
+                return Some((CollectorMessage::Configuration(body.to_vec()), head + body.len()));
             }
             99 => {
                 let text = with_length(bytes, 3)?;
-                return Some((Command::Error(String::from_utf8_lossy(text).into_owned()), 3 + text.len()));
+                return Some((CollectorMessage::Error(String::from_utf8_lossy(text).into_owned()), 3 + text.len()));
             }
-            2 => Command::Start,
-            3 => Command::Stop,
-            4 => Command::Pause,
-            5 => Command::Unpause,
-            6 => Command::Suspend,
-            7 => Command::Unsuspend,
-            unknown => Command::Unknown(unknown),
+            2 => CollectorMessage::Start,
+            3 => CollectorMessage::Stop,
+            4 => CollectorMessage::Pause,
+            5 => CollectorMessage::Unpause,
+            6 => CollectorMessage::Suspend,
+            7 => CollectorMessage::Unsuspend,
+            unknown => CollectorMessage::Unknown(unknown),
         };
         Some((command, 1))
     }
@@ -204,28 +206,28 @@ mod tests {
 
     fn started() -> Modes {
         let mut modes = Modes::new();
-        modes.handle_command(&Command::Configuration(Vec::new())).unwrap();
-        modes.handle_command(&Command::Start).unwrap();
+        modes.handle_command(&CollectorMessage::Configuration(Vec::new())).unwrap();
+        modes.handle_command(&CollectorMessage::Start).unwrap();
         modes
     }
 
-    fn settled(commands: &[Command]) -> Result<Mode, Harm> {
+    fn settled(commands: &[CollectorMessage]) -> Result<Mode, Harm> {
         let mut modes = started();
         modes.settle();
         commands.iter().try_for_each(|command| modes.handle_command(command))?;
         Ok(modes.mode)
     }
 
-    fn unstarted(commands: &[Command]) -> Result<Mode, Harm> {
+    fn unstarted(commands: &[CollectorMessage]) -> Result<Mode, Harm> {
         let mut modes = Modes::new();
-        modes.handle_command(&Command::Configuration(Vec::new()))?;
+        modes.handle_command(&CollectorMessage::Configuration(Vec::new()))?;
         commands.iter().try_for_each(|command| modes.handle_command(command))?;
         Ok(modes.mode)
     }
 
     #[test]
     fn modes_change_as_in_real_agents() {
-        use Command::*;
+        use CollectorMessage::*;
         assert_eq!(settled(&[]), Ok(Mode::Tracing));
         assert_eq!(settled(&[Suspend, Unsuspend, Pause]), Ok(Mode::Paused));
         assert_eq!(settled(&[Pause, Unpause, Suspend]), Ok(Mode::Suspended));
@@ -234,7 +236,7 @@ mod tests {
 
     #[test]
     fn commands_in_the_wrong_mode_kill_the_trace() {
-        use Command::*;
+        use CollectorMessage::*;
         for commands in [
             vec![Pause, Pause],
             vec![Suspend, Suspend],
@@ -253,7 +255,7 @@ mod tests {
 
     #[test]
     fn commands_before_start_keep_the_program_from_running() {
-        use Command::*;
+        use CollectorMessage::*;
         assert!(matches!(unstarted(&[Stop]), Err(Harm::Hang(_))));
         for command in [Pause, Unpause, Unsuspend, Error("no".to_owned()), Unknown(31)] {
             assert!(matches!(unstarted(&[command]), Err(Harm::NeverRun(_))));
@@ -266,7 +268,8 @@ mod tests {
     #[test]
     fn a_suspend_before_start_is_reported_and_has_no_effect() {
         let mut modes = Modes::new();
-        for command in [Command::Configuration(Vec::new()), Command::Suspend, Command::Start] {
+        for command in [CollectorMessage::Configuration(Vec::new()), CollectorMessage::Suspend, CollectorMessage::Start]
+        {
             modes.handle_command(&command).unwrap();
         }
         assert_eq!((modes.mode, modes.run_mode), (Mode::Suspended, RunMode::Traced));
@@ -274,7 +277,7 @@ mod tests {
 
     #[test]
     fn commands_right_after_start_are_lost() {
-        use Command::*;
+        use CollectorMessage::*;
         for command in [Stop, Suspend, Pause, Unpause, Unsuspend] {
             assert!(matches!(started().handle_command(&command), Err(Harm::ControlLost(_))));
         }
@@ -284,11 +287,14 @@ mod tests {
     fn a_command_is_read_once_it_is_whole() {
         let message = [1, 0, 2, b'{', b'}', 2];
         for length in 0..5 {
-            assert_eq!(Command::read(4, &message[..length]), None);
+            assert_eq!(CollectorMessage::read(4, &message[..length]), None);
         }
-        assert_eq!(Command::read(4, &message), Some((Command::Configuration(b"{}".to_vec()), 5)));
-        assert_eq!(Command::read(1, &[1, 0, 0, 0, 1, 9]), Some((Command::Configuration(vec![9]), 6)));
-        assert_eq!(Command::read(4, &[99, 0, 2, b'n', b'o']), Some((Command::Error("no".to_owned()), 5)));
-        assert_eq!(Command::read(4, &[77, 0]), Some((Command::Unknown(77), 1)));
+        assert_eq!(CollectorMessage::read(4, &message), Some((CollectorMessage::Configuration(b"{}".to_vec()), 5)));
+        assert_eq!(CollectorMessage::read(1, &[1, 0, 0, 0, 1, 9]), Some((CollectorMessage::Configuration(vec![9]), 6)));
+        assert_eq!(
+            CollectorMessage::read(4, &[99, 0, 2, b'n', b'o']),
+            Some((CollectorMessage::Error("no".to_owned()), 5))
+        );
+        assert_eq!(CollectorMessage::read(4, &[77, 0]), Some((CollectorMessage::Unknown(77), 1)));
     }
 }

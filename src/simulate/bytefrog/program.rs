@@ -4,7 +4,7 @@ use super::super::rng::Rng;
 use super::Options;
 use super::buffers::{Buffer, Buffers};
 use super::shop::{self, EXCEPTIONS, METHODS};
-use super::thread::{EventKinds, Thread, ThreadEvent};
+use super::thread::{EventKinds, SimulatedThread, ThreadEvent};
 use super::wire::{self, ClassOutcome, Stamp};
 
 /// The traced program of one agent.
@@ -16,7 +16,7 @@ pub struct Program {
     rng: Rng,
     options: Options,
     kinds: EventKinds,
-    threads: Vec<Thread>,
+    threads: Vec<SimulatedThread>,
     buffers: Buffers,
     /// The next number, modulo 2^32.
     sequence: u32,
@@ -26,14 +26,14 @@ pub struct Program {
     /// Classes loaded since the last call of `loaded`.
     loaded: Vec<(ClassOutcome, &'static str)>,
     /// Threads that hold a buffer and do not get the processor.
-    waiting: Vec<Waiting>,
+    waiting: Vec<StalledThread>,
     /// The most events that others number meanwhile: what fits into the buffers.
     max_ahead: u64,
 }
 
 /// A thread that holds a buffer and does not get the processor.
 #[derive(Debug)]
-struct Waiting {
+struct StalledThread {
     thread: usize,
     buffer: Buffer,
     /// It continues after this number of events of the program, or at this time.
@@ -77,7 +77,7 @@ impl Program {
             rng,
             options,
             kinds: EventKinds { throws_and_markers: options.version == 1, lines: options.version >= 3 },
-            threads: (0..options.threads.max(1)).map(|_| Thread::new()).collect(),
+            threads: (0..options.threads.max(1)).map(|_| SimulatedThread::new()).collect(),
             buffers: Buffers::new(budget_bytes, open),
             sequence: 0,
             events: 0,
@@ -120,7 +120,7 @@ impl Program {
         let until_events = self.events + 1 + self.rng.below(self.max_ahead.max(1));
         let until_millis = millis.saturating_add(1 + self.rng.below(MAX_WAIT_MILLIS) as u32);
         if let Some(buffer) = self.buffers.hold(place) {
-            self.waiting.push(Waiting { thread, buffer, until_events, until_millis });
+            self.waiting.push(StalledThread { thread, buffer, until_events, until_millis });
         }
     }
 
@@ -130,7 +130,7 @@ impl Program {
         let thread =
             (0..self.threads.len()).find(|thread| self.waiting.iter().all(|waiting| waiting.thread != *thread));
         if let (Some(buffer), Some(thread)) = (held, thread) {
-            self.waiting.push(Waiting { thread, buffer, until_events: u64::MAX, until_millis });
+            self.waiting.push(StalledThread { thread, buffer, until_events: u64::MAX, until_millis });
         }
     }
 
@@ -143,7 +143,7 @@ impl Program {
     /// Lets threads that have waited long enough continue.
     pub(super) fn continue_waiting(&mut self, millis: u32) {
         let events = self.events;
-        let is_over = |waiting: &mut Waiting| waiting.until_events <= events || waiting.until_millis <= millis;
+        let is_over = |waiting: &mut StalledThread| waiting.until_events <= events || waiting.until_millis <= millis;
         self.waiting.extract_if(.., is_over).for_each(|waiting| self.buffers.release(waiting.buffer));
     }
 
@@ -304,7 +304,7 @@ impl Program {
         if !self.mapped.locations[location as usize] {
             self.mapped.locations[location as usize] = true;
             let place = self.mapping_buffer(place);
-            let shop::Method { line: first, lines, is_page, .. } = METHODS[usize::from(method)];
+            let shop::ShopMethod { line: first, lines, is_page, .. } = METHODS[usize::from(method)];
             if is_page && line == 0 {
                 self.write(place, |out| wire::source_location_count(method_id(method), u32::from(lines), out));
             }
@@ -354,7 +354,7 @@ impl Program {
 
     fn line(&mut self, method: u16) -> u16 {
         let chance = self.rng.next();
-        let shop::Method { line, lines, .. } = METHODS[usize::from(method)];
+        let shop::ShopMethod { line, lines, .. } = METHODS[usize::from(method)];
         if chance & 0xFF == 0 { NO_LINE } else { line + ((chance >> 32) % u64::from(lines)) as u16 }
     }
 }

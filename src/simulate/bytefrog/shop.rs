@@ -2,7 +2,7 @@
 
 /// A traced method.
 #[derive(Debug)]
-pub(super) struct Method {
+pub(super) struct ShopMethod {
     /// Class with slashes, name, access flags, descriptor.
     pub(super) signature: &'static str,
     /// The line of its first statement.
@@ -15,7 +15,7 @@ pub(super) struct Method {
     pub(super) is_page: bool,
 }
 
-impl Method {
+impl ShopMethod {
     /// Its class, as class events name it.
     pub(super) fn class(&self) -> &'static str {
         let name = self.signature.split(';').next().unwrap_or_default();
@@ -28,7 +28,7 @@ pub(super) const MAIN: u16 = 0;
 pub(super) const RUN: u16 = 1;
 
 /// All methods. Two class loaders have loaded `Discount`, so its method has two ids.
-pub(super) static METHODS: [Method; 28] = [
+pub(super) static METHODS: [ShopMethod; 28] = [
     method("shop/Shop.main;9;([Ljava/lang/String;)V", 21, 3, &[2, 3, 4, 5]),
     method("shop/web/Worker.run;1;()V", 44, 2, &[2, 3, 4, 5, 6]),
     method("shop/web/ProductServlet.doGet;4;(Lshop/web/Request;Lshop/web/Response;)V", 31, 4, &[7, 8, 10, 26]),
@@ -86,10 +86,10 @@ pub(super) static IGNORED_CLASSES: [&str; 12] = [
 /// A class that some agents fail to transform.
 pub(super) const UNTRANSFORMABLE_CLASS: &str = "shop/legacy/Report$$Generated";
 
-const fn method(signature: &'static str, line: u16, lines: u16, calls: &'static [u16]) -> Method {
-    Method { signature, line, lines, calls, is_page: false }
+const fn method(signature: &'static str, line: u16, lines: u16, calls: &'static [u16]) -> ShopMethod {
+    ShopMethod { signature, line, lines, calls, is_page: false }
 }
 
-const fn page(signature: &'static str, line: u16, lines: u16, calls: &'static [u16]) -> Method {
-    Method { signature, line, lines, calls, is_page: true }
+const fn page(signature: &'static str, line: u16, lines: u16, calls: &'static [u16]) -> ShopMethod {
+    ShopMethod { signature, line, lines, calls, is_page: true }
 }

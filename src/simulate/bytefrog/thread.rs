@@ -31,15 +31,15 @@ pub(super) struct EventKinds {
 
 /// A thread and its state.
 #[derive(Debug)]
-pub(super) struct Thread {
-    stack: Vec<Frame>,
+pub(super) struct SimulatedThread {
+    stack: Vec<CallFrame>,
     raised: Raised,
     visits: Visits,
-    request: Request,
+    request: RequestMark,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+struct CallFrame {
     method: u16,
     /// Calls that it will still make.
     calls: u16,
@@ -64,7 +64,7 @@ struct Visits {
 
 /// The state between two calls of the bottom frame.
 #[derive(Clone, Copy, Debug)]
-enum Request {
+enum RequestMark {
     None,
     /// Marked and not served yet.
     Started(u32),
@@ -74,10 +74,15 @@ enum Request {
 /// The greatest depth of calls.
 const MOST_FRAMES: usize = 48;
 
-impl Thread {
+impl SimulatedThread {
     /// A thread that has not started.
     pub(super) fn new() -> Self {
-        Thread { stack: Vec::new(), raised: Raised::Nothing, visits: Visits::default(), request: Request::None }
+        SimulatedThread {
+            stack: Vec::new(),
+            raised: Raised::Nothing,
+            visits: Visits::default(),
+            request: RequestMark::None,
+        }
     }
 
     /// Whether it has not started.
@@ -122,7 +127,7 @@ impl Thread {
     }
 
     fn enter(&mut self, method: u16, calls: u16) -> ThreadEvent {
-        self.stack.push(Frame { method, calls });
+        self.stack.push(CallFrame { method, calls });
         ThreadEvent::Enter(method)
     }
 
@@ -163,7 +168,7 @@ impl Thread {
             Raised::Above(exception) => (exception, chance & 1 == 0),
         };
         match self.stack.last() {
-            Some(&Frame { method, .. }) if !caught && self.stack.len() > 1 => {
+            Some(&CallFrame { method, .. }) if !caught && self.stack.len() > 1 => {
                 self.leave(kinds, chance);
                 self.raised = Raised::Above(exception);
                 Some(ThreadEvent::Bubble(method, exception))
@@ -176,22 +181,22 @@ impl Thread {
     }
 }
 
-impl Request {
+impl RequestMark {
     /// Ends a served request; sometimes starts a marked one.
     fn mark(&mut self, chance: u64) -> Option<ThreadEvent> {
         match *self {
-            Request::None if chance & 0xF00 == 0 => {
+            RequestMark::None if chance & 0xF00 == 0 => {
                 let number = (chance >> 32) as u32;
-                *self = Request::Started(number);
+                *self = RequestMark::Started(number);
                 Some(ThreadEvent::Mark(number, true))
             }
-            Request::None => None,
-            Request::Started(number) => {
-                *self = Request::Served(number);
+            RequestMark::None => None,
+            RequestMark::Started(number) => {
+                *self = RequestMark::Served(number);
                 None
             }
-            Request::Served(number) => {
-                *self = Request::None;
+            RequestMark::Served(number) => {
+                *self = RequestMark::None;
                 Some(ThreadEvent::Mark(number, false))
             }
         }

@@ -22,7 +22,7 @@ const STRETCH: u64 = 4096;
 const PARTIAL_WAIT: Duration = Duration::from_millis(100);
 
 /// A traced program.
-pub(super) struct Trace<'a> {
+pub(super) struct TracedProgram<'a> {
     pub(super) program: Program,
     pub(super) senders: Senders,
     pub(super) tally: &'a Tally,
@@ -49,7 +49,7 @@ pub(super) struct Trace<'a> {
     pub(super) interval: Duration,
 }
 
-impl Trace<'_> {
+impl TracedProgram<'_> {
     /// Runs the program until it has enough events, is to halt, or is no longer traced. All its events are queued then.
     pub(super) async fn run(&mut self) {
         let mut made = 0;

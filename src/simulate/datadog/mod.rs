@@ -15,7 +15,7 @@ use bytes::BufMut;
 
 use super::Counts;
 use super::rng::Rng;
-use shop::{Kind, Operation, VISITS};
+use shop::{Operation, OperationKind, VISITS};
 use strings::{Strings, Word};
 
 /// The default number of texts that a tracer remembers, as in the reference sender.
@@ -33,7 +33,7 @@ const PROTOCOL_VERSION: u32 = 1;
 const LIST_HEAD: usize = 3;
 /// An id and an id, or an id and a double.
 const LIST_ENTRY: usize = 16;
-/// The size of every list in [`Dialect::Padded32`].
+/// The size of every list in [`DatadogDialect::Padded32`].
 const PADDED_LIST: usize = LIST_HEAD + 32 * LIST_ENTRY;
 
 /// The most spans of a trace.
@@ -41,7 +41,7 @@ const MOST_SPANS: u64 = 12;
 
 /// The two layouts that senders use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Dialect {
+pub enum DatadogDialect {
     /// As in the specification: a list has the size of its entries, and trace ids have 128 bits.
     #[default]
     Exact,
@@ -57,7 +57,7 @@ pub enum Dialect {
 #[derive(Debug)]
 pub struct Tracer {
     rng: Rng,
-    dialect: Dialect,
+    dialect: DatadogDialect,
     string_cache_size: u32,
     strings: Strings,
     /// When the next trace ends, in nanoseconds since 1970.
@@ -72,7 +72,7 @@ pub struct Tracer {
 
 /// The data that all spans of a trace share.
 #[derive(Clone, Copy)]
-struct Trace {
+struct TraceFields {
     id: [u8; 16],
     /// The number of the cart, product or order: the end of its URLs.
     subject: u64,
@@ -95,7 +95,7 @@ impl Tracer {
     ///
     /// `seed` and `connection` (its number in a run) determine everything but the times; `base_unix_nanos` is the end of its
     /// first trace, in nanoseconds since 1970.
-    pub fn new(seed: u64, connection: u64, base_unix_nanos: u64, dialect: Dialect) -> Self {
+    pub fn new(seed: u64, connection: u64, base_unix_nanos: u64, dialect: DatadogDialect) -> Self {
         let mut rng = Rng::new(seed, connection);
         let process_id = 2 + rng.below(4_000_000) as u32;
         let runtime_id = uuid(&mut rng);
@@ -156,7 +156,7 @@ impl Tracer {
         if max_events == 0 {
             return counts;
         }
-        let trace = Trace { id: self.trace_id(), subject: self.subject() };
+        let trace = TraceFields { id: self.trace_id(), subject: self.subject() };
         self.clock_nanos = self.clock_nanos.saturating_add(1_000 + self.rng.below(8_000));
         if self.rng.one_in(4) && max_events > 1 {
             counts += self.trace_object(&trace, out);
@@ -197,7 +197,7 @@ impl Tracer {
         self.plan.push(Planned { operation, caller, id, start_nanos, duration_nanos, failed });
     }
 
-    fn trace_object(&mut self, trace: &Trace, out: &mut Vec<u8>) -> Counts {
+    fn trace_object(&mut self, trace: &TraceFields, out: &mut Vec<u8>) -> Counts {
         out.put_u16(TRACE);
         out.put_slice(&trace.id);
         let mut messages = 1;
@@ -209,7 +209,7 @@ impl Tracer {
         Counts { messages, events: 1 }
     }
 
-    fn span(&mut self, trace: &Trace, at: usize, out: &mut Vec<u8>) -> Counts {
+    fn span(&mut self, trace: &TraceFields, at: usize, out: &mut Vec<u8>) -> Counts {
         let span = self.plan[at];
         let operation = span.operation;
         let caller = self.plan[span.caller];
@@ -241,7 +241,7 @@ impl Tracer {
         Counts { messages, events: 1 }
     }
 
-    fn span_meta(&mut self, trace: &Trace, span: &Planned, is_root: bool, is_top_level: bool, out: &mut Vec<u8>) {
+    fn span_meta(&mut self, trace: &TraceFields, span: &Planned, is_root: bool, is_top_level: bool, out: &mut Vec<u8>) {
         let operation = span.operation;
         self.meta(tag::SPAN_KIND, operation.kind.span_kind(), out);
         if let Some(http) = &operation.http {
@@ -258,7 +258,7 @@ impl Tracer {
             let runtime_id = self.strings.text(&self.runtime_id);
             self.meta_id(tag::RUNTIME_ID, runtime_id, out);
             // A 64-bit trace id has no upper half.
-            if self.dialect == Dialect::Exact {
+            if self.dialect == DatadogDialect::Exact {
                 let upper = self.upper_half(trace);
                 self.meta_id(tag::TRACE_ID_UPPER, upper, out);
             }
@@ -280,7 +280,7 @@ impl Tracer {
         if is_top_level {
             self.metric(tag::TOP_LEVEL, 1.0, out);
         }
-        if matches!(span.operation.kind, Kind::Http | Kind::Db) || is_root {
+        if matches!(span.operation.kind, OperationKind::Http | OperationKind::Db) || is_root {
             self.metric(tag::MEASURED, 1.0, out);
         }
     }
@@ -289,8 +289,8 @@ impl Tracer {
     fn trace_id(&mut self) -> [u8; 16] {
         let number = self.rng.next().max(1);
         let (first, last) = match self.dialect {
-            Dialect::Exact => ((self.clock_nanos / 1_000_000_000) << 32, number),
-            Dialect::Padded32 => (number, 0),
+            DatadogDialect::Exact => ((self.clock_nanos / 1_000_000_000) << 32, number),
+            DatadogDialect::Padded32 => (number, 0),
         };
         (u128::from(first) << 64 | u128::from(last)).to_be_bytes()
     }
@@ -306,7 +306,7 @@ impl Tracer {
     }
 
     /// The id of `before`, followed by the URL of the operation if it has one.
-    fn text_with_subject(&mut self, before: &str, operation: &Operation, trace: &Trace) -> u64 {
+    fn text_with_subject(&mut self, before: &str, operation: &Operation, trace: &TraceFields) -> u64 {
         self.scratch.clear();
         self.scratch.push_str(before);
         if let Some(http) = &operation.http {
@@ -317,7 +317,7 @@ impl Tracer {
     }
 
     /// The id of the first half of the trace id, in 16 hex digits.
-    fn upper_half(&mut self, trace: &Trace) -> u64 {
+    fn upper_half(&mut self, trace: &TraceFields) -> u64 {
         self.scratch.clear();
         let upper = u128::from_be_bytes(trace.id) >> 64;
         // Writing to a String does not fail.
@@ -352,7 +352,7 @@ impl Tracer {
             return 0;
         }
         out[list + 2] = entries as u8;
-        if self.dialect == Dialect::Padded32 {
+        if self.dialect == DatadogDialect::Padded32 {
             out.resize(list + PADDED_LIST, 0);
         }
         1

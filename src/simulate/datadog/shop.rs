@@ -7,14 +7,14 @@ use super::strings::Word;
 pub(super) struct Operation {
     pub(super) service: Word,
     pub(super) name: Word,
-    pub(super) kind: Kind,
+    pub(super) kind: OperationKind,
     pub(super) resource: Word,
     /// The request that is served or made; `None` for queries.
     pub(super) http: Option<Http>,
     /// The operations that it may call.
     pub(super) calls: &'static [&'static Operation],
     /// Its error, when it fails.
-    pub(super) failure: Failure,
+    pub(super) failure: OperationFailure,
 }
 
 /// An HTTP request.
@@ -27,7 +27,7 @@ pub(super) struct Http {
 
 /// How an operation fails.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct OperationFailure {
     pub(super) error_type: Word,
     /// The message. If the operation has a URL, the URL follows, so that each message is another text.
     pub(super) message: &'static str,
@@ -35,7 +35,7 @@ pub(super) struct Failure {
 
 /// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum OperationKind {
     /// Serves a request.
     Web,
     /// Makes a request.
@@ -46,22 +46,22 @@ pub(super) enum Kind {
     Cache,
 }
 
-impl Kind {
+impl OperationKind {
     /// The `type` of the span.
     pub(super) fn span_type(self) -> Word {
         match self {
-            Kind::Web => const { Word::new("web") },
-            Kind::Http => const { Word::new("http") },
-            Kind::Db => const { Word::new("db") },
-            Kind::Cache => const { Word::new("cache") },
+            OperationKind::Web => const { Word::new("web") },
+            OperationKind::Http => const { Word::new("http") },
+            OperationKind::Db => const { Word::new("db") },
+            OperationKind::Cache => const { Word::new("cache") },
         }
     }
 
     /// The tag `span.kind`.
     pub(super) fn span_kind(self) -> Word {
         match self {
-            Kind::Web => const { Word::new("server") },
-            Kind::Http | Kind::Db | Kind::Cache => const { Word::new("client") },
+            OperationKind::Web => const { Word::new("server") },
+            OperationKind::Http | OperationKind::Db | OperationKind::Cache => const { Word::new("client") },
         }
     }
 }
@@ -131,11 +131,14 @@ const fn serve(
     Operation {
         service: Word::new(service),
         name: Word::new("web.request"),
-        kind: Kind::Web,
+        kind: OperationKind::Web,
         resource: Word::new(resource),
         http: Some(Http { method: Word::new(method), url }),
         calls,
-        failure: Failure { error_type: Word::new("Unavailable"), message: "a service did not answer while serving " },
+        failure: OperationFailure {
+            error_type: Word::new("Unavailable"),
+            message: "a service did not answer while serving ",
+        },
     }
 }
 
@@ -149,11 +152,11 @@ const fn request(
     Operation {
         service: Word::new(service),
         name: Word::new("http.request"),
-        kind: Kind::Http,
+        kind: OperationKind::Http,
         resource: Word::new(resource),
         http: Some(Http { method: Word::new(method), url }),
         calls,
-        failure: Failure { error_type: Word::new("Timeout"), message: "no answer within 3 s from " },
+        failure: OperationFailure { error_type: Word::new("Timeout"), message: "no answer within 3 s from " },
     }
 }
 
@@ -161,11 +164,14 @@ const fn query(statement: &'static str) -> Operation {
     Operation {
         service: Word::new("postgres"),
         name: Word::new("db.query"),
-        kind: Kind::Db,
+        kind: OperationKind::Db,
         resource: Word::new(statement),
         http: None,
         calls: &[],
-        failure: Failure { error_type: Word::new("Deadlock"), message: "deadlock detected, transaction rolled back" },
+        failure: OperationFailure {
+            error_type: Word::new("Deadlock"),
+            message: "deadlock detected, transaction rolled back",
+        },
     }
 }
 
@@ -173,10 +179,10 @@ const fn cache(command: &'static str) -> Operation {
     Operation {
         service: Word::new("redis"),
         name: Word::new("cache.get"),
-        kind: Kind::Cache,
+        kind: OperationKind::Cache,
         resource: Word::new(command),
         http: None,
         calls: &[],
-        failure: Failure { error_type: Word::new("ConnectionReset"), message: "redis closed the connection" },
+        failure: OperationFailure { error_type: Word::new("ConnectionReset"), message: "redis closed the connection" },
     }
 }

@@ -90,12 +90,12 @@ impl Strings {
 #[derive(Debug)]
 struct Recent {
     capacity: usize,
-    slots: Vec<Slot>,
+    slots: Vec<CacheSlot>,
     index: HashMap<u64, u32, foldhash::fast::FixedState>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct CacheSlot {
     id: u64,
     newer: u32,
     older: u32,
@@ -106,7 +106,7 @@ const ENDS: u32 = 0;
 
 impl Recent {
     fn new(capacity: usize) -> Self {
-        Recent { capacity, slots: vec![Slot { id: 0, newer: ENDS, older: ENDS }], index: HashMap::default() }
+        Recent { capacity, slots: vec![CacheSlot { id: 0, newer: ENDS, older: ENDS }], index: HashMap::default() }
     }
 
     /// Makes `id` the most recently used one; evicts the least recently used one if the cache is full. Returns whether it
@@ -128,7 +128,7 @@ impl Recent {
 
     fn insert(&mut self, id: u64) {
         let slot = if self.index.len() < self.capacity {
-            self.slots.push(Slot { id, newer: ENDS, older: ENDS });
+            self.slots.push(CacheSlot { id, newer: ENDS, older: ENDS });
             (self.slots.len() - 1) as u32
         } else {
             let oldest = self.slots[ENDS as usize].newer;
@@ -142,7 +142,7 @@ impl Recent {
     }
 
     fn unlink(&mut self, slot: u32) {
-        let Slot { newer, older, .. } = self.slots[slot as usize];
+        let CacheSlot { newer, older, .. } = self.slots[slot as usize];
         self.slots[newer as usize].older = older;
         self.slots[older as usize].newer = newer;
     }

@@ -20,7 +20,7 @@ use super::rng::Rng;
 
 /// The protocol version of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Version {
+pub enum AgentVersion {
     /// Systems from 2.1.5 to 3.9: machine and user ids, sequences, payloads wrapped twice.
     V2,
     /// Systems since 4.0.
@@ -41,7 +41,7 @@ pub struct Upload {
 #[derive(Debug)]
 pub struct Machine {
     rng: Rng,
-    version: Version,
+    version: AgentVersion,
     machine_id: [u8; 16],
     /// The difference between the calendar clock and the agent's monotonic clock.
     behind_nanos: i64,
@@ -68,7 +68,7 @@ const IMAGE: &str = "eos-eos6.0-amd64-amd64.240115-103012.base";
 impl Machine {
     /// A machine that has not sent anything. `seed` and `connection` (its number in a run) determine everything but the
     /// time; it starts at `now_unix_nanos`.
-    pub fn new(seed: u64, connection: u64, now_unix_nanos: u64, version: Version) -> Self {
+    pub fn new(seed: u64, connection: u64, now_unix_nanos: u64, version: AgentVersion) -> Self {
         let mut rng = Rng::new(seed, connection);
         let machine_id = events::bytes16(&mut rng);
         let now_nanos = i64::try_from(now_unix_nanos).unwrap_or(i64::MAX);
@@ -88,8 +88,8 @@ impl Machine {
     /// Errors of the library that writes it.
     pub fn upload(&mut self, events: u64) -> io::Result<Upload> {
         let bundle = match self.version {
-            Version::V2 => self.version2(events)?,
-            Version::V3 => self.version3(events)?,
+            AgentVersion::V2 => self.version2(events)?,
+            AgentVersion::V3 => self.version3(events)?,
         };
         self.send_number = self.send_number.wrapping_add(1);
         Ok(Upload { bundle, counts: Counts { messages: 1, events } })
@@ -103,7 +103,7 @@ impl Machine {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(&upload.bundle)?;
         let body = encoder.finish()?;
-        let version = if self.version == Version::V2 { 2 } else { 3 };
+        let version = if self.version == AgentVersion::V2 { 2 } else { 3 };
         let mut hash = String::with_capacity(128);
         for byte in digest(&SHA512, &upload.bundle).as_ref() {
             hash.push_str(&format!("{byte:02x}"));

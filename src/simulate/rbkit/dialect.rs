@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 /// What the process speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Dialect {
+pub enum RbkitDialect {
     /// The released gem.
     V0110,
     /// Its master branch, built with a current msgpack-c.
@@ -16,35 +16,36 @@ pub enum Dialect {
     Spec21,
 }
 
-impl Dialect {
+impl RbkitDialect {
     /// Every dialect.
-    pub const ALL: [Dialect; 4] = [Dialect::V0110, Dialect::Master21, Dialect::Master21Raw, Dialect::Spec21];
+    pub const ALL: [RbkitDialect; 4] =
+        [RbkitDialect::V0110, RbkitDialect::Master21, RbkitDialect::Master21Raw, RbkitDialect::Spec21];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
-            Dialect::V0110 => "v0.1.10",
-            Dialect::Master21 => "master-2.1",
-            Dialect::Master21Raw => "master-2.1-raw",
-            Dialect::Spec21 => "spec-2.1",
+            RbkitDialect::V0110 => "v0.1.10",
+            RbkitDialect::Master21 => "master-2.1",
+            RbkitDialect::Master21Raw => "master-2.1-raw",
+            RbkitDialect::Spec21 => "spec-2.1",
         }
     }
 
     pub(super) fn is_raw(self) -> bool {
-        self != Dialect::Master21
+        self != RbkitDialect::Master21
     }
 
     /// The libzmq that is bundled with the gem speaks ZMTP 3.0, a current one 3.1.
     pub(super) fn zmtp_minor(self) -> u8 {
-        u8::from(self == Dialect::Master21)
+        u8::from(self == RbkitDialect::Master21)
     }
 }
 
-impl FromStr for Dialect {
+impl FromStr for RbkitDialect {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let names = Dialect::ALL.map(Dialect::as_str).join(", ");
-        Dialect::ALL.into_iter().find(|dialect| dialect.as_str() == name).ok_or(format!("expected one of {names}"))
+        let names = RbkitDialect::ALL.map(RbkitDialect::as_str).join(", ");
+        RbkitDialect::ALL.into_iter().find(|dialect| dialect.as_str() == name).ok_or(format!("expected one of {names}"))
     }
 }

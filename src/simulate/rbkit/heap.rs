@@ -6,9 +6,9 @@ use std::io;
 use tokio::task::yield_now;
 
 use super::super::rng::Rng;
-use super::dialect::Dialect;
+use super::dialect::RbkitDialect;
 use super::program::{CLASSES, FILES};
-use super::wire::{Value, dump_head, fields, key, pack};
+use super::wire::{PackedValue, dump_head, fields, key, pack};
 use tributary_codec::mix::mix;
 
 /// Objects of one piece; and of one event, in the dialects that split dumps.
@@ -16,8 +16,8 @@ const PIECE: u64 = 1_000;
 
 /// A heap dump.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dump {
-    pub(super) dialect: Dialect,
+pub(super) struct SimulatedDump {
+    pub(super) dialect: RbkitDialect,
     pub(super) seed: u64,
     /// Counted from 1 in each process.
     pub(super) number: u64,
@@ -33,11 +33,11 @@ const LEAK: (&str, &str, u64) = ("Shop::Session", FILES[1], 57);
 /// One object of this many was replaced by another one since the dump before.
 const REPLACED: u64 = 25;
 
-impl Dump {
+impl SimulatedDump {
     /// The dump with this number; the first one has `base` objects.
-    pub(super) fn new(dialect: Dialect, seed: u64, number: u64, base: u64, millis: u64) -> Dump {
+    pub(super) fn new(dialect: RbkitDialect, seed: u64, number: u64, base: u64, millis: u64) -> SimulatedDump {
         let leaked = base / 50 * number.saturating_sub(1);
-        Dump { dialect, seed, number, objects: (base + leaked).min(u64::from(u32::MAX)), base, millis }
+        SimulatedDump { dialect, seed, number, objects: (base + leaked).min(u64::from(u32::MAX)), base, millis }
     }
 
     /// Its elements of a collection.
@@ -80,17 +80,17 @@ impl Dump {
     }
 
     fn is_split(self) -> bool {
-        self.dialect != Dialect::V0110
+        self.dialect != RbkitDialect::V0110
     }
 
-    fn object(self, number: u64) -> Value {
+    fn object(self, number: u64) -> PackedValue {
         let is_replaced = mix(mix(self.number) ^ number).is_multiple_of(REPLACED);
         let mut rng = Rng::new(self.seed, mix(if is_replaced { self.number } else { 0 }) ^ number);
         let reference = |_| {
             let other = rng.below(self.objects + self.objects / 6 + 1);
             self.id(other).into()
         };
-        let references = Value::Array((0..[0, 0, 1, 1, 2, 3, 5][number as usize % 7]).map(reference).collect());
+        let references = PackedValue::Array((0..[0, 0, 1, 1, 2, 3, 5][number as usize % 7]).map(reference).collect());
         // The first classes have the most objects.
         let classes = CLASSES.len() as u64;
         let class = rng.below(classes).min(rng.below(classes)).min(rng.below(classes));
@@ -122,9 +122,9 @@ mod tests {
 
     #[tokio::test]
     async fn every_object_is_in_one_piece_and_the_length_is_computed_before() {
-        for dialect in Dialect::ALL {
+        for dialect in RbkitDialect::ALL {
             for objects in [0, 1, 999, 1_000, 1_001, 2_500] {
-                let dump = Dump::new(dialect, 1, 1, objects, 1_795_175_552_670);
+                let dump = SimulatedDump::new(dialect, 1, 1, objects, 1_795_175_552_670);
                 let mut all = Vec::new();
                 let mut piece = Vec::new();
                 for number in 0..dump.pieces() {
@@ -135,7 +135,7 @@ mod tests {
                 let key = [0x86, key::OBJECT_ID as u8];
                 let found = all.windows(2).filter(|pair| *pair == key).count() as u64;
                 assert!(found >= objects && found <= objects + 3, "{found} of {objects}");
-                let split = if dialect == Dialect::V0110 { 1 } else { objects.div_ceil(1_000) as usize };
+                let split = if dialect == RbkitDialect::V0110 { 1 } else { objects.div_ceil(1_000) as usize };
                 assert_eq!(dump.elements(), split);
             }
         }

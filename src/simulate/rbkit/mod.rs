@@ -30,14 +30,14 @@ use tokio_util::sync::CancellationToken;
 use super::pace::{Pace, SLICE};
 use super::tcp::{out_of_patience, unix_nanos};
 use super::{Amount, Sent};
-use heap::Dump;
+use heap::SimulatedDump;
 use program::{Program, Queue};
 use publisher::{Publisher, Subscriber};
-use shared::Shared;
+use shared::SharedProcess;
 use tributary_codec::mix::mix;
 use tributary_protocol::Protocol;
 
-pub use dialect::Dialect;
+pub use dialect::RbkitDialect;
 pub use report::{Received, Report};
 
 /// The queue is sent when it has this many events …
@@ -60,7 +60,7 @@ pub struct Options {
     /// The address of its REP socket; port 0: any.
     pub request: SocketAddr,
     /// Its dialect.
-    pub dialect: Dialect,
+    pub dialect: RbkitDialect,
     /// Objects of the first heap dump, at most 2^32-1. Each further one has 2 % more: the program leaks.
     pub heap_objects: u32,
     /// The process id that it reports. None: one that follows from the seed. In a container a restarted process has the id of
@@ -79,7 +79,7 @@ impl Default for Options {
         Options {
             publish: ([127, 0, 0, 1], 5555).into(),
             request: ([127, 0, 0, 1], 5556).into(),
-            dialect: Dialect::default(),
+            dialect: RbkitDialect::default(),
             heap_objects: 2_000,
             pid: None,
             is_profiling: false,
@@ -103,25 +103,25 @@ pub struct Plan {
 
 /// A process whose sockets are bound.
 #[derive(Debug)]
-pub struct Process {
+pub struct SimulatedProcess {
     publish: TcpListener,
     request: TcpListener,
     options: Options,
 }
 
-impl Process {
+impl SimulatedProcess {
     /// Binds both sockets.
     ///
     /// # Errors
     /// An address cannot be bound; the error names it.
-    pub async fn bind(options: Options) -> io::Result<Process> {
+    pub async fn bind(options: Options) -> io::Result<SimulatedProcess> {
         let bind = async |address: SocketAddr| {
             let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
             TcpListener::bind(address).await.map_err(named)
         };
         let (publish, request) = (bind(options.publish).await?, bind(options.request).await?);
         let options = Options { publish: publish.local_addr()?, request: request.local_addr()?, ..options };
-        Ok(Process { publish, request, options })
+        Ok(SimulatedProcess { publish, request, options })
     }
 
     /// Its options, with the addresses of the bound sockets.
@@ -142,7 +142,7 @@ impl Process {
     /// The same, but the process stays and answers requests until `end`, which is polled first when everything is published.
     ///
     /// # Errors
-    /// As [`Process::run`].
+    /// As [`SimulatedProcess::run`].
     pub async fn run_until(
         self,
         plan: Plan,
@@ -153,8 +153,8 @@ impl Process {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a simulation takes a rate above 0"));
         }
         let start = Instant::now();
-        let Process { publish, request, options } = self;
-        let shared = Arc::new(Shared::new(options.dialect));
+        let SimulatedProcess { publish, request, options } = self;
+        let shared = Arc::new(SharedProcess::new(options.dialect));
         shared.request(|requested| requested.memory = options.is_profiling);
         let (halt, close) = (CancellationToken::new(), CancellationToken::new());
         let (send, new) = mpsc::unbounded_channel();
@@ -203,7 +203,7 @@ impl Process {
 struct Main {
     plan: Plan,
     options: Options,
-    shared: Arc<Shared>,
+    shared: Arc<SharedProcess>,
     new: mpsc::UnboundedReceiver<Subscriber>,
     halt: CancellationToken,
 }
@@ -251,9 +251,9 @@ impl Main {
             }
             let dump = (has_subscribers && waiting_dumps > 0).then(|| {
                 (dumps, waiting_dumps) = (dumps + 1, waiting_dumps - 1);
-                Dump::new(dialect, seed, dumps, heap_objects.into(), millis)
+                SimulatedDump::new(dialect, seed, dumps, heap_objects.into(), millis)
             });
-            sent += dump.map_or(0, Dump::events);
+            sent += dump.map_or(0, SimulatedDump::events);
             let is_late = queue.elements > 0 && flushed.elapsed() >= FLUSH_INTERVAL;
             if has_subscribers && (queue.elements >= FULL_QUEUE || is_late || dump.is_some()) {
                 publisher.publish(&mut queue, dump).await?;
@@ -278,7 +278,7 @@ impl Main {
 /// Accepts subscribers until `halt`.
 async fn subscriptions(
     listener: TcpListener,
-    shared: Arc<Shared>,
+    shared: Arc<SharedProcess>,
     subscribers: mpsc::UnboundedSender<Subscriber>,
     halt: CancellationToken,
 ) {
@@ -298,8 +298,8 @@ async fn subscriptions(
 /// Receives the requests of all connections until `halt`, and waits for the last connection.
 async fn requests(
     listener: TcpListener,
-    received: mpsc::UnboundedSender<replies::Request>,
-    shared: Arc<Shared>,
+    received: mpsc::UnboundedSender<replies::ReceivedRequest>,
+    shared: Arc<SharedProcess>,
     halt: CancellationToken,
 ) {
     let mut served = JoinSet::new();

@@ -3,10 +3,10 @@
 use std::io;
 
 use super::super::rng::Rng;
-use super::dialect::Dialect;
+use super::dialect::RbkitDialect;
 use super::shared::Requested;
-use super::stacks::{METHODS, Method, stack};
-use super::wire::{Kind, Value, event, fields, key, pack};
+use super::stacks::{METHODS, StackMethod, stack};
+use super::wire::{EventType, PackedValue, event, fields, key, pack};
 
 /// Milliseconds of the program's time between two gc_stats events, and between two allocation snapshots.
 const STATS_INTERVAL: u64 = 5_000;
@@ -31,7 +31,7 @@ pub(super) struct Queue {
 /// The traced program.
 #[derive(Debug)]
 pub(super) struct Program {
-    dialect: Dialect,
+    dialect: RbkitDialect,
     rng: Rng,
     /// Events made so far, and how many of them are a second: the program's time, which is the same in each run.
     made: u64,
@@ -39,7 +39,7 @@ pub(super) struct Program {
     /// Half the address of the next object.
     next_object: u64,
     live: Vec<u64>,
-    phase: Phase,
+    phase: GcPhase,
     created: u64,
     destroyed: u64,
     collections: u64,
@@ -49,7 +49,7 @@ pub(super) struct Program {
 
 /// The phase of the garbage collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum GcPhase {
     Idle,
     Marking,
     /// This many objects are still to be destroyed.
@@ -58,7 +58,7 @@ enum Phase {
 
 impl Program {
     /// A program that makes `rate` events per second; `None`: as many as it can.
-    pub(super) fn new(dialect: Dialect, seed: u64, rate: Option<u64>) -> Self {
+    pub(super) fn new(dialect: RbkitDialect, seed: u64, rate: Option<u64>) -> Self {
         let mut rng = Rng::new(seed, 0);
         let next_object = (0x7f00_0000_0000 + (rng.below(1 << 30) << 4)) >> 1;
         Program {
@@ -68,7 +68,7 @@ impl Program {
             rate: rate.unwrap_or(EVENTS_A_SECOND).max(1),
             next_object,
             live: Vec::new(),
-            phase: Phase::Idle,
+            phase: GcPhase::Idle,
             created: 0,
             destroyed: 0,
             collections: 9,
@@ -82,20 +82,20 @@ impl Program {
     pub(super) fn step(&mut self, requested: Requested, room: u64, millis: u64, queue: &mut Queue) -> io::Result<()> {
         if requested.cpu && (!requested.memory || self.rng.one_in(8)) {
             let frames = self.sample();
-            return self.append(Kind::CpuSample, Some(frames), 1, millis, queue);
+            return self.append(EventType::CpuSample, Some(frames), 1, millis, queue);
         }
         let elapsed_millis = (u128::from(self.made) * 1_000 / u128::from(self.rate)) as u64;
         if elapsed_millis >= self.stats_due {
             let (stats, events) = self.stats();
             if events <= room {
                 self.stats_due = elapsed_millis + STATS_INTERVAL;
-                return self.append(Kind::GcStats, Some(stats), events, millis, queue);
+                return self.append(EventType::GcStats, Some(stats), events, millis, queue);
             }
         }
-        if self.dialect == Dialect::Spec21 && elapsed_millis >= self.snapshot_due {
+        if self.dialect == RbkitDialect::Spec21 && elapsed_millis >= self.snapshot_due {
             self.snapshot_due = elapsed_millis + SNAPSHOT_INTERVAL;
             let (snapshot, events) = self.snapshot(room.min(MAX_SITES));
-            return self.append(Kind::Snapshot, Some(snapshot), events, millis, queue);
+            return self.append(EventType::Snapshot, Some(snapshot), events, millis, queue);
         }
         self.next_object_event(millis, queue)
     }
@@ -103,7 +103,7 @@ impl Program {
     /// Appends a garbage collection that a collector has requested.
     pub(super) fn collect(&mut self, millis: u64, queue: &mut Queue) -> io::Result<()> {
         self.collections += 1;
-        [Kind::GcStart, Kind::GcEndMark, Kind::GcEndSweep]
+        [EventType::GcStart, EventType::GcEndMark, EventType::GcEndSweep]
             .into_iter()
             .try_for_each(|kind| self.append(kind, None, 1, millis, queue))
     }
@@ -111,16 +111,16 @@ impl Program {
     /// Appends the next object, or the next step of the garbage collector. The dialect of the specification has no object
     /// events.
     fn next_object_event(&mut self, millis: u64, queue: &mut Queue) -> io::Result<()> {
-        let is_spec = self.dialect == Dialect::Spec21;
+        let is_spec = self.dialect == RbkitDialect::Spec21;
         let (phase, kind, payload) = match self.phase {
-            Phase::Idle if is_spec || self.live.len() >= MAX_LIVE || self.rng.one_in(1_000) => {
+            GcPhase::Idle if is_spec || self.live.len() >= MAX_LIVE || self.rng.one_in(1_000) => {
                 self.collections += 1;
-                (Phase::Marking, Kind::GcStart, None)
+                (GcPhase::Marking, EventType::GcStart, None)
             }
-            Phase::Idle => (Phase::Idle, Kind::Created, Some(self.create())),
-            Phase::Marking => (Phase::Sweeping(self.live.len() * 4 / 5), Kind::GcEndMark, None),
-            Phase::Sweeping(0) => (Phase::Idle, Kind::GcEndSweep, None),
-            Phase::Sweeping(left) => (Phase::Sweeping(left - 1), Kind::Destroyed, Some(self.destroy())),
+            GcPhase::Idle => (GcPhase::Idle, EventType::Created, Some(self.create())),
+            GcPhase::Marking => (GcPhase::Sweeping(self.live.len() * 4 / 5), EventType::GcEndMark, None),
+            GcPhase::Sweeping(0) => (GcPhase::Idle, EventType::GcEndSweep, None),
+            GcPhase::Sweeping(left) => (GcPhase::Sweeping(left - 1), EventType::Destroyed, Some(self.destroy())),
         };
         self.phase = phase;
         self.append(kind, payload, 1, millis, queue)
@@ -128,8 +128,8 @@ impl Program {
 
     fn append(
         &mut self,
-        kind: Kind,
-        payload: Option<Value>,
+        kind: EventType,
+        payload: Option<PackedValue>,
         events: u64,
         millis: u64,
         queue: &mut Queue,
@@ -141,7 +141,7 @@ impl Program {
         Ok(())
     }
 
-    fn create(&mut self) -> Value {
+    fn create(&mut self) -> PackedValue {
         let id = self.next_object;
         self.next_object += 20 * (1 + self.rng.below(3));
         self.created += 1;
@@ -151,7 +151,7 @@ impl Program {
         fields([(key::OBJECT_ID, id.into()), (key::CLASS_NAME, class.into())])
     }
 
-    fn destroy(&mut self) -> Value {
+    fn destroy(&mut self) -> PackedValue {
         self.destroyed += 1;
         // One in ten was created before the profile was on.
         let old = self.rng.one_in(10);
@@ -160,11 +160,11 @@ impl Program {
         fields([(key::OBJECT_ID, id.into())])
     }
 
-    fn sample(&mut self) -> Value {
+    fn sample(&mut self) -> PackedValue {
         // Some samples have no frames.
         let stack = if self.rng.one_in(50) { Vec::new() } else { stack(&mut self.rng) };
         let thread = 0x7f3a_1000 + 0x40 * self.rng.below(4);
-        let frame = |&(method, label, file, line, singleton): &Method| {
+        let frame = |&(method, label, file, line, singleton): &StackMethod| {
             let mut pairs = vec![
                 (key::METHOD_NAME.into(), method.into()),
                 (key::LABEL.into(), label.into()),
@@ -172,16 +172,16 @@ impl Program {
                 (key::LINE.into(), line.into()),
                 (key::SINGLETON_METHOD.into(), u64::from(singleton).into()),
             ];
-            if self.dialect != Dialect::Spec21 {
+            if self.dialect != RbkitDialect::Spec21 {
                 pairs.push((key::THREAD_ID.into(), thread.into()));
             }
-            Value::Map(pairs)
+            PackedValue::Map(pairs)
         };
-        Value::Array(stack.into_iter().map(frame).collect())
+        PackedValue::Array(stack.into_iter().map(frame).collect())
     }
 
     /// The numbers of gc_stats, and how many there are. One of them is missing in this version of Ruby.
-    fn stats(&self) -> (Value, u64) {
+    fn stats(&self) -> (PackedValue, u64) {
         let live = 19_000 + self.live.len() as u64;
         let numbers = [
             ("count", self.collections),
@@ -208,15 +208,15 @@ impl Program {
             ("remembered_wb_unprotected_objects", 200),
             ("remembered_wb_unprotected_objects_limit", 288),
         ];
-        let is_master = matches!(self.dialect, Dialect::Master21 | Dialect::Master21Raw);
+        let is_master = matches!(self.dialect, RbkitDialect::Master21 | RbkitDialect::Master21Raw);
         let sent = if is_master { &numbers[..] } else { &numbers[..numbers.len() - 2] };
         let mut pairs: Vec<_> = sent.iter().map(|&(name, number)| (name.into(), number.into())).collect();
         pairs.push(("heap_swept_slots".into(), "".into()));
-        (Value::Map(pairs), sent.len() as u64)
+        (PackedValue::Map(pairs), sent.len() as u64)
     }
 
     /// An allocation snapshot, and the number of events that the collector writes for it: at most `max_events`.
-    fn snapshot(&mut self, max_events: u64) -> (Value, u64) {
+    fn snapshot(&mut self, max_events: u64) -> (PackedValue, u64) {
         let stacks: Vec<u64> = (0..3).map(|number| 0x55d3_a000_0000 + 0x80 * number).collect();
         let frame = |number: usize| {
             let (method, _, file, line, singleton) = METHODS[number % METHODS.len()];
@@ -228,7 +228,8 @@ impl Program {
             ])
         };
         let traces = stacks.iter().enumerate();
-        let traces = traces.map(|(number, &id)| (id.into(), Value::Array((number..number + 4).map(frame).collect())));
+        let traces =
+            traces.map(|(number, &id)| (id.into(), PackedValue::Array((number..number + 4).map(frame).collect())));
         let mut files = Vec::new();
         let mut events = 0;
         for file in FILES {
@@ -248,13 +249,16 @@ impl Program {
                 let count = 1 + self.rng.below(300);
                 let referrers = stacks.iter().take(registered as usize);
                 let referrers: Vec<_> = referrers.map(|&id| (id.into(), count.into())).collect();
-                let referrers = if referrers.is_empty() { Value::Nil } else { Value::Map(referrers) };
+                let referrers = if referrers.is_empty() { PackedValue::Nil } else { PackedValue::Map(referrers) };
                 let site_value = fields([(key::COUNT, (made * count).into()), (key::STACKTRACE, referrers)]);
                 sites.push((site.into(), site_value));
             }
-            files.push((file.into(), Value::Map(sites)));
+            files.push((file.into(), PackedValue::Map(sites)));
         }
-        let snapshot = fields([(key::STACKTRACE, Value::Map(traces.collect())), (key::ALLOCATIONS, Value::Map(files))]);
+        let snapshot = fields([
+            (key::STACKTRACE, PackedValue::Map(traces.collect())),
+            (key::ALLOCATIONS, PackedValue::Map(files)),
+        ]);
         (snapshot, events)
     }
 }

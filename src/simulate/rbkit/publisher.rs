@@ -12,9 +12,9 @@ use tokio::time::timeout;
 
 use super::super::Counts;
 use super::super::tcp::{LAST_CLOSE, unix_nanos};
-use super::heap::Dump;
+use super::heap::SimulatedDump;
 use super::program::Queue;
-use super::shared::Shared;
+use super::shared::SharedProcess;
 use super::wire::collection_head;
 use super::zmtp::{Reader, Socket, command, greet, head, write};
 
@@ -27,7 +27,11 @@ pub(super) struct Subscriber {
 }
 
 /// Serves a connection until it subscribes, and passes it to the publisher then.
-pub(super) async fn admit(stream: TcpStream, shared: Arc<Shared>, subscribers: mpsc::UnboundedSender<Subscriber>) {
+pub(super) async fn admit(
+    stream: TcpStream,
+    shared: Arc<SharedProcess>,
+    subscribers: mpsc::UnboundedSender<Subscriber>,
+) {
     let Ok((mut reader, writer)) = greet(stream, Socket::Pub, &shared).await else { return };
     let writer = Arc::new(Mutex::new(writer));
     while let Ok(is_subscription) = subscribes(&mut reader, &writer, &shared).await {
@@ -43,7 +47,7 @@ pub(super) async fn admit(stream: TcpStream, shared: Arc<Shared>, subscribers: m
 }
 
 /// Reads one frame: whether it subscribes to everything. Cancellations are ignored: no collector sends them.
-async fn subscribes(reader: &mut Reader, writer: &Mutex<OwnedWriteHalf>, shared: &Shared) -> io::Result<bool> {
+async fn subscribes(reader: &mut Reader, writer: &Mutex<OwnedWriteHalf>, shared: &SharedProcess) -> io::Result<bool> {
     let frame = reader.frame().await?;
     // ZMTP 3.0 has subscriptions as messages only.
     let is_modern = shared.dialect.zmtp_minor() > 0;
@@ -61,13 +65,13 @@ async fn subscribes(reader: &mut Reader, writer: &Mutex<OwnedWriteHalf>, shared:
 /// Writes messages to all subscribers.
 #[derive(Debug)]
 pub(super) struct Publisher {
-    shared: Arc<Shared>,
+    shared: Arc<SharedProcess>,
     subscribers: Vec<Subscriber>,
     counter: u64,
 }
 
 impl Publisher {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<SharedProcess>) -> Self {
         Publisher { shared, subscribers: Vec::new(), counter: 0 }
     }
 
@@ -83,9 +87,9 @@ impl Publisher {
 
     /// Sends everything in `queue`, which is empty afterwards, followed by `dump`. It waits for slow subscribers; the gem
     /// would drop the message.
-    pub(super) async fn publish(&mut self, queue: &mut Queue, dump: Option<Dump>) -> io::Result<()> {
+    pub(super) async fn publish(&mut self, queue: &mut Queue, dump: Option<SimulatedDump>) -> io::Result<()> {
         let millis = unix_nanos() / 1_000_000;
-        let elements = queue.elements + dump.map_or(0, Dump::elements);
+        let elements = queue.elements + dump.map_or(0, SimulatedDump::elements);
         let body = collection_head(self.shared.dialect, self.counter, millis, elements)?;
         self.counter += 1;
         let mut length = (body.len() + queue.packed.len()) as u64;
@@ -94,7 +98,7 @@ impl Publisher {
         }
         let mut piece = [head(false, length), body].concat();
         piece.append(&mut queue.packed);
-        let events = queue.events + dump.map_or(0, Dump::events);
+        let events = queue.events + dump.map_or(0, SimulatedDump::events);
         *queue = Queue { packed: std::mem::take(&mut queue.packed), ..Queue::default() };
 
         let mut writers = Vec::new();
@@ -102,7 +106,7 @@ impl Publisher {
             // Locked for the whole message, so that its pieces stay together.
             writers.push((subscriber.writer.clone().lock_owned().await, subscriber));
         }
-        let pieces = dump.map_or(0, Dump::pieces);
+        let pieces = dump.map_or(0, SimulatedDump::pieces);
         for number in 0..=pieces {
             let mut kept = Vec::new();
             for (mut writer, subscriber) in writers.drain(..) {

@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::super::Counts;
 use super::super::rng::Rng;
 use super::super::tcp::{LAST_CLOSE, unix_nanos};
-use super::dialect::Dialect;
-use super::shared::{Requested, Shared};
-use super::wire::{Kind, Value, event, pack};
+use super::dialect::RbkitDialect;
+use super::shared::{Requested, SharedProcess};
+use super::wire::{EventType, PackedValue, event, pack};
 use super::zmtp::{Reader, Socket, greet, head, write};
 
 /// The longest time until the loop of the gem reads a request.
@@ -26,14 +26,14 @@ const MAX_LOOP_MILLIS: u64 = 50;
 
 /// A request that libzmq has received. It is answered also when its connection has ended meanwhile, without a reply then.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct ReceivedRequest {
     body: Vec<u8>,
-    connection: Arc<Connection>,
+    connection: Arc<ReplyConnection>,
 }
 
 /// A connection, as its requests see it.
 #[derive(Debug)]
-struct Connection {
+struct ReplyConnection {
     writer: Mutex<OwnedWriteHalf>,
     unanswered: AtomicU64,
     /// The payload of the last handshake reply on it.
@@ -43,13 +43,13 @@ struct Connection {
 /// Receives the requests of one connection until it ends or `halt`.
 pub(super) async fn receive(
     stream: TcpStream,
-    shared: Arc<Shared>,
-    requests: mpsc::UnboundedSender<Request>,
+    shared: Arc<SharedProcess>,
+    requests: mpsc::UnboundedSender<ReceivedRequest>,
     halt: CancellationToken,
 ) {
     let Ok((reader, writer)) = greet(stream, Socket::Rep, &shared).await else { return };
     let (writer, last_handshake) = (Mutex::new(writer), StdMutex::default());
-    let connection = Arc::new(Connection { writer, unanswered: AtomicU64::new(0), last_handshake });
+    let connection = Arc::new(ReplyConnection { writer, unanswered: AtomicU64::new(0), last_handshake });
     let mut receiver = Receiver { reader, shared, connection: connection.clone() };
     let has_halted = tokio::select! {
         _ = receiver.receive(&requests) => false,
@@ -64,12 +64,12 @@ pub(super) async fn receive(
 
 struct Receiver {
     reader: Reader,
-    shared: Arc<Shared>,
-    connection: Arc<Connection>,
+    shared: Arc<SharedProcess>,
+    connection: Arc<ReplyConnection>,
 }
 
 impl Receiver {
-    async fn receive(&mut self, requests: &mpsc::UnboundedSender<Request>) -> io::Result<()> {
+    async fn receive(&mut self, requests: &mpsc::UnboundedSender<ReceivedRequest>) -> io::Result<()> {
         loop {
             let Some(body) = self.request().await? else { continue };
             let is_second = self.connection.unanswered.fetch_add(1, Ordering::Relaxed) > 0;
@@ -80,7 +80,7 @@ impl Receiver {
                 received.empty_requests += u64::from(body.is_empty());
             });
             // The thread that answers may have ended.
-            let _ = requests.send(Request { body, connection: self.connection.clone() });
+            let _ = requests.send(ReceivedRequest { body, connection: self.connection.clone() });
         }
     }
 
@@ -119,10 +119,10 @@ impl Receiver {
 
 /// The thread that answers requests, one after another, until `halt`. Before each it waits for Ruby's lock for `lock_wait`.
 pub(super) async fn answer(
-    mut requests: mpsc::UnboundedReceiver<Request>,
+    mut requests: mpsc::UnboundedReceiver<ReceivedRequest>,
     pid: u64,
     lock_wait: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<SharedProcess>,
     halt: CancellationToken,
 ) {
     let mut responder = Responder { shared, pid };
@@ -144,13 +144,13 @@ pub(super) async fn answer(
 }
 
 struct Responder {
-    shared: Arc<Shared>,
+    shared: Arc<SharedProcess>,
     pid: u64,
 }
 
 impl Responder {
-    async fn answer(&mut self, request: &Request) -> io::Result<()> {
-        let Request { body, connection } = request;
+    async fn answer(&mut self, request: &ReceivedRequest) -> io::Result<()> {
+        let ReceivedRequest { body, connection } = request;
         let reply = self.handle(body, connection)?;
         let frames = [head(true, 0), head(false, reply.len() as u64), reply].concat();
         connection.unanswered.fetch_sub(1, Ordering::Relaxed);
@@ -160,11 +160,11 @@ impl Responder {
     }
 
     /// Carries out a request. Returns the reply.
-    fn handle(&self, request: &[u8], connection: &Connection) -> io::Result<Vec<u8>> {
+    fn handle(&self, request: &[u8], connection: &ReplyConnection) -> io::Result<Vec<u8>> {
         let name = String::from_utf8_lossy(request).into_owned();
         // The gem compares C strings.
         let word = request.split(|byte| *byte == 0).next().unwrap_or_default();
-        let has_cpu = self.shared.dialect != Dialect::V0110;
+        let has_cpu = self.shared.dialect != RbkitDialect::V0110;
         let (mut is_known, mut is_needless) = (true, false);
         match word {
             b"handshake" => {
@@ -193,11 +193,11 @@ impl Responder {
         Ok(b"ok".to_vec())
     }
 
-    fn handshake(&self, connection: &Connection) -> io::Result<Vec<u8>> {
+    fn handshake(&self, connection: &ReplyConnection) -> io::Result<Vec<u8>> {
         let dialect = self.shared.dialect;
         let Requested { memory, cpu, wall_clock, .. } = self.shared.requested();
-        let is_release = dialect == Dialect::V0110;
-        let mut pairs: Vec<(Value, Value)> = Vec::new();
+        let is_release = dialect == RbkitDialect::V0110;
+        let mut pairs: Vec<(PackedValue, PackedValue)> = Vec::new();
         if !is_release {
             pairs.push(("rbkit_server_version".into(), "0.1.10".into()));
             pairs.push(("rbkit_protocol_version".into(), "2.1".into()));
@@ -211,7 +211,7 @@ impl Responder {
             pairs.push(("clock_type".into(), if wall_clock { "wall" } else { "cpu" }.into()));
             pairs.push(("cpu_profiling_mode".into(), "sampling".into()));
         }
-        let payload = Value::Map(pairs);
+        let payload = PackedValue::Map(pairs);
         let mut packed = Vec::new();
         pack(dialect, &payload, &mut packed)?;
         let mut last = connection.last_handshake.lock().unwrap_or_else(PoisonError::into_inner);
@@ -221,7 +221,7 @@ impl Responder {
         }
         drop(last);
         let mut reply = Vec::new();
-        pack(dialect, &event(dialect, Kind::Handshake, unix_nanos() / 1_000_000, Some(payload)), &mut reply)?;
+        pack(dialect, &event(dialect, EventType::Handshake, unix_nanos() / 1_000_000, Some(payload)), &mut reply)?;
         Ok(reply)
     }
 }

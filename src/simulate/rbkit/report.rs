@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
 use super::super::Sent;
-use super::dialect::Dialect;
+use super::dialect::RbkitDialect;
 
 /// The number of different requests that are counted by name.
 const MAX_REQUEST_NAMES: usize = 64;
@@ -37,8 +37,8 @@ impl Received {
     }
 
     /// Whether the process answers no requests any more.
-    pub(super) fn is_stuck(&self, dialect: Dialect) -> bool {
-        self.empty_requests > 0 && dialect != Dialect::V0110
+    pub(super) fn is_stuck(&self, dialect: RbkitDialect) -> bool {
+        self.empty_requests > 0 && dialect != RbkitDialect::V0110
     }
 
     pub(super) fn count_request(&mut self, name: String) {

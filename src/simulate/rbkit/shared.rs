@@ -6,20 +6,20 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::super::Counts;
-use super::dialect::Dialect;
+use super::dialect::RbkitDialect;
 use super::report::Received;
 
 /// One process.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) dialect: Dialect,
-    state: Mutex<State>,
+pub(super) struct SharedProcess {
+    pub(super) dialect: RbkitDialect,
+    state: Mutex<ProcessState>,
     /// A request has changed something.
     pub(super) changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ProcessState {
     requested: Requested,
     counts: Counts,
     bytes: u64,
@@ -43,12 +43,12 @@ pub(super) struct Requested {
     pub(super) switched: Option<Instant>,
 }
 
-impl Shared {
-    pub(super) fn new(dialect: Dialect) -> Self {
-        Shared { dialect, state: Mutex::default(), changed: Notify::new() }
+impl SharedProcess {
+    pub(super) fn new(dialect: RbkitDialect) -> Self {
+        SharedProcess { dialect, state: Mutex::default(), changed: Notify::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProcessState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

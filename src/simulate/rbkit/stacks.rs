@@ -4,10 +4,10 @@ use super::super::rng::Rng;
 use super::program::FILES;
 
 /// A method: its name, the label of its frames, its file, the line of its definition, whether an object's own.
-pub(super) type Method = (Option<&'static str>, &'static str, &'static str, u64, bool);
+pub(super) type StackMethod = (Option<&'static str>, &'static str, &'static str, u64, bool);
 
 /// What of 1,000 samples in a method are in itself, and how many are in each method that it calls.
-type Calls = (u64, &'static [(usize, u64)]);
+type CallShares = (u64, &'static [(usize, u64)]);
 
 const AR: &str = FILES[4];
 const PUMA: &str = "/usr/lib/ruby/gems/3.1.0/gems/puma-6.0.0/lib/puma/thread_pool.rb";
@@ -15,7 +15,7 @@ const RACK: &str = "/usr/lib/ruby/gems/3.1.0/gems/rack-2.2.4/lib/rack/method_ove
 const ERB: &str = "/srv/shop/app/views/checkout.html.erb";
 
 /// The methods. A sample begins in the first or second one.
-pub(super) static METHODS: [Method; 19] = [
+pub(super) static METHODS: [StackMethod; 19] = [
     (None, "<main>", FILES[0], 0, false),
     (None, "block in Puma::ThreadPool#spawn_thread", PUMA, 98, false),
     (Some("call"), "Rack::MethodOverride#call", RACK, 17, false),
@@ -37,7 +37,7 @@ pub(super) static METHODS: [Method; 19] = [
     (Some("sleep"), "Kernel#sleep", "<cfunc>", 0, false),
 ];
 
-static CALLS: [Calls; 19] = [
+static CALLS: [CallShares; 19] = [
     (20, &[(18, 980)]),
     (10, &[(2, 990)]),
     (30, &[(3, 550), (5, 420)]),
@@ -64,7 +64,7 @@ static CALLS: [Calls; 19] = [
 const MAX_DEPTH: usize = 60;
 
 /// The methods of a stack, innermost first.
-pub(super) fn stack(rng: &mut Rng) -> Vec<&'static Method> {
+pub(super) fn stack(rng: &mut Rng) -> Vec<&'static StackMethod> {
     let mut at = usize::from(!rng.one_in(8));
     let mut stack = vec![&METHODS[at]];
     while stack.len() < MAX_DEPTH {

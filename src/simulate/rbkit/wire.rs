@@ -5,11 +5,11 @@ use std::io::{self, Write};
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
-use super::dialect::Dialect;
+use super::dialect::RbkitDialect;
 
 /// The type of an event. Its number depends on the dialect.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum EventType {
     Created,
     Destroyed,
     Snapshot,
@@ -23,22 +23,22 @@ pub(super) enum Kind {
     CpuSample,
 }
 
-impl Kind {
-    fn number(self, dialect: Dialect) -> u64 {
+impl EventType {
+    fn number(self, dialect: RbkitDialect) -> u64 {
         let number = match self {
-            Kind::Created | Kind::Snapshot => return 0,
-            Kind::Destroyed => return 1,
-            Kind::GcStart => 2,
-            Kind::GcEndMark => 3,
-            Kind::GcEndSweep => 4,
-            Kind::Dump => 5,
-            Kind::GcStats => 6,
-            Kind::Collection => 7,
-            Kind::Handshake => 8,
-            Kind::CpuSample => 9,
+            EventType::Created | EventType::Snapshot => return 0,
+            EventType::Destroyed => return 1,
+            EventType::GcStart => 2,
+            EventType::GcEndMark => 3,
+            EventType::GcEndSweep => 4,
+            EventType::Dump => 5,
+            EventType::GcStats => 6,
+            EventType::Collection => 7,
+            EventType::Handshake => 8,
+            EventType::CpuSample => 9,
         };
         // The document's enum has no obj_destroyed, so that everything behind it moves up.
-        if dialect == Dialect::Spec21 { number - 1 } else { number }
+        if dialect == RbkitDialect::Spec21 { number - 1 } else { number }
     }
 }
 
@@ -67,52 +67,52 @@ pub(super) mod key {
 
 /// A value that the gem packs.
 #[derive(Clone, Debug)]
-pub(super) enum Value {
+pub(super) enum PackedValue {
     Nil,
     Unsigned(u64),
     Float(f64),
     Text(Cow<'static, str>),
-    Array(Vec<Value>),
-    Map(Vec<(Value, Value)>),
+    Array(Vec<PackedValue>),
+    Map(Vec<(PackedValue, PackedValue)>),
 }
 
-impl From<u64> for Value {
-    fn from(number: u64) -> Value {
-        Value::Unsigned(number)
+impl From<u64> for PackedValue {
+    fn from(number: u64) -> PackedValue {
+        PackedValue::Unsigned(number)
     }
 }
 
-impl From<&'static str> for Value {
-    fn from(text: &'static str) -> Value {
-        Value::Text(Cow::Borrowed(text))
+impl From<&'static str> for PackedValue {
+    fn from(text: &'static str) -> PackedValue {
+        PackedValue::Text(Cow::Borrowed(text))
     }
 }
 
-impl From<String> for Value {
-    fn from(text: String) -> Value {
-        Value::Text(Cow::Owned(text))
+impl From<String> for PackedValue {
+    fn from(text: String) -> PackedValue {
+        PackedValue::Text(Cow::Owned(text))
     }
 }
 
-impl<T: Into<Value>> From<Option<T>> for Value {
-    fn from(value: Option<T>) -> Value {
-        value.map_or(Value::Nil, Into::into)
+impl<T: Into<PackedValue>> From<Option<T>> for PackedValue {
+    fn from(value: Option<T>) -> PackedValue {
+        value.map_or(PackedValue::Nil, Into::into)
     }
 }
 
-impl Serialize for Value {
+impl Serialize for PackedValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Value::Nil => serializer.serialize_none(),
-            Value::Unsigned(number) => serializer.serialize_u64(*number),
-            Value::Float(number) => serializer.serialize_f64(*number),
-            Value::Text(text) => serializer.serialize_str(text),
-            Value::Array(values) => {
+            PackedValue::Nil => serializer.serialize_none(),
+            PackedValue::Unsigned(number) => serializer.serialize_u64(*number),
+            PackedValue::Float(number) => serializer.serialize_f64(*number),
+            PackedValue::Text(text) => serializer.serialize_str(text),
+            PackedValue::Array(values) => {
                 let mut array = serializer.serialize_seq(Some(values.len()))?;
                 values.iter().try_for_each(|value| array.serialize_element(value))?;
                 array.end()
             }
-            Value::Map(pairs) => {
+            PackedValue::Map(pairs) => {
                 let mut map = serializer.serialize_map(Some(pairs.len()))?;
                 pairs.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
                 map.end()
@@ -122,22 +122,22 @@ impl Serialize for Value {
 }
 
 /// A map with integer keys.
-pub(super) fn fields<const N: usize>(pairs: [(u64, Value); N]) -> Value {
-    Value::Map(pairs.into_iter().map(|(key, value)| (key.into(), value)).collect())
+pub(super) fn fields<const N: usize>(pairs: [(u64, PackedValue); N]) -> PackedValue {
+    PackedValue::Map(pairs.into_iter().map(|(key, value)| (key.into(), value)).collect())
 }
 
 /// An event of a collection, or the reply to a handshake. `millis`: since 1970.
-pub(super) fn event(dialect: Dialect, kind: Kind, millis: u64, payload: Option<Value>) -> Value {
+pub(super) fn event(dialect: RbkitDialect, kind: EventType, millis: u64, payload: Option<PackedValue>) -> PackedValue {
     let mut pairs = vec![
         (key::EVENT_TYPE.into(), kind.number(dialect).into()),
-        (key::TIMESTAMP.into(), Value::Float(millis as f64)),
+        (key::TIMESTAMP.into(), PackedValue::Float(millis as f64)),
     ];
     pairs.extend(payload.map(|payload| (key::PAYLOAD.into(), payload)));
-    Value::Map(pairs)
+    PackedValue::Map(pairs)
 }
 
 /// Appends `value` in the encoding of a dialect.
-pub(super) fn pack(dialect: Dialect, value: &Value, out: &mut Vec<u8>) -> io::Result<()> {
+pub(super) fn pack(dialect: RbkitDialect, value: &PackedValue, out: &mut Vec<u8>) -> io::Result<()> {
     let packed = if dialect.is_raw() {
         value.serialize(&mut rmp_serde::Serializer::new(Raw::new(out)))
     } else {
@@ -147,13 +147,13 @@ pub(super) fn pack(dialect: Dialect, value: &Value, out: &mut Vec<u8>) -> io::Re
 }
 
 /// A message up to the first of its `events`, which [`event`] packs.
-pub(super) fn collection_head(dialect: Dialect, counter: u64, millis: u64, events: usize) -> io::Result<Vec<u8>> {
+pub(super) fn collection_head(dialect: RbkitDialect, counter: u64, millis: u64, events: usize) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let pairs = [
-        (key::EVENT_TYPE, Kind::Collection.number(dialect).into()),
-        (key::TIMESTAMP, Value::Float(millis as f64)),
+        (key::EVENT_TYPE, EventType::Collection.number(dialect).into()),
+        (key::TIMESTAMP, PackedValue::Float(millis as f64)),
         (key::MESSAGE_COUNTER, counter.into()),
-        (key::PAYLOAD, Value::Array(Vec::new())),
+        (key::PAYLOAD, PackedValue::Array(Vec::new())),
     ];
     pack(dialect, &fields(pairs), &mut head)?;
     open_array(&mut head, events);
@@ -162,22 +162,22 @@ pub(super) fn collection_head(dialect: Dialect, counter: u64, millis: u64, event
 
 /// One event of a heap dump up to its first object. `split`: the number of the dump, and the number of all its objects.
 pub(super) fn dump_head(
-    dialect: Dialect,
+    dialect: RbkitDialect,
     millis: u64,
     split: Option<(u64, u64)>,
     objects: usize,
 ) -> io::Result<Vec<u8>> {
     let mut pairs = vec![
-        (key::EVENT_TYPE.into(), Kind::Dump.number(dialect).into()),
-        (key::TIMESTAMP.into(), Value::Float(millis as f64)),
+        (key::EVENT_TYPE.into(), EventType::Dump.number(dialect).into()),
+        (key::TIMESTAMP.into(), PackedValue::Float(millis as f64)),
     ];
     if let Some((number, complete)) = split {
         pairs.push((key::CORRELATION_ID.into(), number.into()));
         pairs.push((key::COMPLETE_MESSAGE_COUNT.into(), complete.into()));
     }
-    pairs.push((key::PAYLOAD.into(), Value::Array(Vec::new())));
+    pairs.push((key::PAYLOAD.into(), PackedValue::Array(Vec::new())));
     let mut head = Vec::new();
-    pack(dialect, &Value::Map(pairs), &mut head)?;
+    pack(dialect, &PackedValue::Map(pairs), &mut head)?;
     open_array(&mut head, objects);
     Ok(head)
 }
@@ -203,11 +203,11 @@ fn open_array(out: &mut Vec<u8>, length: usize) {
 struct Raw<'a> {
     out: &'a mut Vec<u8>,
     /// The meaning of the next bytes.
-    state: State,
+    state: ConverterState,
 }
 
 #[derive(Clone, Copy)]
-enum State {
+enum ConverterState {
     Marker,
     /// The length of a `str8`.
     Str8,
@@ -219,26 +219,26 @@ enum State {
 
 impl<'a> Raw<'a> {
     fn new(out: &'a mut Vec<u8>) -> Self {
-        Raw { out, state: State::Marker }
+        Raw { out, state: ConverterState::Marker }
     }
 
     fn take(&mut self, byte: u8) {
-        if !matches!((self.state, byte), (State::Marker, STR8)) {
+        if !matches!((self.state, byte), (ConverterState::Marker, STR8)) {
             self.out.push(byte);
         }
         self.state = match self.state {
-            State::Marker => after(byte),
-            State::Str8 => {
+            ConverterState::Marker => after(byte),
+            ConverterState::Str8 => {
                 self.out.pop();
                 self.out.extend_from_slice(&[STR16, 0, byte]);
-                State::Data(u32::from(byte))
+                ConverterState::Data(u32::from(byte))
             }
-            State::Length(1, known) => State::Data(known << 8 | u32::from(byte)),
-            State::Length(left, known) => State::Length(left - 1, known << 8 | u32::from(byte)),
-            State::Data(left) => State::Data(left - 1),
+            ConverterState::Length(1, known) => ConverterState::Data(known << 8 | u32::from(byte)),
+            ConverterState::Length(left, known) => ConverterState::Length(left - 1, known << 8 | u32::from(byte)),
+            ConverterState::Data(left) => ConverterState::Data(left - 1),
         };
-        if let State::Data(0) = self.state {
-            self.state = State::Marker;
+        if let ConverterState::Data(0) = self.state {
+            self.state = ConverterState::Marker;
         }
     }
 }
@@ -246,18 +246,18 @@ impl<'a> Raw<'a> {
 const STR8: u8 = 0xd9;
 const STR16: u8 = 0xda;
 
-/// The bytes that follow a marker, for the types that [`Value`] has.
-fn after(marker: u8) -> State {
+/// The bytes that follow a marker, for the types that [`PackedValue`] has.
+fn after(marker: u8) -> ConverterState {
     match marker {
-        0xa0..=0xbf => State::Data(u32::from(marker & 0x1f)),
-        0xcc => State::Data(1),
-        0xcd | 0xdc | 0xde => State::Data(2),
-        0xce | 0xdd | 0xdf => State::Data(4),
-        0xcb | 0xcf => State::Data(8),
-        STR8 => State::Str8,
-        STR16 => State::Length(2, 0),
-        0xdb => State::Length(4, 0),
-        _ => State::Marker,
+        0xa0..=0xbf => ConverterState::Data(u32::from(marker & 0x1f)),
+        0xcc => ConverterState::Data(1),
+        0xcd | 0xdc | 0xde => ConverterState::Data(2),
+        0xce | 0xdd | 0xdf => ConverterState::Data(4),
+        0xcb | 0xcf => ConverterState::Data(8),
+        STR8 => ConverterState::Str8,
+        STR16 => ConverterState::Length(2, 0),
+        0xdb => ConverterState::Length(4, 0),
+        _ => ConverterState::Marker,
     }
 }
 
@@ -267,10 +267,10 @@ impl Write for Raw<'_> {
         while let Some((&byte, behind)) = rest.split_first() {
             match self.state {
                 // Texts in one go.
-                State::Data(left) if left as usize <= rest.len() => {
+                ConverterState::Data(left) if left as usize <= rest.len() => {
                     let (data, behind) = rest.split_at(left as usize);
                     self.out.extend_from_slice(data);
-                    self.state = State::Marker;
+                    self.state = ConverterState::Marker;
                     rest = behind;
                 }
                 _ => {
@@ -291,7 +291,7 @@ impl Write for Raw<'_> {
 mod tests {
     use super::*;
 
-    fn packed(dialect: Dialect, value: &Value) -> Vec<u8> {
+    fn packed(dialect: RbkitDialect, value: &PackedValue) -> Vec<u8> {
         let mut out = Vec::new();
         pack(dialect, value, &mut out).expect("memory takes everything");
         out
@@ -299,9 +299,9 @@ mod tests {
 
     #[test]
     fn a_garbage_collection_is_packed_as_in_the_notes() {
-        let mut message = collection_head(Dialect::Master21, 0, 1_795_175_552_670, 1).expect("it is small");
-        let event = event(Dialect::Master21, Kind::GcStart, 1_795_175_552_670, None);
-        message.extend(packed(Dialect::Master21, &event));
+        let mut message = collection_head(RbkitDialect::Master21, 0, 1_795_175_552_670, 1).expect("it is small");
+        let event = event(RbkitDialect::Master21, EventType::GcStart, 1_795_175_552_670, None);
+        message.extend(packed(RbkitDialect::Master21, &event));
         let time = b"\xcb\x42\x7a\x1f\x90\x2b\x89\xe0\x00";
         assert_eq!(message[5..13].len(), time[1..].len());
         assert_eq!([&message[..5], &message[13..19]].concat(), *b"\x84\x00\x07\x01\xcb\x09\x00\x02\x91\x82\x00");
@@ -311,20 +311,20 @@ mod tests {
 
     #[test]
     fn texts_of_32_bytes_have_two_bytes_of_length_in_raw_dialects_and_numbers_stay() {
-        let text = |length| Value::from("x".repeat(length));
-        let all = Value::Array(vec![
+        let text = |length| PackedValue::from("x".repeat(length));
+        let all = PackedValue::Array(vec![
             text(31),
             text(32),
             0xd9_u64.into(),
             text(255),
             0xd9d9_d9d9_d9d9_d9d9_u64.into(),
             text(256),
-            Value::Float(f64::from_bits(0xd9d9_d9d9_d9d9_d9d9)),
+            PackedValue::Float(f64::from_bits(0xd9d9_d9d9_d9d9_d9d9)),
             text(70_000),
             text(40),
         ]);
-        let modern = packed(Dialect::Master21, &all);
-        let raw = packed(Dialect::Master21Raw, &all);
+        let modern = packed(RbkitDialect::Master21, &all);
+        let raw = packed(RbkitDialect::Master21Raw, &all);
         assert_eq!(modern[33..35], [0xd9, 32]);
         assert_eq!(raw[33..36], [0xda, 0, 32]);
         assert_eq!(raw[36 + 32..36 + 32 + 5], [0xcc, 0xd9, 0xda, 0, 255]);

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-use super::shared::Shared;
+use super::shared::SharedProcess;
 
 const GREETING_BYTES: usize = 64;
 /// Longer than any request.
@@ -48,7 +48,7 @@ impl Socket {
 
 /// A frame of the peer.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(super) struct ZmtpFrame {
     pub(super) is_command: bool,
     pub(super) has_more: bool,
     pub(super) body: Vec<u8>,
@@ -68,7 +68,7 @@ pub(super) struct Reader {
 pub(super) async fn greet(
     stream: TcpStream,
     socket: Socket,
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedProcess>,
 ) -> io::Result<(Reader, OwnedWriteHalf)> {
     stream.set_nodelay(true)?;
     let (reader, mut writer) = stream.into_split();
@@ -111,7 +111,7 @@ pub(super) async fn greet(
 }
 
 /// Writes and counts bytes.
-pub(super) async fn write(writer: &mut OwnedWriteHalf, bytes: &[u8], shared: &Shared) -> io::Result<()> {
+pub(super) async fn write(writer: &mut OwnedWriteHalf, bytes: &[u8], shared: &SharedProcess) -> io::Result<()> {
     writer.write_all(bytes).await?;
     shared.count_bytes(bytes.len());
     Ok(())
@@ -132,7 +132,7 @@ pub(super) fn command(name: &str, data: &[u8]) -> Vec<u8> {
     [&[COMMAND, body.len() as u8][..], &body].concat()
 }
 
-impl Frame {
+impl ZmtpFrame {
     /// The name and the data of a command; None: it is not a command.
     pub(super) fn command(&self) -> Option<(&[u8], &[u8])> {
         let (&length, rest) = self.body.split_first()?;
@@ -142,7 +142,7 @@ impl Frame {
 
 impl Reader {
     /// Reads the next frame. Cancel safe.
-    pub(super) async fn frame(&mut self) -> io::Result<Frame> {
+    pub(super) async fn frame(&mut self) -> io::Result<ZmtpFrame> {
         self.until(2).await?;
         let flags = self.input[0];
         let (head, length) = if flags & LONG == 0 {
@@ -158,7 +158,7 @@ impl Reader {
         self.until(head + length as usize).await?;
         self.input.advance(head);
         let body = self.input.split_to(length as usize).to_vec();
-        Ok(Frame { is_command: flags & COMMAND != 0, has_more: flags & MORE != 0, body })
+        Ok(ZmtpFrame { is_command: flags & COMMAND != 0, has_more: flags & MORE != 0, body })
     }
 
     /// Reads more input; 0: the peer has closed the connection. Cancel safe.
@@ -177,7 +177,7 @@ impl Reader {
 }
 
 /// The property `Socket-Type` of READY.
-fn socket_type(ready: &Frame) -> Option<&[u8]> {
+fn socket_type(ready: &ZmtpFrame) -> Option<&[u8]> {
     let (name, mut rest) = ready.command()?;
     if name != b"READY" {
         return None;

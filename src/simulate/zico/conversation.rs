@@ -11,8 +11,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::super::http::{LAST_ANSWER, answer};
 use super::super::pace::SLICE;
-use super::super::tcp::{Connection, Outcome, unix_nanos};
-use super::{Counts, Dialect, Jvm, Submission, base64};
+use super::super::tcp::{Outcome, SimulatedConnection, unix_nanos};
+use super::{Counts, Jvm, Submission, ZicoDialect, base64};
 
 /// How often a request is sent that the collector does not accept.
 const ATTEMPTS: u32 = 10;
@@ -20,13 +20,20 @@ const ATTEMPTS: u32 = 10;
 const FIRST_WAIT: Duration = Duration::from_millis(125);
 
 /// Runs an agent as `connection` plans.
-pub(in super::super) async fn run(connection: Connection, seed: u64, dialect: Dialect) -> Outcome {
+pub(in super::super) async fn run(connection: SimulatedConnection, seed: u64, dialect: ZicoDialect) -> Outcome {
     let outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };
     let jvm = Jvm::new(seed, connection.number, unix_nanos(), dialect);
-    let mut agent =
-        Agent { jvm, stream: None, known_as: None, session: String::new(), is_open: false, outcome, connection };
+    let mut agent = AgentConversation {
+        jvm,
+        stream: None,
+        known_as: None,
+        session: String::new(),
+        is_open: false,
+        outcome,
+        connection,
+    };
     if let Err(error) = agent.converse().await {
-        let Connection { number, to, .. } = agent.connection;
+        let SimulatedConnection { number, to, .. } = agent.connection;
         let text = format!("connection {number} to {to}: {error}");
         agent.outcome.fault = Some(io::Error::new(error.kind(), text));
     }
@@ -39,8 +46,8 @@ async fn connect(to: SocketAddr) -> io::Result<BufReader<TcpStream>> {
     Ok(BufReader::new(stream))
 }
 
-struct Agent {
-    connection: Connection,
+struct AgentConversation {
+    connection: SimulatedConnection,
     jvm: Jvm,
     stream: Option<BufReader<TcpStream>>,
     /// Its UUID and key, once it is registered.
@@ -52,7 +59,7 @@ struct Agent {
     outcome: Outcome,
 }
 
-impl Agent {
+impl AgentConversation {
     async fn converse(&mut self) -> io::Result<()> {
         // A collector that is not there is a mistake of the caller. One that goes away is waited for, as real agents do.
         tokio::select! {
@@ -76,7 +83,7 @@ impl Agent {
             // Traces are not divided for the rate.
             let left = self.connection.events - self.outcome.counts.events;
             // The start of a session is an event, too.
-            let opening = u64::from(self.jvm.dialect == Dialect::Gen2 && !self.is_open);
+            let opening = u64::from(self.jvm.dialect == ZicoDialect::Gen2 && !self.is_open);
             let trace = self.jvm.trace(left.saturating_sub(opening), unix_nanos());
             for submission in trace.submissions() {
                 self.deliver(&submission, left > opening).await?;
@@ -93,13 +100,13 @@ impl Agent {
 
     /// Registers and opens a session, if the dialect does. `false`: the planned amount is sent.
     async fn introduce(&mut self) -> io::Result<bool> {
-        if self.jvm.dialect == Dialect::Gen2 {
+        if self.jvm.dialect == ZicoDialect::Gen2 {
             self.session = format!("{:016x}", self.jvm.rng.next());
             return Ok(true);
         }
         let name = format!("shop-{}.example", self.connection.number);
         let (kind, body) = match self.jvm.dialect {
-            Dialect::Doc => (
+            ZicoDialect::Doc => (
                 "edn",
                 format!(r#"{{:rkey "simulated" :name "{name}" :app "shop" :env "DEMO" :attrs {{:shelves 40}}}}"#),
             ),
@@ -148,7 +155,7 @@ impl Agent {
 
     /// Sends the definitions of a submission and then its parts, until all are accepted; or only the definitions.
     async fn deliver(&mut self, submission: &Submission<'_>, is_whole: bool) -> io::Result<()> {
-        let mut is_reset = self.jvm.dialect == Dialect::Gen2 && !self.is_open;
+        let mut is_reset = self.jvm.dialect == ZicoDialect::Gen2 && !self.is_open;
         let mut done = 0;
         let mut uuid = self.trace_id(submission);
         for attempt in 1.. {
@@ -171,12 +178,12 @@ impl Agent {
                 return Ok(());
             };
             self.jvm.forget();
-            is_reset = self.jvm.dialect == Dialect::Gen2;
+            is_reset = self.jvm.dialect == ZicoDialect::Gen2;
             // Further parts have the UUID of the first one.
             if done == 0 {
                 uuid = self.trace_id(submission);
             }
-            if self.jvm.dialect != Dialect::Gen2 {
+            if self.jvm.dialect != ZicoDialect::Gen2 {
                 self.open_session().await?;
             }
             self.wait(attempt, "a trace", failed).await?;
@@ -192,7 +199,7 @@ impl Agent {
     /// `None`: the collector accepted them.
     async fn symbols(&mut self, symbols: &[u8], is_reset: bool) -> Option<io::Result<(u16, Vec<u8>)>> {
         let answered = match (&self.known_as, self.jvm.dialect) {
-            (Some((host, _)), Dialect::Doc) => {
+            (Some((host, _)), ZicoDialect::Doc) => {
                 let host = host.clone();
                 match self.jvm.form(&host, symbols) {
                     Ok(form) => self.post("/submit/agent", FORM_HEADER, &form).await,
@@ -201,7 +208,7 @@ impl Agent {
             }
             _ => {
                 let mut headers = self.session_headers();
-                if self.jvm.dialect == Dialect::Gen2 {
+                if self.jvm.dialect == ZicoDialect::Gen2 {
                     headers.push_str(&format!("X-Zorka-Session-Reset: {is_reset}\r\n"));
                 }
                 self.post_cbor("/agent/submit/agd", &headers, symbols).await
@@ -213,7 +220,7 @@ impl Agent {
     async fn part(&mut self, part: &[u8], uuid: &str) -> Option<io::Result<(u16, Vec<u8>)>> {
         let mut headers = self.session_headers();
         match self.jvm.dialect {
-            Dialect::Gen2 => {
+            ZicoDialect::Gen2 => {
                 let id = uuid.replace('-', "");
                 headers.push_str(&format!("X-Zorka-Session-Reset: false\r\nX-Zorka-Trace-Id: {id}\r\n"));
             }
@@ -236,7 +243,7 @@ impl Agent {
     /// Agents up to 1.90.5 post base64 with the content type of CBOR.
     async fn post_cbor(&mut self, path: &str, headers: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
         let headers = format!("{headers}Content-Type: application/zorka+cbor+v1\r\n");
-        if self.jvm.dialect == Dialect::Gen1 && self.jvm.is_streaming {
+        if self.jvm.dialect == ZicoDialect::Gen1 && self.jvm.is_streaming {
             self.post(path, &headers, base64(body).as_bytes()).await
         } else {
             self.post(path, &headers, body).await
@@ -259,7 +266,7 @@ impl Agent {
         let answered = tokio::time::timeout(LAST_ANSWER, answer(&mut stream)).await.map_err(late)??;
         self.outcome.finished = Instant::now();
         // Agents up to 1.90.5 open a connection for each request.
-        if self.jvm.dialect != Dialect::Gen1 || !self.jvm.is_streaming {
+        if self.jvm.dialect != ZicoDialect::Gen1 || !self.jvm.is_streaming {
             self.stream = Some(stream);
         }
         Ok(answered)

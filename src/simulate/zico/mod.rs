@@ -24,7 +24,7 @@ use write::{Symbols, Writer};
 
 /// The dialect of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Dialect {
+pub enum ZicoDialect {
     /// The specification's: symbols in forms, with each compression in turn. No known agent sends it.
     Doc,
     /// Agents from 1.90.1 to 1.90.6. Half of them are 1.90.5 with the streaming tracer, in base64, and sometimes post traces
@@ -39,7 +39,7 @@ pub enum Dialect {
 #[derive(Debug)]
 pub struct Jvm {
     rng: Rng,
-    dialect: Dialect,
+    dialect: ZicoDialect,
     is_streaming: bool,
     /// The difference between the calendar clock and its monotonic clock.
     behind_nanos: u64,
@@ -50,7 +50,7 @@ pub struct Jvm {
 
 /// A trace to be sent.
 #[derive(Clone, Debug)]
-pub struct Trace {
+pub struct SimulatedTrace {
     root: Call,
     /// The number of records and exceptions.
     pub events: u64,
@@ -58,12 +58,12 @@ pub struct Trace {
     is_cut: bool,
     /// Inner traces are submitted by themselves, too.
     is_local: bool,
-    context: Option<Context>,
+    context: Option<DistributedContext>,
 }
 
 /// A distributed context (gen2).
 #[derive(Clone, Debug)]
-struct Context {
+struct DistributedContext {
     trace: String,
     /// The span of the caller, in another process.
     parent: Option<i64>,
@@ -76,12 +76,12 @@ pub struct Submission<'a> {
     /// The span that encloses it.
     parent: Option<i64>,
     is_cut: bool,
-    context: Option<&'a Context>,
+    context: Option<&'a DistributedContext>,
     /// The number of records and exceptions that were not submitted before.
     pub events: u64,
 }
 
-impl Trace {
+impl SimulatedTrace {
     /// What an agent submits, in its order: inner traces before those that enclose them.
     pub fn submissions(&self) -> Vec<Submission<'_>> {
         let mut inner = Vec::new();
@@ -124,29 +124,31 @@ const CUT: u64 = 4;
 impl Jvm {
     /// A program that just started. `seed` and `connection` (its number in a run) determine everything but the time; it starts
     /// at `now_unix_nanos`.
-    pub fn new(seed: u64, connection: u64, now_unix_nanos: u64, dialect: Dialect) -> Self {
+    pub fn new(seed: u64, connection: u64, now_unix_nanos: u64, dialect: ZicoDialect) -> Self {
         let mut rng = Rng::new(seed, connection);
         // nanoTime counts from the start of the machine.
         let behind_nanos = now_unix_nanos.saturating_sub(1 + rng.below(30 * 86_400 * 1_000_000_000));
         // The documented dialect has one tracer.
-        let is_streaming = dialect == Dialect::Doc || dialect == Dialect::Gen1 && connection.is_multiple_of(2);
+        let is_streaming = dialect == ZicoDialect::Doc || dialect == ZicoDialect::Gen1 && connection.is_multiple_of(2);
         Jvm { rng, dialect, is_streaming, behind_nanos, symbols: Symbols::default(), forms: 0 }
     }
 
     /// The next trace, which ends at `unix_nanos`, with one to `left` events.
-    pub fn trace(&mut self, left: u64, unix_nanos: u64) -> Trace {
+    pub fn trace(&mut self, left: u64, unix_nanos: u64) -> SimulatedTrace {
         let left = left.max(1);
         // The local tracer of gen1 sends no exception twice, and the documented dialect cannot.
-        let passes = self.dialect == Dialect::Gen2 || self.dialect == Dialect::Gen1 && self.is_streaming;
+        let passes = self.dialect == ZicoDialect::Gen2 || self.dialect == ZicoDialect::Gen1 && self.is_streaming;
         let is_local = !self.is_streaming;
         let mut visit = Visit::new(&mut self.rng, left, passes, is_local);
         let root = visit.call_tree(unix_nanos);
         let events = left - visit.left;
-        let is_cut = self.dialect == Dialect::Gen1 && self.is_streaming && self.rng.one_in(CUT);
-        let has_context = self.dialect == Dialect::Gen2 && self.rng.one_in(2);
-        let context = has_context
-            .then(|| Context { trace: self.uuid(), parent: self.rng.one_in(2).then(|| self.rng.next() as i64) });
-        Trace { root, events, is_cut, is_local, context }
+        let is_cut = self.dialect == ZicoDialect::Gen1 && self.is_streaming && self.rng.one_in(CUT);
+        let has_context = self.dialect == ZicoDialect::Gen2 && self.rng.one_in(2);
+        let context = has_context.then(|| DistributedContext {
+            trace: self.uuid(),
+            parent: self.rng.one_in(2).then(|| self.rng.next() as i64),
+        });
+        SimulatedTrace { root, events, is_cut, is_local, context }
     }
 
     /// The bodies of a submission, as CBOR.

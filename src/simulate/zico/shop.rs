@@ -4,7 +4,7 @@ use super::super::rng::Rng;
 
 /// An instrumented method.
 #[derive(Debug)]
-pub(super) struct Method {
+pub(super) struct ShopMethod {
     pub(super) class: &'static str,
     pub(super) name: &'static str,
     pub(super) signature: &'static str,
@@ -21,38 +21,38 @@ const fn method(
     name: &'static str,
     signature: &'static str,
     calls: &'static [(usize, u64)],
-) -> Method {
-    Method { class, name, signature, calls, fails_with: None, begins: None }
+) -> ShopMethod {
+    ShopMethod { class, name, signature, calls, fails_with: None, begins: None }
 }
 
 /// Callees come after their callers, so that no call is recursive.
-pub(super) static METHODS: [Method; 16] = [
-    Method {
+pub(super) static METHODS: [ShopMethod; 16] = [
+    ShopMethod {
         begins: Some("HTTP"),
         ..method(WEB, "showProduct", "(J)Lshop/Page;", &[(4, 1), (5, 1), (8, 12), (15, 3)])
     },
-    Method { begins: Some("HTTP"), ..method(WEB, "showCart", "(J)Lshop/Page;", &[(4, 1), (6, 1), (15, 2)]) },
-    Method {
+    ShopMethod { begins: Some("HTTP"), ..method(WEB, "showCart", "(J)Lshop/Page;", &[(4, 1), (6, 1), (15, 2)]) },
+    ShopMethod {
         begins: Some("HTTP"),
         ..method(WEB, "checkOut", "(JLjava/lang/String;)V", &[(4, 1), (6, 1), (7, 1), (15, 1)])
     },
-    Method { begins: Some("JOB"), ..method("shop.jobs.Stock", "recount", "()I", &[(9, 40), (10, 2)]) },
+    ShopMethod { begins: Some("JOB"), ..method("shop.jobs.Stock", "recount", "()I", &[(9, 40), (10, 2)]) },
     method("shop.web.Sessions", "find", "(Ljava/lang/String;)Lshop/Session;", &[(11, 1)]),
     method("shop.Catalogue", "product", "(J)Lshop/Product;", &[(11, 1), (9, 1)]),
     method("shop.Cart", "load", "(J)Lshop/Cart;", &[(9, 15)]),
-    Method {
+    ShopMethod {
         fails_with: Some(("shop.PaymentRefused", "the card was refused")),
         begins: Some("PAYMENT"),
         ..method("shop.Payments", "charge", "(JLjava/math/BigDecimal;)V", &[(12, 2), (10, 1)])
     },
     method("shop.Catalogue", "related", "(J)Ljava/util/List;", &[(9, 1), (13, 4)]),
-    Method {
+    ShopMethod {
         fails_with: Some(("java.sql.SQLTimeoutException", "no answer within 3000 ms")),
         ..method(JDBC, "executeQuery", "(Ljava/lang/String;)Ljava/sql/ResultSet;", &[(14, 3)])
     },
     method(JDBC, "executeUpdate", "(Ljava/lang/String;)I", &[(14, 1)]),
     method("shop.Cache", "get", "(Ljava/lang/Object;)Ljava/lang/Object;", &[]),
-    Method {
+    ShopMethod {
         fails_with: Some(("java.io.IOException", "connection reset by peer")),
         begins: Some("GATEWAY"),
         ..method("shop.net.Client", "post", "(Ljava/net/URI;[B)I", &[])

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use ciborium::Value;
 
 use super::super::rng::Rng;
-use super::Dialect;
+use super::ZicoDialect;
 use super::shop::{AttributeValue, Call, Exception, METHODS, Thrown};
 
 /// The names that an agent defined at its collector.
@@ -28,30 +28,30 @@ const SIGNATURE: u64 = 8;
 
 impl Symbols {
     /// Forgets all definitions (sections 1.1 and 1.2).
-    pub(super) fn forget(&mut self, dialect: Dialect) {
+    pub(super) fn forget(&mut self, dialect: ZicoDialect) {
         self.defined.clear();
         self.defined_methods.clear();
         self.definitions.clear();
-        if dialect == Dialect::Gen2 {
+        if dialect == ZicoDialect::Gen2 {
             self.methods.clear();
         }
     }
 
-    fn string(&mut self, text: &'static str, kind: u64, dialect: Dialect) -> u64 {
+    fn string(&mut self, text: &'static str, kind: u64, dialect: ZicoDialect) -> u64 {
         let next = self.ids.len() as u64 + 1;
         let id = *self.ids.entry(text).or_insert(next);
         if self.defined.insert(text) {
             let mut fields = vec![id.into(), text.into()];
-            if dialect != Dialect::Gen2 {
+            if dialect != ZicoDialect::Gen2 {
                 fields.push(kind.into());
             }
-            let tag = if dialect == Dialect::Doc { 0x0D } else { 1 };
+            let tag = if dialect == ZicoDialect::Doc { 0x0D } else { 1 };
             write(&mut self.definitions, &Value::Tag(tag, Box::new(Value::Array(fields))));
         }
         id
     }
 
-    fn method(&mut self, place: usize, dialect: Dialect) -> u64 {
+    fn method(&mut self, place: usize, dialect: ZicoDialect) -> u64 {
         let next = self.methods.len() as u64 + 1;
         let id = *self.methods.entry(place).or_insert(next);
         if self.defined_methods.insert(place) {
@@ -59,7 +59,7 @@ impl Symbols {
             let names = [(known.class, CLASS), (known.name, METHOD), (known.signature, SIGNATURE)];
             let [class, name, signature] = names.map(|(text, kind)| self.string(text, kind, dialect));
             let fields = [id, class, name, signature].map(Value::from).to_vec();
-            let tag = if dialect == Dialect::Doc { 0x0E } else { 2 };
+            let tag = if dialect == ZicoDialect::Doc { 0x0E } else { 2 };
             write(&mut self.definitions, &Value::Tag(tag, Box::new(Value::Array(fields))));
         }
         id
@@ -68,7 +68,7 @@ impl Symbols {
 
 /// Writes one trace.
 pub(super) struct Writer<'a> {
-    pub(super) dialect: Dialect,
+    pub(super) dialect: ZicoDialect,
     /// gen1: the streaming tracer, or the local one.
     pub(super) is_streaming: bool,
     pub(super) symbols: &'a mut Symbols,
@@ -105,7 +105,7 @@ impl Writer<'_> {
 
     /// The local tracer of gen1.
     fn is_local(&self) -> bool {
-        self.dialect == Dialect::Gen1 && !self.is_streaming
+        self.dialect == ZicoDialect::Gen1 && !self.is_streaming
     }
 
     /// A record that starts at `start` on the agent's clock. `parent` is the span of the enclosing begin, and `flags` are those
@@ -122,16 +122,16 @@ impl Writer<'_> {
         let method = self.symbols.method(call.method, self.dialect);
         let end = start + (call.end_nanos - call.start_nanos);
         match self.dialect {
-            Dialect::Gen2 => {
+            ZicoDialect::Gen2 => {
                 out.extend_from_slice(&[0xC3, 0x9F]);
                 write(out, &start.into());
                 write(out, &method.into());
             }
-            Dialect::Gen1 => {
+            ZicoDialect::Gen1 => {
                 out.extend_from_slice(&[0xC8, 0x9F, if self.is_streaming { 0xCB } else { 0xCA }, 0x48]);
                 self.word(start / TICK_NANOS, method, out);
             }
-            Dialect::Doc => {
+            ZicoDialect::Doc => {
                 out.extend_from_slice(&[0xCB, 0x9F, 0x48]);
                 self.word(start / TICK_NANOS, method, out);
             }
@@ -156,7 +156,7 @@ impl Writer<'_> {
         }
         match &call.thrown {
             Some(Thrown::New(exception)) => self.exception(exception, out),
-            Some(Thrown::Passed { id }) if self.dialect == Dialect::Gen2 => tagged(8, (*id).into(), out),
+            Some(Thrown::Passed { id }) if self.dialect == ZicoDialect::Gen2 => tagged(8, (*id).into(), out),
             Some(Thrown::Passed { id }) => tagged(0x23, (*id).into(), out),
             None => {}
         }
@@ -172,7 +172,7 @@ impl Writer<'_> {
         let kind = self.symbols.string(kind, KEYWORD, self.dialect);
         let mut fields = vec![clock.into(), kind.into()];
         let mut inner_parent = None;
-        if self.dialect == Dialect::Gen2 {
+        if self.dialect == ZicoDialect::Gen2 {
             match &mut self.ids {
                 Ids::Of(_) => {
                     fields.push(call.span.into());
@@ -182,13 +182,13 @@ impl Writer<'_> {
                 Ids::Random(rng) => fields.push((rng.next() as i64 | 1).into()),
             }
         }
-        let tag = if self.dialect == Dialect::Gen2 { 5 } else { 0x21 };
+        let tag = if self.dialect == ZicoDialect::Gen2 { 5 } else { 0x21 };
         tagged(tag, Value::Array(fields), out);
         inner_parent
     }
 
     fn attributes(&mut self, call: &Call, out: &mut Vec<u8>) {
-        if self.dialect == Dialect::Gen2 {
+        if self.dialect == ZicoDialect::Gen2 {
             for (key, given) in &call.attributes {
                 let key = self.symbols.string(key, STRING, self.dialect);
                 tagged(6, Value::Array(vec![key.into(), as_text(given).into()]), out);
@@ -215,7 +215,7 @@ impl Writer<'_> {
     /// The key of an attribute: a text in the documented dialect, a reference in others.
     fn key(&mut self, text: &'static str) -> Value {
         match self.dialect {
-            Dialect::Doc => text.into(),
+            ZicoDialect::Doc => text.into(),
             _ => Value::Tag(6, Box::new(self.symbols.string(text, STRING, self.dialect).into())),
         }
     }
@@ -223,9 +223,9 @@ impl Writer<'_> {
     fn exception(&mut self, exception: &Exception, out: &mut Vec<u8>) {
         let dialect = self.dialect;
         let class = match dialect {
-            Dialect::Doc => exception.class.into(),
-            Dialect::Gen1 => Value::Tag(6, Box::new(self.symbols.string(exception.class, CLASS, dialect).into())),
-            Dialect::Gen2 => self.symbols.string(exception.class, CLASS, dialect).into(),
+            ZicoDialect::Doc => exception.class.into(),
+            ZicoDialect::Gen1 => Value::Tag(6, Box::new(self.symbols.string(exception.class, CLASS, dialect).into())),
+            ZicoDialect::Gen2 => self.symbols.string(exception.class, CLASS, dialect).into(),
         };
         let mut stack = Vec::new();
         for (place, line) in &exception.stack {
@@ -236,17 +236,17 @@ impl Writer<'_> {
             stack.push(Value::Array(vec![class.into(), name.into(), file.into(), (*line).into()]));
         }
         let fields = vec![exception.id.into(), class, exception.message.into(), 0.into(), Value::Array(stack)];
-        tagged(if dialect == Dialect::Gen2 { 7 } else { 0x22 }, Value::Array(fields), out);
+        tagged(if dialect == ZicoDialect::Gen2 { 7 } else { 0x22 }, Value::Array(fields), out);
     }
 
     fn end(&mut self, end: u64, calls: u64, flags: u64, out: &mut Vec<u8>) {
         match self.dialect {
-            Dialect::Gen2 => tagged(4, Value::Array([end, calls, flags].map(Value::from).to_vec()), out),
-            Dialect::Gen1 => {
+            ZicoDialect::Gen2 => tagged(4, Value::Array([end, calls, flags].map(Value::from).to_vec()), out),
+            ZicoDialect::Gen1 => {
                 out.extend_from_slice(&[if self.is_streaming { 0xCD } else { 0xCC }, 0x48]);
                 self.word(end / TICK_NANOS, calls, out);
             }
-            Dialect::Doc => {
+            ZicoDialect::Doc => {
                 out.extend_from_slice(&[0xCD, 0x48]);
                 self.word(end / TICK_NANOS, calls, out);
             }
@@ -257,7 +257,7 @@ impl Writer<'_> {
     /// A word of 40 bits of time and 24 other bits, little-endian or big-endian (section 2.3).
     fn word(&self, ticks: u64, high: u64, out: &mut Vec<u8>) {
         let word = ticks & MASK_40 | high << 40;
-        let is_big = self.dialect == Dialect::Gen1 && !self.is_streaming;
+        let is_big = self.dialect == ZicoDialect::Gen1 && !self.is_streaming;
         out.extend_from_slice(&if is_big { word.to_be_bytes() } else { word.to_le_bytes() });
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::escape::{push_json_escaped, push_short, push_string, push_string_content};
 use super::number::{push_base64, push_f64, push_hex, push_i64, push_id, push_number, push_u64};
 use super::observed::Observed;
-use super::source::{Cache, Fields, Source};
+use super::source::{Cache, EventSource, LineFields};
 use super::time::{RepeatedTime, TimeFormat};
 use tributary_event::{
     AttributeView, Attributes, DataView, EventView, FrameView, KeyView, Kind, Link, LossView, Member, Members,
@@ -30,14 +30,14 @@ pub struct JsonEncoder {
 
 impl JsonEncoder {
     /// An encoder of lines with these fields.
-    pub fn new(fields: Fields) -> Self {
-        JsonEncoder { sources: (fields == Fields::Compact).then(Cache::default), ..JsonEncoder::default() }
+    pub fn new(fields: LineFields) -> Self {
+        JsonEncoder { sources: (fields == LineFields::Compact).then(Cache::default), ..JsonEncoder::default() }
     }
 
     /// The source that the line of an event names; it must be defined before that line. `None`: the line has every field, as
     /// those of losses have.
     #[inline]
-    pub fn source(&mut self, event: EventView<'_>) -> Option<&Arc<Source>> {
+    pub fn source(&mut self, event: EventView<'_>) -> Option<&Arc<EventSource>> {
         match &mut self.sources {
             Some(sources) if event.kind() != Kind::Loss => Some(sources.source(event)),
             _ => None,

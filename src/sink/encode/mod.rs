@@ -11,7 +11,7 @@ mod time;
 
 use std::sync::Arc;
 
-pub use source::{Fields, Source};
+pub use source::{EventSource, LineFields};
 use tributary_event::{EventView, TextView};
 use tributary_options::Section;
 use tributary_stored::row::RowEncoder;
@@ -33,10 +33,11 @@ impl Format {
     pub const ALL: [Format; 2] = [Format::Json, Format::Text];
 
     /// Reads the options `format` and `fields`; their defaults are JSON lines with every field.
-    pub fn read(section: &mut Section<'_>) -> (Format, Fields) {
+    pub fn read(section: &mut Section<'_>) -> (Format, LineFields) {
         let format = section.choice("format", Format::default(), &Format::ALL.map(|format| (format.as_str(), format)));
-        let fields = section.choice("fields", Fields::default(), &Fields::ALL.map(|fields| (fields.as_str(), fields)));
-        if (format, fields) == (Format::Text, Fields::Compact) {
+        let fields =
+            section.choice("fields", LineFields::default(), &LineFields::ALL.map(|fields| (fields.as_str(), fields)));
+        if (format, fields) == (Format::Text, LineFields::Compact) {
             let help = "remove it, or set format = \"json\"";
             section.error("fields", "`fields` is for format = \"json\"", Some(help.to_owned()));
         }
@@ -80,7 +81,7 @@ impl Encoder {
     }
 
     /// The same; JSON lines have these fields.
-    pub fn with_fields(self, fields: Fields) -> Self {
+    pub fn with_fields(self, fields: LineFields) -> Self {
         Encoder { json: json::JsonEncoder::new(fields), ..self }
     }
 
@@ -91,7 +92,7 @@ impl Encoder {
 
     /// The source that the line of an event names; it must be defined before that line. `None`: the line names none.
     #[inline]
-    pub fn source(&mut self, event: EventView<'_>) -> Option<&Arc<Source>> {
+    pub fn source(&mut self, event: EventView<'_>) -> Option<&Arc<EventSource>> {
         match self.format {
             Format::Json => self.json.source(event),
             Format::Text | Format::Rows => None,

@@ -11,7 +11,7 @@ use tributary_event::{EventView, Origin, Resource};
 
 /// Which fields JSON lines have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Fields {
+pub enum LineFields {
     /// Every field on every line.
     #[default]
     Full,
@@ -19,22 +19,22 @@ pub enum Fields {
     Compact,
 }
 
-impl Fields {
+impl LineFields {
     /// Both.
-    pub const ALL: [Fields; 2] = [Fields::Full, Fields::Compact];
+    pub const ALL: [LineFields; 2] = [LineFields::Full, LineFields::Compact];
 
     /// The name in configuration.
     pub fn as_str(self) -> &'static str {
         match self {
-            Fields::Full => "full",
-            Fields::Compact => "compact",
+            LineFields::Full => "full",
+            LineFields::Compact => "compact",
         }
     }
 }
 
 /// An origin and a resource, with the line that defines them.
 #[derive(Debug)]
-pub struct Source {
+pub struct EventSource {
     /// The first 16 hexadecimal digits of the SHA-256 of what the line defines: equal sources have equal ids in every process,
     /// and a peer cannot construct a source that has the id of another one's.
     id: String,
@@ -43,8 +43,8 @@ pub struct Source {
     reference: Box<[u8]>,
 }
 
-impl Source {
-    fn new(origin: &Origin, resource: &Resource) -> Source {
+impl EventSource {
+    fn new(origin: &Origin, resource: &Resource) -> EventSource {
         let mut parts = Vec::new();
         json::push_resource(&mut parts, resource);
         parts.extend_from_slice(b",\"origin\":");
@@ -53,7 +53,7 @@ impl Source {
         let id = short_digest_of(&parts);
         let line = [b"{\"source\":\"", id.as_bytes(), b"\"", &parts].concat().into_boxed_slice();
         let reference = format!(",\"source\":\"{id}\",\"position\":[").into_bytes().into_boxed_slice();
-        Source { id, line, reference }
+        EventSource { id, line, reference }
     }
 
     /// The id, as lines of events have it.
@@ -82,20 +82,20 @@ pub const CACHE_BYTES: u64 = 8 * CACHED_BYTES as u64;
 /// The sources of the events that were encoded last.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    entries: Vec<Entry>,
+    entries: Vec<SourceEntry>,
     /// The entry of the last event.
     last: usize,
 }
 
 /// The references keep the addresses from being used again.
 #[derive(Debug)]
-struct Entry {
+struct SourceEntry {
     origin: Arc<Origin>,
     resource: Arc<Resource>,
-    source: Arc<Source>,
+    source: Arc<EventSource>,
 }
 
-impl Entry {
+impl SourceEntry {
     fn is_of(&self, event: EventView<'_>) -> bool {
         Arc::ptr_eq(&self.origin, event.origin()) && Arc::ptr_eq(&self.resource, event.resource())
     }
@@ -104,7 +104,7 @@ impl Entry {
 impl Cache {
     /// The source of an event.
     #[inline]
-    pub(super) fn source(&mut self, event: EventView<'_>) -> &Arc<Source> {
+    pub(super) fn source(&mut self, event: EventView<'_>) -> &Arc<EventSource> {
         if !self.entries.get(self.last).is_some_and(|entry| entry.is_of(event)) {
             self.last = self.find(event);
         }
@@ -116,12 +116,12 @@ impl Cache {
             return known;
         }
         let (origin, resource) = (event.origin().clone(), event.resource().clone());
-        let source = Arc::new(Source::new(&origin, &resource));
+        let source = Arc::new(EventSource::new(&origin, &resource));
         let bytes = self.entries.iter().map(|entry| entry.source.line.len()).sum::<usize>() + source.line.len();
         if self.entries.len() == CACHED || bytes > CACHED_BYTES {
             self.entries.clear();
         }
-        self.entries.push(Entry { origin, resource, source });
+        self.entries.push(SourceEntry { origin, resource, source });
         self.entries.len() - 1
     }
 }
@@ -129,14 +129,14 @@ impl Cache {
 /// Sources, each once, in the order in which they were added.
 #[derive(Debug, Default)]
 pub struct Sources {
-    sources: Vec<Arc<Source>>,
+    sources: Vec<Arc<EventSource>>,
     ids: HashSet<String, RandomState>,
     bytes: usize,
 }
 
 impl Sources {
     /// Adds a source; returns the length of its line if it is new.
-    pub fn add(&mut self, source: &Arc<Source>) -> usize {
+    pub fn add(&mut self, source: &Arc<EventSource>) -> usize {
         // Most events have the source of the one before.
         let is_last = self.sources.last().is_some_and(|last| Arc::ptr_eq(last, source));
         if is_last || self.ids.contains(&source.id) {
@@ -149,7 +149,7 @@ impl Sources {
     }
 
     /// The sources, in this order.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Source>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<EventSource>> {
         self.sources.iter()
     }
 
@@ -179,12 +179,12 @@ pub const DEFINED_BYTES: u64 = MAX_DEFINED as u64 * 64;
 #[derive(Debug, Default)]
 pub struct Defined {
     ids: HashSet<String, RandomState>,
-    last: Option<Arc<Source>>,
+    last: Option<Arc<EventSource>>,
 }
 
 impl Defined {
     /// Notes that a source is defined. `false`: it was defined before.
-    pub fn add(&mut self, source: &Arc<Source>) -> bool {
+    pub fn add(&mut self, source: &Arc<EventSource>) -> bool {
         if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, source)) {
             return false;
         }
@@ -201,7 +201,7 @@ impl Defined {
     }
 
     /// Whether the file has this source.
-    pub fn contains(&self, source: &Source) -> bool {
+    pub fn contains(&self, source: &EventSource) -> bool {
         self.ids.contains(&source.id)
     }
 

@@ -57,14 +57,14 @@ mod style {
 }
 
 /// A line that is being made.
-struct Line<'a> {
+struct TerminalLine<'a> {
     out: &'a mut Vec<u8>,
     terminal: Terminal,
     /// The columns that are used.
     used: usize,
 }
 
-impl Line<'_> {
+impl TerminalLine<'_> {
     fn left(&self) -> usize {
         self.terminal.columns.saturating_sub(self.used)
     }
@@ -92,7 +92,7 @@ impl Line<'_> {
 
 /// Appends one event as a line, line feed included.
 pub fn encode(event: EventView<'_>, terminal: Terminal, out: &mut Vec<u8>) {
-    let mut line = Line { out, terminal, used: 0 };
+    let mut line = TerminalLine { out, terminal, used: 0 };
     line.push(style::DIM, &time_of_day(event.time()));
     line.push(style::PLAIN, " ");
     line.push(style::DIM, &format!("{:<8} ", event.origin().protocol));
@@ -116,7 +116,7 @@ pub fn encode(event: EventView<'_>, terminal: Terminal, out: &mut Vec<u8>) {
     line.out.push(b'\n');
 }
 
-fn push_data(line: &mut Line<'_>, event: EventView<'_>) {
+fn push_data(line: &mut TerminalLine<'_>, event: EventView<'_>) {
     match event.data() {
         DataView::Log { body: Some(body), .. } => {
             line.push(style::PLAIN, &format!("  {}", shortened(TEXT_COLUMNS, |text| push_value(text, body))));
@@ -156,7 +156,7 @@ fn push_data(line: &mut Line<'_>, event: EventView<'_>) {
 }
 
 /// The attribute that says what the event is about, without its key.
-fn push_subject(line: &mut Line<'_>, event: EventView<'_>) {
+fn push_subject(line: &mut TerminalLine<'_>, event: EventView<'_>) {
     let subject = SUBJECTS.iter().find_map(|name| event.attributes().find(|(key, _)| key.text() == name.as_str()));
     if let Some((_, ValueView::Text(text))) = subject
         && text.text() != event.name().text()
@@ -166,7 +166,7 @@ fn push_subject(line: &mut Line<'_>, event: EventView<'_>) {
 }
 
 /// The attributes that fit, ids last; then the number of the others.
-fn push_attributes(line: &mut Line<'_>, event: EventView<'_>) {
+fn push_attributes(line: &mut TerminalLine<'_>, event: EventView<'_>) {
     let is_subject = |key: &str| SUBJECTS.iter().any(|name| key == name.as_str());
     let is_shown = |key: &str| !key.starts_with("tributary.") && !is_subject(key);
     let is_id = |key: &str| key.ends_with(".id") || key.ends_with("_id");
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn a_line_is_cut_at_the_last_column_and_counts_no_escape_sequences() {
         let mut out = Vec::new();
-        let mut line = Line { out: &mut out, terminal: Terminal { columns: 6, colours: true }, used: 0 };
+        let mut line = TerminalLine { out: &mut out, terminal: Terminal { columns: 6, colours: true }, used: 0 };
         line.push(style::RED, "äöü");
         line.pad_to(5);
         line.push(style::PLAIN, "xyz");

@@ -49,7 +49,7 @@ pub(super) struct Messages {
     /// What an earlier process has written in part, until it is delivered again.
     begun: BTreeMap<MessagePart, Shares>,
     /// Parts that were taken and are not written, by the number of their batch.
-    pending: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, PendingMessage>,
     /// Parts that are written since the last mark.
     unsynced: BTreeMap<u64, MessagePart>,
     repeats: Vec<Repeat>,
@@ -58,7 +58,7 @@ pub(super) struct Messages {
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingMessage {
     part: MessagePart,
     /// As the log has them, and those that have nothing written yet.
     shares: Shares,
@@ -155,7 +155,7 @@ impl Messages {
         let rest = self.begun.remove(&part);
         if self.limit > 0 {
             let shares = rest.clone().unwrap_or_default();
-            self.pending.insert(number, Pending { part, shares, has_failed: false });
+            self.pending.insert(number, PendingMessage { part, shares, has_failed: false });
         }
         rest.map_or(Begin::New, Begin::Rest)
     }
@@ -350,7 +350,7 @@ impl Messages {
 }
 
 /// Adds lines for what was written of a part, given what is unwritten for each file.
-fn note_written(lines: &mut String, pending: &mut Pending, unwritten: &BTreeMap<&Path, u64>) {
+fn note_written(lines: &mut String, pending: &mut PendingMessage, unwritten: &BTreeMap<&Path, u64>) {
     for (path, share) in &mut pending.shares {
         let rest = unwritten.get(path.as_path()).copied().unwrap_or(0);
         let written = share.total.saturating_sub(rest);

@@ -94,13 +94,13 @@ fn split(name: &str) -> (&str, &str) {
 
 /// A file below the base that the sink may have written.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Found {
+pub struct FoundFile {
     /// Stamp and number, by which finished files are ordered; for a live name the time of its last change.
     pub finished: (String, u32),
     /// Where it is.
     pub path: PathBuf,
     /// What it is.
-    pub state: State,
+    pub state: FileState,
     /// The size on the disk.
     pub bytes: u64,
     /// The path of its live file with date items in place of the dates: the same for all files of one protocol and
@@ -110,7 +110,7 @@ pub struct Found {
 
 /// The state of a file, according to its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum FileState {
     /// The name of a live file.
     Live,
     /// Finished, not compressed.
@@ -126,7 +126,7 @@ pub enum State {
 ///
 /// # Errors
 /// The system's, when a directory cannot be listed; one that is not there lists as empty.
-pub fn scan(template: &Template) -> io::Result<Vec<Found>> {
+pub fn scan(template: &Template) -> io::Result<Vec<FoundFile>> {
     let mut found = Vec::new();
     scan_level(template, template.base(), &PathBuf::new(), &mut found)?;
     found.sort();
@@ -134,7 +134,7 @@ pub fn scan(template: &Template) -> io::Result<Vec<Found>> {
 }
 
 /// Lists `directory`, which has the undated path `series` below the base.
-fn scan_level(template: &Template, directory: &Path, series: &Path, found: &mut Vec<Found>) -> io::Result<()> {
+fn scan_level(template: &Template, directory: &Path, series: &Path, found: &mut Vec<FoundFile>) -> io::Result<()> {
     let listed = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     let entries = match fs::read_dir(listed) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -162,7 +162,7 @@ fn scan_level(template: &Template, directory: &Path, series: &Path, found: &mut 
             let finished = finished.unwrap_or_else(|| (metadata.as_ref().map(changed).unwrap_or_default(), 0));
             let bytes = metadata.map_or(0, |metadata| metadata.len());
             let series = series.join(template.undated(level, &live).unwrap_or_default());
-            found.push(Found { finished, path, state, bytes, series });
+            found.push(FoundFile { finished, path, state, bytes, series });
         }
     }
     Ok(())
@@ -178,7 +178,7 @@ fn changed(metadata: &fs::Metadata) -> String {
 /// The result of [`classify`].
 #[derive(Debug, PartialEq)]
 struct Classified {
-    state: State,
+    state: FileState,
     /// Stamp and number of a finished file.
     finished: Option<(String, u32)>,
     /// The name that the file has, or had, as a live one.
@@ -188,14 +188,14 @@ struct Classified {
 /// Reads a file's name; `None` when the sink cannot have given it.
 fn classify(name: &str, is_live_name: impl Fn(&str) -> bool) -> Option<Classified> {
     if is_live_name(name) {
-        return Some(Classified { state: State::Live, finished: None, live: name.to_owned() });
+        return Some(Classified { state: FileState::Live, finished: None, live: name.to_owned() });
     }
     if let Some((finished, live)) = parse_finished(name, &is_live_name) {
-        return Some(Classified { state: State::Finished, finished: Some(finished), live });
+        return Some(Classified { state: FileState::Finished, finished: Some(finished), live });
     }
     let (whole, state) = match name.strip_suffix(TEMPORARY) {
-        Some(whole) => (whole, State::Temporary),
-        None => (name, State::Compressed),
+        Some(whole) => (whole, FileState::Temporary),
+        None => (name, FileState::Compressed),
     };
     let compressed = Compression::ALL.iter().filter(|how| **how != Compression::None);
     let original = compressed.map(|how| how.suffix()).find_map(|suffix| whole.strip_suffix(suffix))?;
@@ -245,15 +245,15 @@ mod tests {
         assert_eq!(stamp(TIME), STAMP);
         for live in ["app.ndjson", "app", ".app", "app.tar.x"] {
             let classified = |state, finished| Some(Classified { state, finished, live: live.to_owned() });
-            assert_eq!(classify(live, is_live), classified(State::Live, None));
+            assert_eq!(classify(live, is_live), classified(FileState::Live, None));
             for number in [0, 1, 12] {
                 let name = finished_name(live, STAMP, number);
                 let finished = Some((STAMP.to_owned(), number));
-                assert_eq!(classify(&name, is_live), classified(State::Finished, finished.clone()), "{name}");
+                assert_eq!(classify(&name, is_live), classified(FileState::Finished, finished.clone()), "{name}");
                 for suffix in [".gz", ".lz4", ".zst"] {
                     let (whole, part) = (format!("{name}{suffix}"), format!("{name}{suffix}.tmp"));
-                    assert_eq!(classify(&whole, is_live), classified(State::Compressed, finished.clone()));
-                    assert_eq!(classify(&part, is_live), classified(State::Temporary, finished.clone()));
+                    assert_eq!(classify(&whole, is_live), classified(FileState::Compressed, finished.clone()));
+                    assert_eq!(classify(&part, is_live), classified(FileState::Temporary, finished.clone()));
                 }
             }
         }

@@ -7,7 +7,7 @@ use super::template::Template;
 use tributary_event::MOST_BATCH_BYTES;
 use tributary_options::{Bounds, LONGEST, Section};
 use tributary_sink::encode::source::{CACHE_BYTES, DEFINED_BYTES};
-use tributary_sink::encode::{Fields, Format};
+use tributary_sink::encode::{Format, LineFields};
 
 /// When more than this many encoded bytes wait, they are written without waiting for the worker's flush.
 pub const FLUSH_BYTES: usize = 512 * 1024;
@@ -40,7 +40,7 @@ pub struct Options {
     /// The encoding of events. Default JSON lines.
     pub format: Format,
     /// Which fields JSON lines have. Default every one.
-    pub fields: Fields,
+    pub fields: LineFields,
     /// A file is finished before it would grow beyond this many bytes. A single record that is larger gets a file of
     /// its own. Default 128 MiB; 0: no limit.
     pub rotate_bytes: u64,
@@ -77,7 +77,7 @@ impl Default for Options {
         Options {
             path: "events/%Y-%m-%d/{protocol}.ndjson".to_owned(),
             format: Format::default(),
-            fields: Fields::default(),
+            fields: LineFields::default(),
             rotate_bytes: 128 * 1024 * 1024,
             rotate_interval: Duration::from_secs(3600),
             rotate_records: 0,
@@ -167,7 +167,7 @@ impl Options {
     pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         let kept = (MAX_OPEN * KEPT_BYTES + MAX_HELD_BYTES) as u64;
         bounds.add(of, "lines on their way to files", FLUSH_BYTES as u64 + MOST_BATCH_BYTES + kept);
-        if self.fields == Fields::Compact {
+        if self.fields == LineFields::Compact {
             let most = MAX_OPEN as u64 * (DEFINED_BYTES + UNSYNCED_SOURCES_BYTES as u64);
             bounds.add(of, "sources that open files define", most + CACHE_BYTES);
         }

@@ -24,7 +24,7 @@ static ABANDONED: LogThrottle = LogThrottle::new();
 
 /// One expansion of the template.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(super) struct FileOutput {
     pub(super) path: PathBuf,
     /// The newest event taken, and a connection that it came from.
     pub(super) observed: UnixNanos,
@@ -52,7 +52,7 @@ struct BatchPart {
 
 /// What all outputs of a sink share.
 #[derive(Debug)]
-pub(super) struct Context {
+pub(super) struct OutputContext {
     pub(super) options: Options,
     pub(super) disk: Disk,
     pub(super) messages: Messages,
@@ -61,9 +61,9 @@ pub(super) struct Context {
     pub(super) status: Arc<FileStatus>,
 }
 
-impl Output {
+impl FileOutput {
     pub(super) fn new(path: PathBuf, observed: UnixNanos, origin: Arc<Origin>) -> Self {
-        Output {
+        FileOutput {
             path,
             observed,
             origin,
@@ -130,7 +130,7 @@ impl Output {
     }
 
     /// Writes what waits, or notes why not; returns whether a file was finished on the way.
-    pub(super) fn flush(&mut self, context: &mut Context, write: u64) -> bool {
+    pub(super) fn flush(&mut self, context: &mut OutputContext, write: u64) -> bool {
         self.last_write = write;
         let mut finished = false;
         match self.write(context, &mut finished) {
@@ -169,7 +169,7 @@ impl Output {
 
     /// Opens a file whose events were dropped, if its next try is due: whether it can be written again is not known from its
     /// events, because there may be none while the daemon is not ready.
-    pub(super) fn probe(&mut self, context: &mut Context) {
+    pub(super) fn probe(&mut self, context: &mut OutputContext) {
         if self.live.is_some() || self.has_work() || !self.trouble.as_ref().is_some_and(Trouble::is_due) {
             return;
         }
@@ -182,7 +182,7 @@ impl Output {
         }
     }
 
-    fn write(&mut self, context: &mut Context, finished: &mut bool) -> Result<(), (&'static str, io::Error)> {
+    fn write(&mut self, context: &mut OutputContext, finished: &mut bool) -> Result<(), (&'static str, io::Error)> {
         while !self.records.is_empty() {
             if self.live.as_mut().is_some_and(|live| !live.is_in_place()) {
                 self.abandon(context);
@@ -233,7 +233,7 @@ impl Output {
     /// Does what is due; returns whether the file was finished.
     pub(super) fn tick(
         &mut self,
-        context: &mut Context,
+        context: &mut OutputContext,
         template: &Template,
         now: UnixNanos,
         sync_is_due: bool,
@@ -264,7 +264,7 @@ impl Output {
         Ok(is_finished)
     }
 
-    fn finish(&mut self, context: &mut Context) -> io::Result<()> {
+    fn finish(&mut self, context: &mut OutputContext) -> io::Result<()> {
         self.settle(context)?;
         if let Some(live) = &mut self.live {
             live.finish(wall_clock::now(), &mut context.disk)?;
@@ -275,21 +275,21 @@ impl Output {
     }
 
     /// Closes the file, because the operator or the end of the sink asks for it. One of a journal is finished.
-    pub(super) fn end(&mut self, context: &mut Context) -> Result<(), SinkFault> {
+    pub(super) fn end(&mut self, context: &mut OutputContext) -> Result<(), SinkFault> {
         if context.options.is_journal() && self.live.as_mut().is_some_and(|live| live.len() > 0 && live.is_in_place()) {
             return self.finish(context).map_err(|error| fault("rotate", &self.path, error));
         }
         self.close(context)
     }
 
-    pub(super) fn close(&mut self, context: &mut Context) -> Result<(), SinkFault> {
+    pub(super) fn close(&mut self, context: &mut OutputContext) -> Result<(), SinkFault> {
         self.settle(context).map_err(|error| fault("close", &self.path, error))?;
         self.live = None;
         Ok(())
     }
 
     /// Prepares the file for being closed: nothing half-written, and on the disk if `fsync` asks for that at all.
-    fn settle(&mut self, context: &mut Context) -> io::Result<()> {
+    fn settle(&mut self, context: &mut OutputContext) -> io::Result<()> {
         if let Some(live) = &mut self.live {
             live.cut()?;
         }
@@ -303,7 +303,7 @@ impl Output {
     /// have dropped what was written since the last successful sync, and a second sync could succeed all the same. So the
     /// file is given up, and its records since then are written again to a new one; when that fails, too, their events are
     /// reported as failed or lost. Returns whether a file was finished on the way.
-    pub(super) fn sync(&mut self, context: &mut Context) -> bool {
+    pub(super) fn sync(&mut self, context: &mut OutputContext) -> bool {
         // One that is given up already has nothing that is not synced: its records wait in memory.
         let live = self.live.take_if(|live| live.is_given_up() || live.is_dirty()).filter(|live| !live.is_given_up());
         let Some(mut live) = live else {
@@ -360,7 +360,7 @@ impl Output {
 
     /// Finishes a file whose sync has failed where its last good sync was: what was written since waits in memory. Returns
     /// whether there is a finished file.
-    fn retire(&mut self, context: &mut Context) -> io::Result<bool> {
+    fn retire(&mut self, context: &mut OutputContext) -> io::Result<bool> {
         let Some(live) = &mut self.live else { return Ok(false) };
         live.cut()?;
         let has_records = !live.is_blank();
@@ -375,7 +375,7 @@ impl Output {
     }
 
     /// Closes a file that another process has moved or removed. A fault is only logged: there is nothing to retry.
-    fn abandon(&mut self, context: &mut Context) {
+    fn abandon(&mut self, context: &mut OutputContext) {
         if let Err(fault) = self.close(context) {
             // Batches may wait for a sync, also if the end of the file cannot be cut.
             if context.options.fsync != Fsync::Never {

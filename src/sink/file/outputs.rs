@@ -12,7 +12,7 @@ use self::parts::Skipped;
 use super::disk::Disk;
 use super::messages::Messages;
 use super::options::{CROWDED_BYTES, Fsync, KEPT_BYTES, MAX_HELD_BYTES, MAX_OPEN, Options};
-use super::output::{Context, Output};
+use super::output::{FileOutput, OutputContext};
 use super::template::Template;
 use super::tidy;
 use super::trouble::Trouble;
@@ -35,12 +35,12 @@ static UNTIDY: LogThrottle = LogThrottle::new();
 /// The state of a file sink.
 #[derive(Debug)]
 pub struct Outputs {
-    context: Context,
+    context: OutputContext,
     template: Template,
     /// The listeners of streams that have files of their own.
     listeners: BTreeSet<Arc<str>>,
     encoder: Encoder,
-    outputs: Vec<Output>,
+    outputs: Vec<FileOutput>,
     /// Encoded bytes that are not written: of files in order, and of files in trouble.
     waiting_bytes: usize,
     held_bytes: usize,
@@ -65,7 +65,7 @@ impl Outputs {
     pub fn new(options: Options, template: Template) -> Self {
         Outputs {
             encoder: Encoder::new(options.format).with_fields(options.fields),
-            context: Context {
+            context: OutputContext {
                 disk: Disk::new(options.fsync),
                 messages: Messages::new(template.base(), &parts::name_of(&template), options.remembered_messages),
                 options,
@@ -155,7 +155,7 @@ impl Outputs {
             self.listeners.insert(origin.listener.clone());
         }
         let index = self.outputs.iter().position(|output| output.path == path).unwrap_or_else(|| {
-            self.outputs.push(Output::new(path, observed, origin.clone()));
+            self.outputs.push(FileOutput::new(path, observed, origin.clone()));
             self.outputs.len() - 1
         });
         let output = &mut self.outputs[index];
@@ -181,7 +181,7 @@ impl Outputs {
 
     /// Whether a flush has something to do.
     pub fn has_work(&self) -> bool {
-        self.context.messages.is_needed() || self.outputs.iter().any(Output::has_work)
+        self.context.messages.is_needed() || self.outputs.iter().any(FileOutput::has_work)
     }
 
     /// Whether more than `MAX_HELD_BYTES` are held for files in trouble: no further events can be taken.
@@ -207,10 +207,10 @@ impl Outputs {
     /// Which batches are not written after a flush or tick, and why.
     pub fn take_unwritten(&mut self) -> Unwritten {
         let mut held = BTreeMap::new();
-        for (number, events) in self.outputs.iter().flat_map(Output::unwritten) {
+        for (number, events) in self.outputs.iter().flat_map(FileOutput::unwritten) {
             *held.entry(number).or_default() += events;
         }
-        let unsynced: BTreeSet<u64> = self.outputs.iter().flat_map(Output::unsynced).collect();
+        let unsynced: BTreeSet<u64> = self.outputs.iter().flat_map(FileOutput::unsynced).collect();
         let is_crowded = self.held_bytes > CROWDED_BYTES;
         let others = std::mem::take(&mut self.context.unwritten);
         let troubles = self.outputs.iter().filter_map(|output| output.trouble.as_ref());
@@ -295,7 +295,7 @@ impl Outputs {
         self.commit_messages();
         let bytes = |is_held: bool| {
             let of = self.outputs.iter().filter(|output| output.trouble.is_some() == is_held);
-            of.map(Output::waiting_bytes).sum()
+            of.map(FileOutput::waiting_bytes).sum()
         };
         (self.waiting_bytes, self.held_bytes) = (bytes(false), bytes(true));
         if self.outputs.len() > 1 {
@@ -358,7 +358,7 @@ impl Outputs {
     /// they are only logged.
     fn tidy(&mut self, compression_is_idle: bool) {
         let Outputs { outputs, template, context, .. } = self;
-        let Context { options, disk, status, .. } = context;
+        let OutputContext { options, disk, status, .. } = context;
         let is_open = |path: &Path| outputs.iter().any(|output| output.path == path && output.live.is_some());
         let mut result = Ok(());
         if self.unrepaired {

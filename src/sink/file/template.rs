@@ -15,11 +15,11 @@ use tributary_event::{Kind, UnixNanos};
 pub struct Template {
     base: PathBuf,
     /// Directories below the base, and the file's name as the last one; so there is at least one.
-    components: Vec<Vec<Part>>,
+    components: Vec<Vec<TemplatePart>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Part {
+enum TemplatePart {
     Literal(String),
     Date(&'static DateItem),
     Protocol,
@@ -109,7 +109,7 @@ impl Template {
             let parts = parse_component(name)?;
             let is_directory = names.peek().is_some();
             match parts.as_slice() {
-                [Part::Literal(literal)] if is_directory && components.is_empty() => base.push(literal),
+                [TemplatePart::Literal(literal)] if is_directory && components.is_empty() => base.push(literal),
                 _ => components.push(parts),
             }
         }
@@ -137,11 +137,11 @@ impl Template {
             let mut name = String::new();
             for part in component {
                 match part {
-                    Part::Literal(literal) => name.push_str(literal),
-                    Part::Date(item) => name.push_str(&item.expand(time)),
-                    Part::Protocol => name.push_str(&sanitize(protocol)),
-                    Part::Listener => name.push_str(&sanitize(listener)),
-                    Part::Kind => name.push_str(kind.as_str()),
+                    TemplatePart::Literal(literal) => name.push_str(literal),
+                    TemplatePart::Date(item) => name.push_str(&item.expand(time)),
+                    TemplatePart::Protocol => name.push_str(&sanitize(protocol)),
+                    TemplatePart::Listener => name.push_str(&sanitize(listener)),
+                    TemplatePart::Kind => name.push_str(kind.as_str()),
                 }
             }
             path.push(name);
@@ -151,12 +151,12 @@ impl Template {
 
     /// Whether events of different listeners go to different files.
     pub fn has_listener(&self) -> bool {
-        self.components.iter().flatten().any(|part| matches!(part, Part::Listener))
+        self.components.iter().flatten().any(|part| matches!(part, TemplatePart::Listener))
     }
 
     /// Whether events of different kinds go to different files.
     pub fn has_kind(&self) -> bool {
-        self.components.iter().flatten().any(|part| matches!(part, Part::Kind))
+        self.components.iter().flatten().any(|part| matches!(part, TemplatePart::Kind))
     }
 
     /// Whether `name` can be the component at `level` (0: the first below the base) of an expansion at any time.
@@ -201,7 +201,7 @@ impl DateItem {
     }
 }
 
-fn parse_component(name: &str) -> Result<Vec<Part>, String> {
+fn parse_component(name: &str) -> Result<Vec<TemplatePart>, String> {
     let mut parts = Vec::new();
     let mut rest = name;
     while let Some(at) = rest.find(['%', '{', '}']) {
@@ -220,7 +220,7 @@ fn parse_component(name: &str) -> Result<Vec<Part>, String> {
 }
 
 /// Reads the item at the front of `text`; returns what follows it.
-fn parse_item<'a>(text: &'a str, parts: &mut Vec<Part>) -> Result<&'a str, String> {
+fn parse_item<'a>(text: &'a str, parts: &mut Vec<TemplatePart>) -> Result<&'a str, String> {
     let Some(letter) = text.chars().nth(1) else {
         return Err("`%` at the end of a name; a literal percent sign is `%%`".to_owned());
     };
@@ -229,7 +229,7 @@ fn parse_item<'a>(text: &'a str, parts: &mut Vec<Part>) -> Result<&'a str, Strin
         "%%" => push_literal(parts, "%"),
         "%F" => parts.append(&mut parse_component("%Y-%m-%d")?),
         _ => match DATE_ITEMS.iter().find(|known| known.format == item) {
-            Some(known) => parts.push(Part::Date(known)),
+            Some(known) => parts.push(TemplatePart::Date(known)),
             None => {
                 let known: Vec<_> = DATE_ITEMS.iter().map(|item| item.format).collect();
                 return Err(format!("`{item}` cannot stand in a path; items that can: %F {} %%", known.join(" ")));
@@ -240,40 +240,40 @@ fn parse_item<'a>(text: &'a str, parts: &mut Vec<Part>) -> Result<&'a str, Strin
 }
 
 /// Reads the field at the front of `text`; returns what follows it.
-fn parse_field<'a>(text: &'a str, parts: &mut Vec<Part>) -> Result<&'a str, String> {
+fn parse_field<'a>(text: &'a str, parts: &mut Vec<TemplatePart>) -> Result<&'a str, String> {
     let Some(end) = text.find('}') else {
         return Err(format!("`{text}` lacks its `}}`"));
     };
     let (field, rest) = text.split_at(end + 1);
     parts.push(match field {
-        "{protocol}" => Part::Protocol,
-        "{listener}" => Part::Listener,
-        "{kind}" => Part::Kind,
+        "{protocol}" => TemplatePart::Protocol,
+        "{listener}" => TemplatePart::Listener,
+        "{kind}" => TemplatePart::Kind,
         _ => return Err(format!("unknown field `{field}`; the fields are {{protocol}}, {{listener}} and {{kind}}")),
     });
     Ok(rest)
 }
 
 /// Appends a literal; adjacent literals are joined, so that a component without placeholders is a single part.
-fn push_literal(parts: &mut Vec<Part>, text: &str) {
+fn push_literal(parts: &mut Vec<TemplatePart>, text: &str) {
     match parts.last_mut() {
         _ if text.is_empty() => {}
-        Some(Part::Literal(literal)) => literal.push_str(text),
-        _ => parts.push(Part::Literal(text.to_owned())),
+        Some(TemplatePart::Literal(literal)) => literal.push_str(text),
+        _ => parts.push(TemplatePart::Literal(text.to_owned())),
     }
 }
 
 /// Whether `parts` can expand to `text`, at `time` or at any time. If so, appends to `undated` what they expand to with
 /// the date items themselves in place of the dates.
-fn matches(parts: &[Part], text: &str, time: Option<Timestamp>, undated: &mut String) -> bool {
+fn matches(parts: &[TemplatePart], text: &str, time: Option<Timestamp>, undated: &mut String) -> bool {
     let Some((part, rest)) = parts.split_first() else { return text.is_empty() };
     let start = undated.len();
     let is_match = match part {
-        Part::Literal(literal) => text.strip_prefix(literal.as_str()).is_some_and(|text| {
+        TemplatePart::Literal(literal) => text.strip_prefix(literal.as_str()).is_some_and(|text| {
             undated.push_str(literal);
             matches(rest, text, time, undated)
         }),
-        Part::Date(item) => {
+        TemplatePart::Date(item) => {
             let len = match time {
                 Some(now) => Some(item.expand(now)).filter(|date| text.starts_with(date)).map(|date| date.len()),
                 None => item.prefix_len(text),
@@ -283,12 +283,12 @@ fn matches(parts: &[Part], text: &str, time: Option<Timestamp>, undated: &mut St
                 matches(rest, &text[len..], time, undated)
             })
         }
-        Part::Kind => Kind::ALL.into_iter().any(|kind| {
+        TemplatePart::Kind => Kind::ALL.into_iter().any(|kind| {
             undated.truncate(start);
             undated.push_str(kind.as_str());
             text.strip_prefix(kind.as_str()).is_some_and(|text| matches(rest, text, time, undated))
         }),
-        Part::Protocol | Part::Listener => {
+        TemplatePart::Protocol | TemplatePart::Listener => {
             let longest = text.bytes().take_while(|byte| is_word_byte(*byte)).count();
             (1..=longest).rev().any(|len| {
                 undated.truncate(start);

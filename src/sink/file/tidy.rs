@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::disk::Disk;
 use super::live::Live;
-use super::names::{self, Found, State};
+use super::names::{self, FileState, FoundFile};
 use super::options::Options;
 use super::tail;
 use super::template::Template;
@@ -32,7 +32,7 @@ pub(super) fn repair(
     is_open: impl Fn(&Path) -> bool,
 ) -> io::Result<()> {
     for found in names::scan(template)? {
-        if found.state != State::Live || is_open(&found.path) {
+        if found.state != FileState::Live || is_open(&found.path) {
             continue;
         }
         let repaired = match options.is_journal() {
@@ -59,17 +59,17 @@ pub(super) fn tidy(
     status: &FileStatus,
     is_open: impl Fn(&Path) -> bool,
 ) -> io::Result<Vec<PathBuf>> {
-    let is_past = |found: &Found| {
+    let is_past = |found: &FoundFile| {
         // Of a journal also one that was closed because too many were open, and not written since.
         let interval = u64::try_from(options.rotate_interval.as_nanos()).unwrap_or(u64::MAX);
         let is_left = options.is_journal() && interval > 0;
         !template.is_current(&found.path, now)
             || is_left && found.finished.0 < names::stamp(UnixNanos(now.0.saturating_sub(interval)))
     };
-    let is_over = |found: &Found| is_past(found) && !is_open(&found.path);
+    let is_over = |found: &FoundFile| is_past(found) && !is_open(&found.path);
     if options.finishes() {
         for found in names::scan(template)? {
-            if found.state == State::Live && is_over(&found) {
+            if found.state == FileState::Live && is_over(&found) {
                 let finished = finish(&found.path, options, now, disk);
                 if finished.is_ok() {
                     status.add_finished();
@@ -79,16 +79,16 @@ pub(super) fn tidy(
         }
     }
     let found = remove_unfinished(names::scan(template)?);
-    let mut over: Vec<_> = found.into_iter().filter(|found| found.state != State::Live || is_over(found)).collect();
+    let mut over: Vec<_> = found.into_iter().filter(|found| found.state != FileState::Live || is_over(found)).collect();
     if options.keep_files > 0 || options.keep_bytes > 0 || !options.keep_time.is_zero() {
         drop(remove_old(&mut over, options, template.base(), status));
     }
-    over.retain(|found| found.state == State::Finished && options.finishes());
+    over.retain(|found| found.state == FileState::Finished && options.finishes());
     Ok(over.into_iter().map(|found| found.path).collect())
 }
 
 /// Removes the oldest files of each series until it is within the limits of the options. Returns those that were removed.
-pub fn remove_old(over: &mut Vec<Found>, options: &Options, base: &Path, status: &FileStatus) -> Vec<PathBuf> {
+pub fn remove_old(over: &mut Vec<FoundFile>, options: &Options, base: &Path, status: &FileStatus) -> Vec<PathBuf> {
     let mut gone = Vec::new();
     let Options { keep_files, keep_bytes, keep_time, .. } = *options;
     let mut series: HashMap<PathBuf, (usize, u64)> = HashMap::new();
@@ -98,7 +98,7 @@ pub fn remove_old(over: &mut Vec<Found>, options: &Options, base: &Path, status:
         *bytes += found.bytes;
     }
     // By the time in its name; the wall clock may have stepped since.
-    let is_too_old = |found: &Found| {
+    let is_too_old = |found: &FoundFile| {
         let finished = names::time(&found.finished.0);
         !keep_time.is_zero() && finished.is_some_and(|time| wall_clock::age(time) > keep_time)
     };
@@ -136,13 +136,13 @@ fn finish(path: &Path, options: &Options, now: UnixNanos, disk: &mut Disk) -> io
 
 /// Removes what an interrupted compression left: temporary files, and compressed files whose original still exists.
 /// The originals stay, and are compressed again. Returns the rest.
-fn remove_unfinished(found: Vec<Found>) -> Vec<Found> {
+fn remove_unfinished(found: Vec<FoundFile>) -> Vec<FoundFile> {
     let originals: HashSet<PathBuf> =
-        found.iter().filter(|found| found.state == State::Finished).map(|found| found.path.clone()).collect();
-    let is_unfinished = |found: &Found| match found.state {
-        State::Temporary => true,
-        State::Compressed => originals.contains(&found.path.with_extension("")),
-        State::Live | State::Finished => false,
+        found.iter().filter(|found| found.state == FileState::Finished).map(|found| found.path.clone()).collect();
+    let is_unfinished = |found: &FoundFile| match found.state {
+        FileState::Temporary => true,
+        FileState::Compressed => originals.contains(&found.path.with_extension("")),
+        FileState::Live | FileState::Finished => false,
     };
     let (unfinished, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(is_unfinished);
     for found in unfinished {

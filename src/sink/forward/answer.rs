@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// What became of one attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum AttemptOutcome {
     /// The destination has the events.
     Accepted,
     /// The destination has the events, and had them before this attempt.
@@ -24,34 +24,34 @@ pub enum Answer {
     Bad(String),
 }
 
-impl Answer {
+impl AttemptOutcome {
     /// The meaning of a status of HTTP. `why`: the status and the beginning of the body; `pause`: that of `Retry-After`.
-    pub fn of_status(status: u16, why: String, pause: Option<Duration>) -> Answer {
+    pub fn of_status(status: u16, why: String, pause: Option<Duration>) -> AttemptOutcome {
         match status {
-            200..=299 => Answer::Accepted,
-            413 => Answer::TooLarge(why),
-            400 | 422 => Answer::Bad(why),
-            408 | 425 | 429 => Answer::Away(why, pause),
-            300..=499 => Answer::Refusing(why),
+            200..=299 => AttemptOutcome::Accepted,
+            413 => AttemptOutcome::TooLarge(why),
+            400 | 422 => AttemptOutcome::Bad(why),
+            408 | 425 | 429 => AttemptOutcome::Away(why, pause),
+            300..=499 => AttemptOutcome::Refusing(why),
             // Every 5xx, and what is no status of HTTP.
-            _ => Answer::Away(why, pause),
+            _ => AttemptOutcome::Away(why, pause),
         }
     }
 
     /// The meaning of a status of gRPC that is not OK: <https://grpc.io/docs/guides/status-codes/>. `None`: it is no number.
     /// `pause`: that of RetryInfo.
-    pub fn of_grpc_code(code: Option<u64>, why: String, pause: Option<Duration>) -> Answer {
+    pub fn of_grpc_code(code: Option<u64>, why: String, pause: Option<Duration>) -> AttemptOutcome {
         match code {
-            Some(grpc::INVALID_ARGUMENT | grpc::ALREADY_EXISTS | grpc::OUT_OF_RANGE) => Answer::Bad(why),
+            Some(grpc::INVALID_ARGUMENT | grpc::ALREADY_EXISTS | grpc::OUT_OF_RANGE) => AttemptOutcome::Bad(why),
             Some(
                 grpc::NOT_FOUND
                 | grpc::PERMISSION_DENIED
                 | grpc::FAILED_PRECONDITION
                 | grpc::UNIMPLEMENTED
                 | grpc::UNAUTHENTICATED,
-            ) => Answer::Refusing(why),
+            ) => AttemptOutcome::Refusing(why),
             // CANCELLED, UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, INTERNAL, UNAVAILABLE, DATA_LOSS, and others.
-            _ => Answer::Away(why, pause),
+            _ => AttemptOutcome::Away(why, pause),
         }
     }
 }
@@ -77,13 +77,13 @@ mod tests {
 
     const PAUSE: Option<Duration> = Some(Duration::from_secs(7));
 
-    fn meaning(answer: Answer) -> &'static str {
+    fn meaning(answer: AttemptOutcome) -> &'static str {
         match answer {
-            Answer::Accepted => "accepted",
-            Answer::Away(_, pause) if pause == PAUSE => "away",
-            Answer::Refusing(_) => "refusing",
-            Answer::TooLarge(_) => "too large",
-            Answer::Bad(_) => "bad",
+            AttemptOutcome::Accepted => "accepted",
+            AttemptOutcome::Away(_, pause) if pause == PAUSE => "away",
+            AttemptOutcome::Refusing(_) => "refusing",
+            AttemptOutcome::TooLarge(_) => "too large",
+            AttemptOutcome::Bad(_) => "bad",
             other => panic!("{other:?}"),
         }
     }
@@ -100,7 +100,7 @@ mod tests {
             (&[200, 202, 204, 299], "accepted"),
         ] {
             for status in statuses {
-                assert_eq!(meaning(Answer::of_status(*status, String::new(), PAUSE)), expected, "{status}");
+                assert_eq!(meaning(AttemptOutcome::of_status(*status, String::new(), PAUSE)), expected, "{status}");
             }
         }
     }
@@ -113,8 +113,8 @@ mod tests {
                 5 | 7 | 9 | 12 | 16 => "refusing",
                 _ => "away",
             };
-            assert_eq!(meaning(Answer::of_grpc_code(Some(code), String::new(), PAUSE)), expected, "{code}");
+            assert_eq!(meaning(AttemptOutcome::of_grpc_code(Some(code), String::new(), PAUSE)), expected, "{code}");
         }
-        assert_eq!(meaning(Answer::of_grpc_code(None, String::new(), PAUSE)), "away", "no number");
+        assert_eq!(meaning(AttemptOutcome::of_grpc_code(None, String::new(), PAUSE)), "away", "no number");
     }
 }

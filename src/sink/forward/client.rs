@@ -37,7 +37,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 pub struct HttpClient<B = Full<Bytes>> {
     client: Client<HttpsConnector<Connector>, B>,
     rules: Arc<Rules>,
-    version: Version,
+    version: HttpVersion,
 }
 
 impl<B> HttpClient<B>
@@ -48,7 +48,7 @@ where
     pub fn request(&self, mut request: Request<B>) -> ResponseFuture {
         // A proxy that only connects has got its credentials by then.
         if request.uri().scheme_str() == Some("http")
-            && self.version == Version::Http1
+            && self.version == HttpVersion::Http1
             && let Some(credentials) = self.rules.of(request.uri()).and_then(|proxy| proxy.basic_auth().cloned())
         {
             request.headers_mut().insert(PROXY_AUTHORIZATION, credentials);
@@ -59,7 +59,7 @@ where
 
 /// The version of HTTP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Version {
+pub enum HttpVersion {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2.
@@ -72,7 +72,7 @@ pub enum Version {
 /// A file cannot be used, or the system has no authorities for `https`.
 pub fn client<B: Body<Data: Send> + Send>(
     endpoint: &Uri,
-    version: Version,
+    version: HttpVersion,
     connect_timeout: Duration,
     tls: &ClientTls,
     proxy: &Proxy,
@@ -81,7 +81,7 @@ pub fn client<B: Body<Data: Send> + Send>(
     let connector = connector(endpoint, version, connect_timeout, tls, rules.clone())?;
     let mut client = Client::builder(TokioExecutor::new());
     client.pool_timer(TokioTimer::new()).timer(TokioTimer::new()).pool_idle_timeout(IDLE_TIMEOUT);
-    if version == Version::Http2 {
+    if version == HttpVersion::Http2 {
         client.http2_only(true).http2_keep_alive_interval(KEEP_ALIVE).http2_keep_alive_timeout(KEEP_ALIVE);
     }
     Ok(HttpClient { client: client.build(connector), rules, version })
@@ -93,7 +93,7 @@ pub fn client<B: Body<Data: Send> + Send>(
 /// Those of [`client`]; there is no connection, or the handshake failed.
 pub async fn connect(
     endpoint: &Uri,
-    version: Version,
+    version: HttpVersion,
     connect_timeout: Duration,
     tls: &ClientTls,
     proxy: &Proxy,
@@ -104,7 +104,7 @@ pub async fn connect(
 
 fn connector(
     endpoint: &Uri,
-    version: Version,
+    version: HttpVersion,
     connect_timeout: Duration,
     tls: &ClientTls,
     rules: Arc<Rules>,
@@ -117,8 +117,8 @@ fn connector(
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     Ok(match version {
-        Version::Http1 => builder.enable_http1().wrap_connector(connector),
-        Version::Http2 => builder.enable_http2().wrap_connector(connector),
+        HttpVersion::Http1 => builder.enable_http1().wrap_connector(connector),
+        HttpVersion::Http2 => builder.enable_http2().wrap_connector(connector),
     })
 }
 

@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use super::client::Version;
+use super::client::HttpVersion;
 use super::proxy::{ProxyError, Rules, shown};
 use tributary_system::blocking;
 
@@ -26,13 +26,13 @@ use tributary_system::blocking;
 pub(crate) struct Connector {
     tcp: HttpConnector<Resolver>,
     rules: Arc<Rules>,
-    version: Version,
+    version: HttpVersion,
 }
 
 type Connecting<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
 impl Connector {
-    pub(super) fn new(rules: Arc<Rules>, version: Version, connect_timeout: Duration) -> Connector {
+    pub(super) fn new(rules: Arc<Rules>, version: HttpVersion, connect_timeout: Duration) -> Connector {
         let mut tcp = HttpConnector::new_with_resolver(Resolver);
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -42,9 +42,9 @@ impl Connector {
 }
 
 impl Service<Uri> for Connector {
-    type Response = Stream;
+    type Response = HttpStream;
     type Error = Box<dyn Error + Send + Sync>;
-    type Future = Connecting<Stream, Self::Error>;
+    type Future = Connecting<HttpStream, Self::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.tcp.poll_ready(context).map_err(Into::into)
@@ -53,7 +53,9 @@ impl Service<Uri> for Connector {
     fn call(&mut self, server: Uri) -> Self::Future {
         let Some(proxy) = self.rules.of(&server) else {
             let connecting = self.tcp.call(server);
-            return Box::pin(async move { Ok(Stream { io: connecting.await?, is_forwarded: false, has_read: false }) });
+            return Box::pin(
+                async move { Ok(HttpStream { io: connecting.await?, is_forwarded: false, has_read: false }) },
+            );
         };
         let name = shown(&proxy);
         if proxy.uri().scheme_str() != Some("http") {
@@ -63,11 +65,11 @@ impl Service<Uri> for Connector {
             return Box::pin(async move { Err(why.into()) });
         }
         // A proxy forwards requests of plain HTTP/1.1. For everything else it connects, and sees bytes only.
-        if server.scheme_str() == Some("http") && self.version == Version::Http1 {
+        if server.scheme_str() == Some("http") && self.version == HttpVersion::Http1 {
             let connecting = self.tcp.call(proxy.uri().clone());
             return Box::pin(async move {
                 let failed = |error| ProxyError { proxy: name, destination: None, source: Box::new(error) };
-                Ok(Stream { io: connecting.await.map_err(failed)?, is_forwarded: true, has_read: false })
+                Ok(HttpStream { io: connecting.await.map_err(failed)?, is_forwarded: true, has_read: false })
             });
         }
         let mut tunnel = Tunnel::new(proxy.uri().clone(), self.tcp.clone());
@@ -80,7 +82,7 @@ impl Service<Uri> for Connector {
             let failed = |source| ProxyError { proxy: name, destination: Some(destination), source };
             match connecting {
                 Ok(connecting) => match connecting.await {
-                    Ok(io) => Ok(Stream { io, is_forwarded: false, has_read: false }),
+                    Ok(io) => Ok(HttpStream { io, is_forwarded: false, has_read: false }),
                     Err(error) => Err(failed(Box::new(error)).into()),
                 },
                 Err(error) => Err(failed(Box::new(error)).into()),
@@ -97,7 +99,7 @@ fn destination(server: &Uri) -> String {
 
 /// A connection to a server, or to a proxy that forwards requests to it.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct HttpStream {
     io: TokioIo<TcpStream>,
     /// Requests have the whole address of the server.
     is_forwarded: bool,
@@ -105,13 +107,13 @@ pub(crate) struct Stream {
     has_read: bool,
 }
 
-impl Connection for Stream {
+impl Connection for HttpStream {
     fn connected(&self) -> Connected {
         self.io.connected().proxy(self.is_forwarded)
     }
 }
 
-impl Read for Stream {
+impl Read for HttpStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -128,7 +130,7 @@ impl Read for Stream {
     }
 }
 
-impl Write for Stream {
+impl Write for HttpStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(context, bytes)
     }

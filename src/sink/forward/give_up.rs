@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Answer;
+use super::AttemptOutcome;
 use tributary_options::{LONGEST, Section};
 
 /// A request counts as stuck after this number of failed attempts, if the first one was at least this time ago: short
@@ -96,17 +96,17 @@ impl FailedAttempts<'_> {
     }
 
     /// The answer to an attempt. One that asks for another attempt is a bad request when the request is given up.
-    pub(super) fn judge(&mut self, answer: Answer) -> Answer {
+    pub(super) fn judge(&mut self, answer: AttemptOutcome) -> AttemptOutcome {
         match answer {
-            Answer::Refusing(ref why) | Answer::Away(ref why, _) => match self.note() {
-                Some(end) => Answer::Bad(format!("{why}; {end}")),
+            AttemptOutcome::Refusing(ref why) | AttemptOutcome::Away(ref why, _) => match self.note() {
+                Some(end) => AttemptOutcome::Bad(format!("{why}; {end}")),
                 None => answer,
             },
-            Answer::Accepted | Answer::Duplicate | Answer::Partial(..) => {
+            AttemptOutcome::Accepted | AttemptOutcome::Duplicate | AttemptOutcome::Partial(..) => {
                 self.deliveries.note_accepted();
                 answer
             }
-            Answer::TooLarge(_) | Answer::Bad(_) => answer,
+            AttemptOutcome::TooLarge(_) | AttemptOutcome::Bad(_) => answer,
         }
     }
 

@@ -34,7 +34,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-pub use answer::Answer;
+pub use answer::AttemptOutcome;
 use backoff::Pauses;
 pub use compression::Compression;
 pub use contents::Contents;
@@ -46,10 +46,10 @@ pub use outbox::Outbox;
 pub use proxy::Proxy;
 pub use spool_options::SpoolOptions;
 use store::Reach;
-pub(crate) use store::Store;
+pub(crate) use store::RequestStore;
 pub use store::WhenFull;
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_sink::{AckLevel, DestinationState, LossCause, Progress, RemoteStatus};
+use tributary_sink::{AckLevel, DestinationState, LossCause, RemoteStatus, SinkProgress};
 use tributary_spool::Dropped;
 
 /// The default of `max_retry_delay`.
@@ -57,7 +57,7 @@ pub const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
 
 /// One request, encoded as it is sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Request {
+pub struct EncodedRequest {
     /// The same for each attempt, also after a restart from a spool, and different for every other request. A destination can
     /// recognize repeats by it.
     pub id: String,
@@ -71,15 +71,15 @@ pub struct Request {
 pub trait Destination: Send + Sync + 'static {
     /// Called before the first request, and again until it is accepted: so that a destination which takes nothing is known
     /// before there are events.
-    fn prepare(&self) -> impl Future<Output = Answer> + Send {
-        ready(Answer::Accepted)
+    fn prepare(&self) -> impl Future<Output = AttemptOutcome> + Send {
+        ready(AttemptOutcome::Accepted)
     }
 
     /// Sends a request once. Dropping the future gives the attempt up.
-    fn send(&self, request: &Request) -> impl Future<Output = Answer> + Send;
+    fn send(&self, request: &EncodedRequest) -> impl Future<Output = AttemptOutcome> + Send;
 
     /// Divides a request that is too large. `None`: it has one event only.
-    fn split(&self, request: &Request) -> Option<[Request; 2]>;
+    fn split(&self, request: &EncodedRequest) -> Option<[EncodedRequest; 2]>;
 }
 
 /// How requests are sent.
@@ -99,8 +99,8 @@ pub struct Pace {
 
 impl Pace {
     /// The answer of a destination that has not answered in time.
-    fn late(&self) -> Answer {
-        Answer::Away(format!("no response within {:?}", self.request_timeout), None)
+    fn late(&self) -> AttemptOutcome {
+        AttemptOutcome::Away(format!("no response within {:?}", self.request_timeout), None)
     }
 
     fn pauses(&self) -> Pauses {
@@ -111,13 +111,13 @@ impl Pace {
 /// Sends the requests of one sink.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
-    shared: Arc<Shared>,
+    shared: Arc<SharedForwarder>,
     sending: AbortHandle,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedForwarder {
+    state: Mutex<ForwarderState>,
     /// Something was appended.
     appended: Notify,
     /// A request was settled, or an attempt has failed.
@@ -133,9 +133,9 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct State {
-    store: Store,
-    progress: Progress,
+struct ForwarderState {
+    store: RequestStore,
+    progress: SinkProgress,
     /// The last failed attempt, if no request has been settled since.
     fault: Option<String>,
     /// Each is a WARN of its own; taken by the sink.
@@ -153,7 +153,7 @@ struct State {
     is_closed: bool,
 }
 
-impl State {
+impl ForwarderState {
     fn reach(&self) -> Reach {
         let (sent, most) = self.in_flight;
         match self.failures {
@@ -186,17 +186,17 @@ impl Forwarder {
     /// Sends what `store` has and gets, as a task on the current runtime, until it is dropped. Others see in `status` what it
     /// does.
     pub(crate) fn start(
-        store: Store,
+        store: RequestStore,
         pace: Pace,
         destination: impl Destination,
         status: Arc<RemoteStatus>,
     ) -> Forwarder {
         let (waiting, shed) = (store.waiting(), store.dropped());
-        let progress = Progress { resumed: waiting + shed, shed, waiting, ..Progress::default() };
+        let progress = SinkProgress { resumed: waiting + shed, shed, waiting, ..SinkProgress::default() };
         let last_resumed = store.last_number();
         let mut contents = AllContents::default();
         contents.gone(0..0, LossCause::Removed, shed);
-        let state = State {
+        let state = ForwarderState {
             store,
             progress,
             fault: None,
@@ -211,7 +211,7 @@ impl Forwarder {
         let (appended, changed, woken) = (Notify::new(), Notify::new(), Notify::new());
         let (retrying, deliveries) = (LogThrottle::new(), Deliveries::default());
         let state = Mutex::new(state);
-        let shared = Shared { state, appended, changed, woken, status, retrying, last_resumed, deliveries };
+        let shared = SharedForwarder { state, appended, changed, woken, status, retrying, last_resumed, deliveries };
         shared.publish(&shared.state());
         let shared = Arc::new(shared);
         let sending = tokio::spawn(sending::run(shared.clone(), pace, destination)).abort_handle();
@@ -228,7 +228,7 @@ impl Forwarder {
         let reach = state.reach();
         let appended = state.store.append(payload, events, reach);
         state.shed(appended.as_ref().map_or(&[], |appended| &appended.dropped));
-        let State { store, progress, contents, is_shedding, .. } = &mut *state;
+        let ForwarderState { store, progress, contents, is_shedding, .. } = &mut *state;
         let number = match &appended {
             Ok(appended) => {
                 *is_shedding = appended.is_dropped && appended.fault.is_none();
@@ -259,7 +259,7 @@ impl Forwarder {
     /// # Errors
     /// Not all is written. It stays in memory.
     pub(crate) fn write_out(&self) -> io::Result<()> {
-        self.kept(Store::write_out)
+        self.kept(RequestStore::write_out)
     }
 
     /// Forces what was appended to the disk, if it is kept there.
@@ -267,7 +267,7 @@ impl Forwarder {
     /// # Errors
     /// The system's. What was appended since the last call is not confirmed.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.kept(Store::sync)
+        self.kept(RequestStore::sync)
     }
 
     /// The same, if a request has been waiting for `longest`, neither synced nor settled.
@@ -278,7 +278,7 @@ impl Forwarder {
         self.kept(|store| store.sync_waiting(longest))
     }
 
-    fn kept(&self, keep: impl FnOnce(&mut Store) -> io::Result<()>) -> io::Result<()> {
+    fn kept(&self, keep: impl FnOnce(&mut RequestStore) -> io::Result<()>) -> io::Result<()> {
         let mut state = self.shared.state();
         let kept = keep(&mut state.store);
         self.shared.publish(&state);
@@ -306,7 +306,7 @@ impl Forwarder {
     }
 
     /// The events until now.
-    pub(crate) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> SinkProgress {
         self.shared.state().progress
     }
 
@@ -392,18 +392,18 @@ impl Drop for Forwarder {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl SharedForwarder {
+    fn state(&self) -> MutexGuard<'_, ForwarderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Shows the state to others.
-    fn publish(&self, state: &State) {
+    fn publish(&self, state: &ForwarderState) {
         let (requests, bytes) = state.store.size();
         let (events, oldest) = (state.store.waiting(), state.store.oldest());
         let retries = state.progress.retries;
         self.status.update(|status| {
-            status.is_spooled = matches!(state.store, Store::Spool(..));
+            status.is_spooled = matches!(state.store, RequestStore::Spool(..));
             (status.requests, status.events, status.bytes) = (requests, events, bytes);
             (status.oldest, status.retries) = (oldest, retries);
             status.full = state.store.shortage().map(str::to_owned);
@@ -415,22 +415,22 @@ impl Shared {
     }
 
     /// The next request. Damaged ones are counted and passed over.
-    fn take(&self) -> Option<(u64, Request)> {
+    fn take(&self) -> Option<(u64, EncodedRequest)> {
         let mut state = self.state();
-        let taken = Shared::take_from(&mut state);
+        let taken = SharedForwarder::take_from(&mut state);
         self.publish(&state);
         taken
     }
 
-    fn take_from(state: &mut State) -> Option<(u64, Request)> {
-        let State { store, progress, fault, refusals, contents, .. } = state;
+    fn take_from(state: &mut ForwarderState) -> Option<(u64, EncodedRequest)> {
+        let ForwarderState { store, progress, fault, refusals, contents, .. } = state;
         loop {
             let taken = store.take();
             progress.waiting = store.waiting();
             match taken {
-                Ok(Some(store::Item::Request(number, request))) => return Some((number, request)),
-                Ok(Some(store::Item::Settled(events))) => progress.written += events,
-                Ok(Some(store::Item::Damaged(damaged))) => {
+                Ok(Some(store::StoreItem::Request(number, request))) => return Some((number, request)),
+                Ok(Some(store::StoreItem::Settled(events))) => progress.written += events,
+                Ok(Some(store::StoreItem::Damaged(damaged))) => {
                     progress.failed += damaged.events;
                     contents.gone(damaged.numbers, LossCause::Failed, damaged.events);
                     refusals.push(damaged.why);
@@ -519,11 +519,11 @@ impl Shared {
         }
     }
 
-    fn note_refusal(&self, request: &Request, why: &str) {
+    fn note_refusal(&self, request: &EncodedRequest, why: &str) {
         self.status.update(|status| status.refused += 1);
         let mut state = self.state();
         let kept = state.store.keep_refused(request, why);
-        let Request { id, events, .. } = request;
+        let EncodedRequest { id, events, .. } = request;
         let kept = kept.unwrap_or_else(|error| format!("; it cannot be kept: {error}"));
         state.refusals.push(format!("request {id} with {events} events was refused: {why}{kept}"));
     }

@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tracing::warn;
 
-use super::{Contents, Destination, Forwarder, Pace, SpoolOptions, Store, WhenFull};
+use super::{Contents, Destination, Forwarder, Pace, RequestStore, SpoolOptions, WhenFull};
 use tributary_event::{DataView, Origin};
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_sink::{AckLevel, LossCause, Progress, RemoteStatus, Selection, SinkError, SinkFault, Unwritten};
+use tributary_sink::{AckLevel, LossCause, RemoteStatus, Selection, SinkError, SinkFault, SinkProgress, Unwritten};
 use tributary_spool::Spool;
 
 /// Without a spool: how long a flush waits for responses before it reports that the sink cannot write now.
@@ -123,8 +123,8 @@ impl Outbox {
         self.forwarder.is_some()
     }
 
-    fn open_store(&self) -> Result<Store, SinkFault> {
-        let Some(options) = &self.spool else { return Ok(Store::memory()) };
+    fn open_store(&self) -> Result<RequestStore, SinkFault> {
+        let Some(options) = &self.spool else { return Ok(RequestStore::memory()) };
         let directory = options.directory(&self.sink);
         let (spool, findings) = Spool::open(&directory, options.limits(&self.sink))
             .map_err(|(path, source)| SinkFault { action: format!("open the spool {}", path.display()), source })?;
@@ -134,7 +134,7 @@ impl Outbox {
         for finding in findings {
             warn!(sink = self.sink, spool = %directory.display(), %finding, "the spool is not as it was left");
         }
-        Ok(Store::Spool(Box::new(spool), options.when_full))
+        Ok(RequestStore::Spool(Box::new(spool), options.when_full))
     }
 
     /// Notes a batch whose events the sink encodes now.
@@ -317,10 +317,10 @@ impl Outbox {
     }
 
     /// The events until now.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> SinkProgress {
         let sent = self.forwarder.as_ref().map(Forwarder::progress).unwrap_or_default();
         let is_lost = self.given_up > 0 && self.spool.is_none();
-        Progress {
+        SinkProgress {
             waiting: self.held + if is_lost { 0 } else { sent.waiting },
             failed: sent.failed + self.given_up,
             ..sent

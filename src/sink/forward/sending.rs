@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::give_up::FailedAttempts;
-use super::{Answer, Destination, Pace, Request, Settled, Shared, State};
+use super::{AttemptOutcome, Destination, EncodedRequest, ForwarderState, Pace, Settled, SharedForwarder};
 use tributary_sink::DestinationState;
 
 /// How often the store is tidied up.
@@ -24,7 +24,7 @@ pub(super) struct Pause<'a> {
 }
 
 /// Sends requests and keeps the store tidy until the task is aborted.
-pub(super) async fn run<D: Destination>(shared: Arc<Shared>, pace: Pace, destination: D) {
+pub(super) async fn run<D: Destination>(shared: Arc<SharedForwarder>, pace: Pace, destination: D) {
     let sending = async {
         prepare(&shared, &pace, &destination).await;
         send_all(&shared, &pace, Arc::new(destination)).await;
@@ -33,7 +33,7 @@ pub(super) async fn run<D: Destination>(shared: Arc<Shared>, pace: Pace, destina
 }
 
 /// Does the periodic work.
-async fn tick(shared: &Shared) {
+async fn tick(shared: &SharedForwarder) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -52,7 +52,7 @@ async fn tick(shared: &Shared) {
 
 /// Appends the refused requests that an operator wants to be sent again, as far as the disk takes them. Returns their number, and that of
 /// their events.
-fn append_retried(state: &mut State) -> io::Result<(u64, u64)> {
+fn append_retried(state: &mut ForwarderState) -> io::Result<(u64, u64)> {
     let (mut requests, mut events) = (0, 0);
     while let Some(request) = state.store.take_retried()? {
         let payload = Bytes::copy_from_slice(&request.payload);
@@ -72,7 +72,7 @@ fn append_retried(state: &mut State) -> io::Result<(u64, u64)> {
 }
 
 /// Sends requests.
-async fn send_all<D: Destination>(shared: &Arc<Shared>, pace: &Pace, destination: Arc<D>) {
+async fn send_all<D: Destination>(shared: &Arc<SharedForwarder>, pace: &Pace, destination: Arc<D>) {
     let mut in_flight = JoinSet::new();
     loop {
         // When all requests on their way are stuck, one more shows whether the destination takes others.
@@ -101,13 +101,13 @@ async fn send_all<D: Destination>(shared: &Arc<Shared>, pace: &Pace, destination
 }
 
 /// Waits until the destination is ready.
-async fn prepare(shared: &Shared, pace: &Pace, destination: &impl Destination) {
+async fn prepare(shared: &SharedForwarder, pace: &Pace, destination: &impl Destination) {
     let (mut pauses, mut was_ended) = (pace.pauses(), false);
     loop {
         let answer = timeout(pace.request_timeout, destination.prepare()).await;
         let (state, why, time) = match answer.unwrap_or_else(|_| pace.late()) {
-            Answer::Away(why, asked) => (DestinationState::Away, why, pauses.away(asked)),
-            Answer::Refusing(why) => (DestinationState::Refusing, why, pauses.refusing()),
+            AttemptOutcome::Away(why, asked) => (DestinationState::Away, why, pauses.away(asked)),
+            AttemptOutcome::Refusing(why) => (DestinationState::Refusing, why, pauses.refusing()),
             _ => return shared.note_prepared(),
         };
         shared.wait_after(state, why, Pause { time, was_ended: &mut was_ended }).await;
@@ -116,11 +116,11 @@ async fn prepare(shared: &Shared, pace: &Pace, destination: &impl Destination) {
 
 /// Sends one request, in parts if it is too large, until each part is accepted or refused.
 async fn deliver<D: Destination>(
-    shared: Arc<Shared>,
+    shared: Arc<SharedForwarder>,
     pace: Pace,
     destination: Arc<D>,
     number: u64,
-    request: Request,
+    request: EncodedRequest,
 ) -> Settled {
     let mut settled = Settled { number, ..Settled::default() };
     let mut parts = vec![request];
@@ -134,35 +134,35 @@ async fn deliver<D: Destination>(
             shared.status.attempted(began.elapsed());
             let is_first = std::mem::take(&mut is_first_attempt);
             let (why, is_too_large) = match failed.judge(answer.unwrap_or_else(|_| pace.late())) {
-                Answer::Accepted => {
+                AttemptOutcome::Accepted => {
                     settled.written += u64::from(part.events);
                     break;
                 }
-                Answer::Duplicate => {
+                AttemptOutcome::Duplicate => {
                     settled.written += u64::from(part.events);
                     let duplicates = if is_first { &mut settled.duplicates } else { &mut settled.uncertain_duplicates };
                     *duplicates += u64::from(part.events);
                     break;
                 }
-                Answer::Partial(rejected, why) => {
+                AttemptOutcome::Partial(rejected, why) => {
                     let rejected = rejected.min(part.events.into());
                     settled.failed += rejected;
                     settled.written += u64::from(part.events) - rejected;
                     shared.state().refusals.extend(why);
                     break;
                 }
-                Answer::Refusing(why) => {
+                AttemptOutcome::Refusing(why) => {
                     let pause = Pause { time: pauses.refusing(), was_ended: &mut was_ended };
                     shared.wait_after(DestinationState::Refusing, why, pause).await;
                     continue;
                 }
-                Answer::Away(why, asked) => {
+                AttemptOutcome::Away(why, asked) => {
                     let pause = Pause { time: pauses.away(asked), was_ended: &mut was_ended };
                     shared.wait_after(DestinationState::Away, why, pause).await;
                     continue;
                 }
-                Answer::TooLarge(why) => (why, true),
-                Answer::Bad(why) => (why, false),
+                AttemptOutcome::TooLarge(why) => (why, true),
+                AttemptOutcome::Bad(why) => (why, false),
             };
             match Some(&part).filter(|_| is_too_large).and_then(|part| destination.split(part)) {
                 // The first part is sent first.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::WhenFull;
 use tributary_options::Section;
 use tributary_options::units::ByteSize;
-use tributary_spool::{self as spool, Limits};
+use tributary_spool::{self as spool, SpoolLimits};
 
 /// The size of a segment of a spool. A small spool has smaller ones.
 const SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
@@ -56,10 +56,10 @@ impl SpoolOptions {
     }
 
     /// How much the spool of a sink may keep. Reads the size of its file system.
-    pub fn limits(&self, sink: &str) -> Limits {
+    pub fn limits(&self, sink: &str) -> SpoolLimits {
         let disk_bytes = spool::disk_space(&self.directory(sink)).map_or(u64::MAX, |disk| disk.total_bytes);
         let of_disk = (disk_bytes / SEGMENTS_OF_DISK).max(LEAST_SEGMENT_BYTES);
-        Limits {
+        SpoolLimits {
             max_bytes: self.max_bytes,
             segment_bytes: (self.max_bytes / LEAST_SEGMENTS).min(SEGMENT_BYTES).min(of_disk),
             min_free_bytes: self.min_free_bytes.unwrap_or(MIN_FREE_BYTES.min(disk_bytes / MIN_FREE_PART)),

@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use super::Request;
+use super::EncodedRequest;
 use tributary_sink::AckLevel;
 use tributary_spool::{self as spool, AppendError, Dropped, Refused, Spool};
 
 /// Requests that are not settled.
 #[derive(Debug)]
-pub(crate) enum Store {
+pub(crate) enum RequestStore {
     /// In memory, without a limit of its own: the sink waits until they are settled before it takes more events.
     Memory(Memory),
     /// On disk.
@@ -50,7 +50,7 @@ pub(crate) struct Memory {
     /// Part of their ids.
     salt: u64,
     last_number: u64,
-    waiting: VecDeque<(u64, Request)>,
+    waiting: VecDeque<(u64, EncodedRequest)>,
     /// Requests in flight, with their events.
     taken: BTreeMap<u64, u64>,
     events: u64,
@@ -58,9 +58,9 @@ pub(crate) struct Memory {
 
 /// What is taken from a store.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) enum StoreItem {
     /// A request and its number.
-    Request(u64, Request),
+    Request(u64, EncodedRequest),
     /// The destination had this many events before their request was written. Only a loss of power forgets that.
     Settled(u64),
     /// Requests that cannot be read.
@@ -100,42 +100,48 @@ pub(super) struct Closed {
     pub(super) waiting: u64,
 }
 
-impl Store {
+impl RequestStore {
     /// An empty store in memory.
-    pub(crate) fn memory() -> Store {
+    pub(crate) fn memory() -> RequestStore {
         let salt = RandomState::new().hash_one(0);
-        Store::Memory(Memory { salt, last_number: 0, waiting: VecDeque::new(), taken: BTreeMap::new(), events: 0 })
+        RequestStore::Memory(Memory {
+            salt,
+            last_number: 0,
+            waiting: VecDeque::new(),
+            taken: BTreeMap::new(),
+            events: 0,
+        })
     }
 
     /// Events that are not settled.
     pub(super) fn waiting(&self) -> u64 {
         match self {
-            Store::Memory(memory) => memory.events,
-            Store::Spool(spool, _) => spool.waiting().events,
+            RequestStore::Memory(memory) => memory.events,
+            RequestStore::Spool(spool, _) => spool.waiting().events,
         }
     }
 
     /// Whether all requests are settled.
     pub(super) fn is_empty(&self) -> bool {
         match self {
-            Store::Memory(memory) => memory.waiting.is_empty() && memory.taken.is_empty(),
-            Store::Spool(spool, _) => spool.waiting().records == 0,
+            RequestStore::Memory(memory) => memory.waiting.is_empty() && memory.taken.is_empty(),
+            RequestStore::Spool(spool, _) => spool.waiting().records == 0,
         }
     }
 
     /// The number of the last request; 0: none.
     pub(super) fn last_number(&self) -> u64 {
         match self {
-            Store::Memory(memory) => memory.last_number,
-            Store::Spool(spool, _) => spool.last_number(),
+            RequestStore::Memory(memory) => memory.last_number,
+            RequestStore::Spool(spool, _) => spool.last_number(),
         }
     }
 
     /// Requests that are not settled, and the bytes that they take on the disk.
     pub(super) fn size(&self) -> (u64, u64) {
         match self {
-            Store::Memory(memory) => ((memory.waiting.len() + memory.taken.len()) as u64, 0),
-            Store::Spool(spool, _) => {
+            RequestStore::Memory(memory) => ((memory.waiting.len() + memory.taken.len()) as u64, 0),
+            RequestStore::Spool(spool, _) => {
                 let waiting = spool.waiting();
                 (waiting.records, waiting.bytes)
             }
@@ -145,16 +151,16 @@ impl Store {
     /// When the oldest request that is being sent was made.
     pub(super) fn oldest(&self) -> Option<SystemTime> {
         match self {
-            Store::Memory(_) => None,
-            Store::Spool(spool, _) => spool.oldest(),
+            RequestStore::Memory(_) => None,
+            RequestStore::Spool(spool, _) => spool.oldest(),
         }
     }
 
     /// Events that an operator has removed between the last start and this one.
     pub(super) fn dropped(&self) -> u64 {
         match self {
-            Store::Memory(_) => 0,
-            Store::Spool(spool, _) => spool.dropped().events,
+            RequestStore::Memory(_) => 0,
+            RequestStore::Spool(spool, _) => spool.dropped().events,
         }
     }
 
@@ -162,11 +168,11 @@ impl Store {
     /// it is away, the request is written; if the disk does not take it, it or others are dropped, as configured.
     pub(super) fn append(&mut self, payload: Bytes, events: u32, reach: Reach) -> io::Result<Appended> {
         let (spool, when_full) = match self {
-            Store::Memory(memory) => {
+            RequestStore::Memory(memory) => {
                 memory.append(payload, events);
                 return Ok(Appended::default());
             }
-            Store::Spool(spool, when_full) => (spool, *when_full),
+            RequestStore::Spool(spool, when_full) => (spool, *when_full),
         };
         let mut appended = Appended::default();
         if reach != Reach::Away {
@@ -198,8 +204,8 @@ impl Store {
     /// Appends a request that was on the disk and is to be sent again, if the disk takes it.
     pub(super) fn append_again(&mut self, payload: Bytes, events: u32) -> io::Result<()> {
         match self {
-            Store::Memory(memory) => memory.append(payload, events),
-            Store::Spool(spool, _) => spool.append(payload, events).map_err(described)?,
+            RequestStore::Memory(memory) => memory.append(payload, events),
+            RequestStore::Spool(spool, _) => spool.append(payload, events).map_err(described)?,
         }
         Ok(())
     }
@@ -207,85 +213,85 @@ impl Store {
     /// Writes what is only in memory to the disk, if it is kept there.
     pub(super) fn write_out(&mut self) -> io::Result<()> {
         match self {
-            Store::Memory(_) => Ok(()),
-            Store::Spool(spool, _) => spool.write_out().map_err(described),
+            RequestStore::Memory(_) => Ok(()),
+            RequestStore::Spool(spool, _) => spool.write_out().map_err(described),
         }
     }
 
     /// Forces what was appended to the disk, if it is kept there.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         match self {
-            Store::Memory(_) => Ok(()),
-            Store::Spool(spool, _) => spool.sync().map_err(described),
+            RequestStore::Memory(_) => Ok(()),
+            RequestStore::Spool(spool, _) => spool.sync().map_err(described),
         }
     }
 
     /// The same, if a request has been waiting for `longest`.
     pub(super) fn sync_waiting(&mut self, longest: Duration) -> io::Result<()> {
         match self {
-            Store::Memory(_) => Ok(()),
-            Store::Spool(spool, _) => spool.sync_waiting(longest).map_err(described),
+            RequestStore::Memory(_) => Ok(()),
+            RequestStore::Spool(spool, _) => spool.sync_waiting(longest).map_err(described),
         }
     }
 
     /// Whether each of these requests is settled, or is kept on the disk at this level.
     pub(super) fn has_kept(&self, numbers: Range<u64>, level: AckLevel) -> bool {
         match self {
-            Store::Memory(_) => false,
-            Store::Spool(spool, _) => spool.has_kept(numbers, level == AckLevel::Durable),
+            RequestStore::Memory(_) => false,
+            RequestStore::Spool(spool, _) => spool.has_kept(numbers, level == AckLevel::Durable),
         }
     }
 
     /// Why the disk has not taken a request, if the last attempt has failed.
     pub(super) fn shortage(&self) -> Option<&str> {
         match self {
-            Store::Memory(_) => None,
-            Store::Spool(spool, _) => spool.shortage(),
+            RequestStore::Memory(_) => None,
+            RequestStore::Spool(spool, _) => spool.shortage(),
         }
     }
 
-    pub(super) fn take(&mut self) -> io::Result<Option<Item>> {
+    pub(super) fn take(&mut self) -> io::Result<Option<StoreItem>> {
         let spool = match self {
-            Store::Memory(memory) => return Ok(memory.take()),
-            Store::Spool(spool, _) => spool,
+            RequestStore::Memory(memory) => return Ok(memory.take()),
+            RequestStore::Spool(spool, _) => spool,
         };
         Ok(spool.take()?.map(|item| match item {
-            spool::Item::Record(record) if record.payload.is_empty() => {
+            spool::SpoolItem::Record(record) if record.payload.is_empty() => {
                 spool.acknowledge(record.position.number);
-                Item::Settled(record.events.into())
+                StoreItem::Settled(record.events.into())
             }
-            spool::Item::Record(record) => {
-                let request = Request { id: record.id, events: record.events, payload: record.payload };
-                Item::Request(record.position.number, request)
+            spool::SpoolItem::Record(record) => {
+                let request = EncodedRequest { id: record.id, events: record.events, payload: record.payload };
+                StoreItem::Request(record.position.number, request)
             }
-            spool::Item::Damaged(damage) => {
+            spool::SpoolItem::Damaged(damage) => {
                 let (records, events) = (damage.records(), damage.events());
                 let place = format!("{} at {}", damage.path.display(), damage.offset);
                 let why = format!("{records} requests with {events} events cannot be read: {place}");
-                Item::Damaged(Damaged { numbers: damage.start.number..damage.end.number, events, why })
+                StoreItem::Damaged(Damaged { numbers: damage.start.number..damage.end.number, events, why })
             }
         }))
     }
 
     pub(super) fn settle(&mut self, number: u64) {
         match self {
-            Store::Memory(memory) => memory.events -= memory.taken.remove(&number).unwrap_or(0),
-            Store::Spool(spool, _) => spool.acknowledge(number),
+            RequestStore::Memory(memory) => memory.events -= memory.taken.remove(&number).unwrap_or(0),
+            RequestStore::Spool(spool, _) => spool.acknowledge(number),
         }
     }
 
     pub(super) fn tidy(&mut self) -> io::Result<()> {
         match self {
-            Store::Memory(_) => Ok(()),
-            Store::Spool(spool, _) => spool.tidy(),
+            RequestStore::Memory(_) => Ok(()),
+            RequestStore::Spool(spool, _) => spool.tidy(),
         }
     }
 
     /// Keeps a refused request; returns where, for the log.
-    pub(super) fn keep_refused(&mut self, request: &Request, why: &str) -> io::Result<String> {
+    pub(super) fn keep_refused(&mut self, request: &EncodedRequest, why: &str) -> io::Result<String> {
         match self {
-            Store::Memory(_) => Ok(String::new()),
-            Store::Spool(spool, _) => {
+            RequestStore::Memory(_) => Ok(String::new()),
+            RequestStore::Spool(spool, _) => {
                 let path = spool.keep_refused(&request.id, request.events, why, &request.payload)?;
                 Ok(path.map_or_else(
                     || "; refused/ is full".to_owned(),
@@ -298,28 +304,28 @@ impl Store {
     /// The next refused request that an operator wants to be sent again.
     pub(super) fn take_retried(&self) -> io::Result<Option<Refused>> {
         match self {
-            Store::Memory(_) => Ok(None),
-            Store::Spool(spool, ..) => spool.take_retried(),
+            RequestStore::Memory(_) => Ok(None),
+            RequestStore::Spool(spool, ..) => spool.take_retried(),
         }
     }
 
     /// Such a request is appended, or waits until it can be.
     pub(super) fn end_retried(&mut self, request: &Refused, is_appended: bool) -> io::Result<()> {
         match self {
-            Store::Memory(_) => Ok(()),
-            Store::Spool(spool, ..) if is_appended => {
+            RequestStore::Memory(_) => Ok(()),
+            RequestStore::Spool(spool, ..) if is_appended => {
                 spool.sync().map_err(described)?;
                 spool.forget_retried(request)
             }
-            Store::Spool(spool, ..) => spool.put_back(request),
+            RequestStore::Spool(spool, ..) => spool.put_back(request),
         }
     }
 
     /// Saves what waits and what is settled. What the disk does not take is dropped as configured, or lost.
     pub(super) fn close(&mut self) -> Closed {
         let (spool, when_full) = match self {
-            Store::Memory(memory) => return Closed { waiting: memory.events, ..Closed::default() },
-            Store::Spool(spool, when_full) => (spool, *when_full),
+            RequestStore::Memory(memory) => return Closed { waiting: memory.events, ..Closed::default() },
+            RequestStore::Spool(spool, when_full) => (spool, *when_full),
         };
         let mut closed = Closed::default();
         loop {
@@ -364,12 +370,12 @@ impl Memory {
         self.last_number += 1;
         let id = format!("{:016x}-{}", self.salt, self.last_number);
         self.events += u64::from(events);
-        self.waiting.push_back((self.last_number, Request { id, events, payload }));
+        self.waiting.push_back((self.last_number, EncodedRequest { id, events, payload }));
     }
 
-    fn take(&mut self) -> Option<Item> {
+    fn take(&mut self) -> Option<StoreItem> {
         let (number, request) = self.waiting.pop_front()?;
         self.taken.insert(number, u64::from(request.events));
-        Some(Item::Request(number, request))
+        Some(StoreItem::Request(number, request))
     }
 }

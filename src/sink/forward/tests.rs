@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::*;
 use tributary_event::{Batch, BatchBuilder, Header, Origin, Position, Severity, UnixNanos};
 use tributary_sink::{AckLevel, Kinds, Selection};
-use tributary_spool::{Limits, Spool};
+use tributary_spool::{Spool, SpoolLimits};
 
 /// A batch of one event.
 fn a_log() -> Batch {
@@ -28,7 +28,7 @@ struct Peer(Arc<Mutex<PeerState>>);
 struct PeerState {
     received: Vec<(String, Vec<u8>)>,
     /// Answers to the attempts to come, the last one first; then everything is accepted.
-    answers: Vec<Answer>,
+    answers: Vec<AttemptOutcome>,
     /// Larger requests are too large.
     largest: Option<usize>,
     /// Requests with these numbers are never taken.
@@ -49,7 +49,7 @@ impl Peer {
 }
 
 impl Destination for Peer {
-    async fn send(&self, request: &Request) -> Answer {
+    async fn send(&self, request: &EncodedRequest) -> AttemptOutcome {
         {
             let mut state = self.state();
             *state.attempts.entry(request.id.clone()).or_default() += 1;
@@ -60,21 +60,21 @@ impl Destination for Peer {
         let mut state = self.state();
         state.open -= 1;
         if state.largest.is_some_and(|largest| request.payload.len() > largest) {
-            return Answer::TooLarge("too much".into());
+            return AttemptOutcome::TooLarge("too much".into());
         }
         if request.payload.iter().any(|number| state.never.contains(number)) {
-            return Answer::Away("500 a poison".into(), None);
+            return AttemptOutcome::Away("500 a poison".into(), None);
         }
-        let answer = state.answers.pop().unwrap_or(Answer::Accepted);
-        if answer == Answer::Accepted {
+        let answer = state.answers.pop().unwrap_or(AttemptOutcome::Accepted);
+        if answer == AttemptOutcome::Accepted {
             state.received.push((request.id.clone(), request.payload.to_vec()));
         }
         answer
     }
 
-    fn split(&self, request: &Request) -> Option<[Request; 2]> {
+    fn split(&self, request: &EncodedRequest) -> Option<[EncodedRequest; 2]> {
         let half = request.payload.len().div_ceil(2);
-        let part = |number: u32, payload: Bytes| Request {
+        let part = |number: u32, payload: Bytes| EncodedRequest {
             id: format!("{}.{number}", request.id),
             events: payload.len() as u32,
             payload,
@@ -91,7 +91,7 @@ fn pace(max_in_flight: usize) -> Pace {
     Pace { max_in_flight, request_timeout: Duration::from_secs(5), retry, max_retry_delay, give_up }
 }
 
-fn start(store: Store, pace: Pace, peer: Peer) -> Forwarder {
+fn start(store: RequestStore, pace: Pace, peer: Peer) -> Forwarder {
     Forwarder::start(store, pace, peer, Arc::default())
 }
 
@@ -101,9 +101,9 @@ fn append(forwarder: &Forwarder, requests: &[&[u8]]) {
     }
 }
 
-fn spool(directory: &Path, max_bytes: u64, when_full: WhenFull) -> Store {
-    let limits = Limits { max_bytes, segment_bytes: 200, min_free_bytes: 0 };
-    Store::Spool(Box::new(Spool::open(directory, limits).unwrap().0), when_full)
+fn spool(directory: &Path, max_bytes: u64, when_full: WhenFull) -> RequestStore {
+    let limits = SpoolLimits { max_bytes, segment_bytes: 200, min_free_bytes: 0 };
+    RequestStore::Spool(Box::new(Spool::open(directory, limits).unwrap().0), when_full)
 }
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -112,43 +112,43 @@ const LONG: Duration = Duration::from_secs(3600);
 async fn requests_are_sent_in_order_with_a_limit_of_those_in_flight() {
     for max_in_flight in [1, 4] {
         let peer = Peer::default();
-        let forwarder = start(Store::memory(), pace(max_in_flight), peer.clone());
+        let forwarder = start(RequestStore::memory(), pace(max_in_flight), peer.clone());
         append(&forwarder, &[&[1, 2], &[3], &[4], &[5, 6], &[7], &[8]]);
         assert_eq!(forwarder.progress().waiting, 8);
         assert!(forwarder.settled_within(LONG).await);
         assert_eq!(peer.numbers(), [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(peer.state().most_open, max_in_flight);
-        assert_eq!(forwarder.progress(), Progress { written: 8, ..Progress::default() });
+        assert_eq!(forwarder.progress(), SinkProgress { written: 8, ..SinkProgress::default() });
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_attempt_is_repeated_with_the_same_id_after_the_pause_that_the_peer_asks_for() {
     let peer = Peer::default();
-    let later = |after| Answer::Away("busy".into(), after);
+    let later = |after| AttemptOutcome::Away("busy".into(), after);
     peer.state().answers = vec![later(Some(Duration::from_secs(77))), later(None)];
-    let forwarder = start(Store::memory(), pace(1), peer.clone());
+    let forwarder = start(RequestStore::memory(), pace(1), peer.clone());
     append(&forwarder, &[&[1]]);
     assert!(!forwarder.settled_within(Duration::from_secs(60)).await);
     assert_eq!(forwarder.fault().as_deref(), Some("busy"));
     assert!(forwarder.settled_within(Duration::from_secs(20)).await);
     assert_eq!(peer.state().attempts.values().copied().collect::<Vec<_>>(), [3]);
     assert_eq!(forwarder.fault(), None);
-    assert_eq!(forwarder.progress(), Progress { written: 1, retries: 2, ..Progress::default() });
+    assert_eq!(forwarder.progress(), SinkProgress { written: 1, retries: 2, ..SinkProgress::default() });
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reload_ends_every_pause_and_none_that_a_destination_asks_for_is_longer_than_the_longest() {
     let years = Duration::from_secs(315_360_000);
-    for answer in [Answer::Away("busy".into(), Some(years)), Answer::Refusing("who are you".into())] {
+    for answer in [AttemptOutcome::Away("busy".into(), Some(years)), AttemptOutcome::Refusing("who are you".into())] {
         let peer = Peer::default();
         peer.state().answers = vec![answer.clone(); 2];
         let status = Arc::<RemoteStatus>::default();
-        let forwarder = Forwarder::start(Store::memory(), pace(1), peer.clone(), status.clone());
+        let forwarder = Forwarder::start(RequestStore::memory(), pace(1), peer.clone(), status.clone());
         append(&forwarder, &[&[1]]);
         assert!(!forwarder.settled_within(Duration::from_secs(10)).await);
         let expected = match answer {
-            Answer::Away(..) => DestinationState::Away,
+            AttemptOutcome::Away(..) => DestinationState::Away,
             _ => DestinationState::Refusing,
         };
         assert_eq!(status.state().destination, expected);
@@ -165,10 +165,10 @@ async fn a_reload_ends_every_pause_and_none_that_a_destination_asks_for_is_longe
 #[tokio::test(start_paused = true)]
 async fn an_accepted_request_ends_the_pauses_of_the_others_once() {
     let peer = Peer::default();
-    let away = |seconds| Answer::Away("away".into(), Some(Duration::from_secs(seconds)));
+    let away = |seconds| AttemptOutcome::Away("away".into(), Some(Duration::from_secs(seconds)));
     // The first request is to wait for five minutes, the second for one second; later the first is away once more.
-    peer.state().answers = vec![away(200), Answer::Accepted, away(1), away(300)];
-    let forwarder = start(Store::memory(), pace(2), peer.clone());
+    peer.state().answers = vec![away(200), AttemptOutcome::Accepted, away(1), away(300)];
+    let forwarder = start(RequestStore::memory(), pace(2), peer.clone());
     append(&forwarder, &[&[1], &[2]]);
     assert!(!forwarder.settled_within(Duration::from_secs(3)).await);
     assert_eq!(peer.numbers(), [2]);
@@ -182,12 +182,13 @@ async fn an_accepted_request_ends_the_pauses_of_the_others_once() {
 async fn a_request_that_is_too_large_is_divided_and_a_refused_part_fails_alone() {
     let peer = Peer::default();
     peer.state().largest = Some(2);
-    peer.state().answers = vec![Answer::Accepted, Answer::Bad("no such table".into()), Answer::Accepted];
-    let forwarder = start(Store::memory(), pace(1), peer.clone());
+    peer.state().answers =
+        vec![AttemptOutcome::Accepted, AttemptOutcome::Bad("no such table".into()), AttemptOutcome::Accepted];
+    let forwarder = start(RequestStore::memory(), pace(1), peer.clone());
     append(&forwarder, &[&[1, 2, 3, 4, 5, 6], &[7]]);
     assert!(forwarder.settled_within(LONG).await);
     assert_eq!(peer.numbers(), [1, 2, 4, 5, 6, 7]);
-    assert_eq!(forwarder.progress(), Progress { written: 6, failed: 1, ..Progress::default() });
+    assert_eq!(forwarder.progress(), SinkProgress { written: 6, failed: 1, ..SinkProgress::default() });
     let refusals = forwarder.take_refusals();
     assert!(refusals.len() == 1 && refusals[0].contains("1 events was refused: no such table"), "{refusals:?}");
 }
@@ -196,7 +197,7 @@ async fn a_request_that_is_too_large_is_divided_and_a_refused_part_fails_alone()
 async fn a_spool_is_sent_by_the_next_process_and_each_event_is_in_one_of_the_sums() {
     let directory = tempfile::tempdir().unwrap();
     let peer = Peer::default();
-    peer.state().answers = vec![Answer::Away("away".into(), None); 1000];
+    peer.state().answers = vec![AttemptOutcome::Away("away".into(), None); 1000];
     let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(2), peer.clone());
     append(&forwarder, &[&[1, 2], &[3], &[4, 5, 6]]);
     forwarder.sync().unwrap();
@@ -211,19 +212,20 @@ async fn a_spool_is_sent_by_the_next_process_and_each_event_is_in_one_of_the_sum
     append(&forwarder, &[&[7]]);
     assert!(forwarder.settled_within(LONG).await);
     assert_eq!(peer.numbers(), [1, 2, 3, 4, 5, 6, 7]);
-    assert_eq!(forwarder.progress(), Progress { resumed: 6, written: 7, ..Progress::default() });
+    assert_eq!(forwarder.progress(), SinkProgress { resumed: 6, written: 7, ..SinkProgress::default() });
 }
 
 #[tokio::test(start_paused = true)]
 async fn events_that_the_destination_had_before_are_counted_by_whether_they_can_be_of_an_attempt_before() {
     let directory = tempfile::tempdir().unwrap();
     let peer = Peer::default();
-    let away = || Answer::Away("away".into(), None);
-    peer.state().answers = vec![Answer::Accepted, Answer::Duplicate, away(), Answer::Duplicate];
+    let away = || AttemptOutcome::Away("away".into(), None);
+    peer.state().answers = vec![AttemptOutcome::Accepted, AttemptOutcome::Duplicate, away(), AttemptOutcome::Duplicate];
     let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(1), peer.clone());
     append(&forwarder, &[&[1], &[2, 3], &[4]]);
     assert!(forwarder.settled_within(LONG).await);
-    let sent = Progress { written: 4, retries: 1, duplicates: 1, uncertain_duplicates: 2, ..Progress::default() };
+    let sent =
+        SinkProgress { written: 4, retries: 1, duplicates: 1, uncertain_duplicates: 2, ..SinkProgress::default() };
     assert_eq!(forwarder.progress(), sent);
     peer.state().answers = vec![away(); 1000];
     append(&forwarder, &[&[5, 6, 7]]);
@@ -232,11 +234,12 @@ async fn events_that_the_destination_had_before_are_counted_by_whether_they_can_
     drop(forwarder);
     tokio::task::yield_now().await;
     // The process before may have sent it.
-    peer.state().answers = vec![Answer::Duplicate, Answer::Duplicate];
+    peer.state().answers = vec![AttemptOutcome::Duplicate, AttemptOutcome::Duplicate];
     let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(1), peer.clone());
     append(&forwarder, &[&[8]]);
     assert!(forwarder.settled_within(LONG).await);
-    let sent = Progress { resumed: 3, written: 4, duplicates: 1, uncertain_duplicates: 3, ..Progress::default() };
+    let sent =
+        SinkProgress { resumed: 3, written: 4, duplicates: 1, uncertain_duplicates: 3, ..SinkProgress::default() };
     assert_eq!(forwarder.progress(), sent);
 }
 
@@ -247,7 +250,7 @@ async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
     {
         let directory = tempfile::tempdir().unwrap();
         let peer = Peer::default();
-        peer.state().answers = vec![Answer::Away("away".into(), None)];
+        peer.state().answers = vec![AttemptOutcome::Away("away".into(), None)];
         let forwarder = start(spool(directory.path(), 1000, when_full), pace(1), peer.clone());
         append(&forwarder, &[&[1; 5]]);
         while forwarder.fault().is_none() {
@@ -257,7 +260,7 @@ async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
         for number in 2..=30 {
             results.push(forwarder.append(Bytes::copy_from_slice(&[number; 5]), 5, &Contents::default()).is_ok());
         }
-        let Progress { waiting, shed, .. } = forwarder.progress();
+        let SinkProgress { waiting, shed, .. } = forwarder.progress();
         let appended = results.iter().filter(|appended| **appended).count() as u64;
         assert_eq!(waiting + shed, appended * 5, "{when_full:?}");
         assert_eq!(appended < 30, when_full == WhenFull::Block);
@@ -274,9 +277,9 @@ async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
 }
 
 /// A spool that never has space.
-fn without_space(directory: &Path, when_full: WhenFull) -> Store {
-    let limits = Limits { max_bytes: 1 << 20, segment_bytes: 200, min_free_bytes: u64::MAX / 2 };
-    Store::Spool(Box::new(Spool::open(directory, limits).unwrap().0), when_full)
+fn without_space(directory: &Path, when_full: WhenFull) -> RequestStore {
+    let limits = SpoolLimits { max_bytes: 1 << 20, segment_bytes: 200, min_free_bytes: u64::MAX / 2 };
+    RequestStore::Spool(Box::new(Spool::open(directory, limits).unwrap().0), when_full)
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,12 +300,12 @@ async fn a_destination_that_takes_requests_gets_them_although_the_spool_has_no_s
             sleep(Duration::from_secs(1)).await;
         }
         assert_eq!(peer.numbers(), (10..=200).flat_map(|number| [number, number]).collect::<Vec<_>>());
-        let Progress { written, failed, shed, waiting, .. } = forwarder.progress();
+        let SinkProgress { written, failed, shed, waiting, .. } = forwarder.progress();
         assert_eq!((written, failed, shed, waiting), (382, 0, 0, 1), "{when_full:?}");
         assert!(peer.state().attempts.values().any(|attempts| *attempts > 5));
         // The disk does not take what waits: it is lost, or dropped as configured.
         assert_eq!(forwarder.close().is_err(), when_full == WhenFull::Block);
-        let Progress { written, failed, shed, waiting, .. } = forwarder.progress();
+        let SinkProgress { written, failed, shed, waiting, .. } = forwarder.progress();
         let lost = u64::from(when_full == WhenFull::Block);
         assert_eq!((written, failed, shed, waiting), (382, lost, 1 - lost, 0));
     }
@@ -315,14 +318,14 @@ async fn a_stop_drops_as_configured_what_the_disk_does_not_take() {
     for when_full in [WhenFull::Block, WhenFull::DropOldest, WhenFull::DropNewest] {
         let directory = tempfile::tempdir().unwrap();
         let peer = Peer::default();
-        peer.state().answers = vec![Answer::Away("away".into(), None); 1000];
+        peer.state().answers = vec![AttemptOutcome::Away("away".into(), None); 1000];
         let forwarder = start(spool(directory.path(), 1000, when_full), pace(4), peer.clone());
         for number in 1..=60 {
             append(&forwarder, &[&[number; 5]]);
         }
         let closed = forwarder.close();
         assert_eq!(closed.is_err(), when_full == WhenFull::Block, "{when_full:?}: {closed:?}");
-        let Progress { failed, shed, waiting, .. } = forwarder.progress();
+        let SinkProgress { failed, shed, waiting, .. } = forwarder.progress();
         assert!(waiting > 0 && failed + shed + waiting == 300, "{when_full:?}: {failed} {shed} {waiting}");
         assert_eq!((failed > 0, shed > 0), (when_full == WhenFull::Block, when_full != WhenFull::Block));
         assert_eq!(forwarder.take_missed().iter().map(|missed| missed.events).sum::<u64>(), shed);
@@ -331,7 +334,10 @@ async fn a_stop_drops_as_configured_what_the_disk_does_not_take() {
         peer.state().answers.clear();
         let forwarder = start(spool(directory.path(), 1000, when_full), pace(4), peer.clone());
         assert!(forwarder.settled_within(LONG).await);
-        assert_eq!(forwarder.progress(), Progress { resumed: waiting, written: waiting, ..Progress::default() });
+        assert_eq!(
+            forwarder.progress(),
+            SinkProgress { resumed: waiting, written: waiting, ..SinkProgress::default() }
+        );
         let first_is_kept = peer.numbers().contains(&1);
         assert_eq!(first_is_kept, when_full != WhenFull::DropOldest);
     }
@@ -341,7 +347,7 @@ async fn a_stop_drops_as_configured_what_the_disk_does_not_take() {
 async fn a_full_spool_takes_requests_as_soon_as_others_are_delivered() {
     let directory = tempfile::tempdir().unwrap();
     let peer = Peer::default();
-    peer.state().answers = vec![Answer::Away("away".into(), None); 3];
+    peer.state().answers = vec![AttemptOutcome::Away("away".into(), None); 3];
     let options = SpoolOptions {
         dir: directory.path().to_owned(),
         max_bytes: 1 << 20,
@@ -382,7 +388,7 @@ async fn a_peer_that_waits_is_answered_when_the_destination_has_its_events_or_ne
         let directory = tempfile::tempdir().unwrap();
         let peer = Peer::default();
         if is_away {
-            peer.state().answers = vec![Answer::Away("away".into(), None); 1000];
+            peer.state().answers = vec![AttemptOutcome::Away("away".into(), None); 1000];
         }
         let options = SpoolOptions {
             dir: directory.path().to_owned(),
@@ -445,8 +451,8 @@ async fn a_request_that_is_never_taken_is_given_up_while_others_are_taken() {
             sleep(Duration::from_secs(10)).await;
         }
         assert!(forwarder.settled_within(LONG).await);
-        let sent = Progress { written: 102, failed: 3, ..Progress::default() };
-        assert_eq!(Progress { retries: 0, ..forwarder.progress() }, sent, "{max_in_flight} at a time");
+        let sent = SinkProgress { written: 102, failed: 3, ..SinkProgress::default() };
+        assert_eq!(SinkProgress { retries: 0, ..forwarder.progress() }, sent, "{max_in_flight} at a time");
         let refusals = forwarder.take_refusals();
         assert!(
             refusals.len() == 1 && refusals[0].contains("3 events was refused: 500 a poison; given up after 2"),
@@ -460,7 +466,7 @@ async fn a_request_that_is_never_taken_is_given_up_while_others_are_taken() {
 async fn nothing_is_given_up_while_the_destination_takes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let peer = Peer::default();
-    peer.state().answers = vec![Answer::Away("away".into(), None); 100_000];
+    peer.state().answers = vec![AttemptOutcome::Away("away".into(), None); 100_000];
     let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(2), peer.clone());
     append(&forwarder, &[&[1], &[2], &[3], &[4]]);
     assert!(!forwarder.settled_within(24 * LONG).await);

@@ -8,7 +8,7 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, Heade
 
 use super::options::Options;
 use tributary_sink_forward::client::{self, HttpClient, MAX_RESPONSE_BYTES, describe, retry_after, shown};
-use tributary_sink_forward::{Answer, Compression, Destination, Request, divide_lines};
+use tributary_sink_forward::{AttemptOutcome, Compression, Destination, EncodedRequest, divide_lines};
 
 /// The media type of JSON lines.
 const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
@@ -35,16 +35,16 @@ impl Server {
     /// # Errors
     /// A file cannot be used, or the system has no authorities for `https`.
     pub(super) fn new(options: &Options) -> io::Result<Server> {
-        let version = client::Version::Http1;
+        let version = client::HttpVersion::Http1;
         let client = client::client(&options.endpoint, version, options.connect_timeout, &options.tls, &options.proxy)?;
         Ok(Server { endpoint: Uri::clone(&options.endpoint), headers: options.header_map()?, client })
     }
 }
 
 impl Destination for Server {
-    async fn send(&self, request: &Request) -> Answer {
+    async fn send(&self, request: &EncodedRequest) -> AttemptOutcome {
         let mut post = hyper::Request::post(self.endpoint.clone()).body(Full::new(request.payload.clone()));
-        let Ok(post) = &mut post else { return Answer::Bad("the endpoint is not valid".into()) };
+        let Ok(post) = &mut post else { return AttemptOutcome::Bad("the endpoint is not valid".into()) };
         let headers = post.headers_mut();
         headers.insert(CONTENT_TYPE, NDJSON);
         headers.extend(self.headers.clone());
@@ -57,7 +57,7 @@ impl Destination for Server {
         }
         let response = match self.client.request(std::mem::take(post)).await {
             Ok(response) => response,
-            Err(error) => return Answer::Away(describe(&error), None),
+            Err(error) => return AttemptOutcome::Away(describe(&error), None),
         };
         let (head, body) = response.into_parts();
         // Read to the end, so that the connection can be used again.
@@ -65,10 +65,10 @@ impl Destination for Server {
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
         let why = format!("{} {}", head.status.as_u16(), shown(&body).trim()).trim().to_owned();
         let pause = head.headers.get(RETRY_AFTER).and_then(retry_after);
-        Answer::of_status(head.status.as_u16(), why, pause)
+        AttemptOutcome::of_status(head.status.as_u16(), why, pause)
     }
 
-    fn split(&self, request: &Request) -> Option<[Request; 2]> {
+    fn split(&self, request: &EncodedRequest) -> Option<[EncodedRequest; 2]> {
         let compression = Compression::of(&request.payload);
         let lines = compression.decompress(&request.payload).ok()?;
         divide_lines(request, &lines, |_, part| Some(compression.compress_to(part, Vec::new()).ok()?.into()))
@@ -89,7 +89,7 @@ mod tests {
     async fn a_body_is_divided_between_two_lines_in_its_own_compression() {
         let lines = b"{\"a\":1}\n{\"b\":22222222222222222}\n{}\n";
         for compression in Compression::ALL {
-            let request = Request {
+            let request = EncodedRequest {
                 id: "7".into(),
                 events: 3,
                 payload: compression.compress_to(lines, Vec::new()).unwrap().into(),
@@ -104,7 +104,7 @@ mod tests {
             assert_eq!((third.events, fourth.events), (1, 1));
             assert_eq!(server().split(&fourth), None, "one line cannot be divided");
         }
-        let damaged = Request { id: "7".into(), events: 3, payload: Bytes::from_static(b"\x1f\x8bxx") };
+        let damaged = EncodedRequest { id: "7".into(), events: 3, payload: Bytes::from_static(b"\x1f\x8bxx") };
         assert_eq!(server().split(&damaged), None);
     }
 }

@@ -15,7 +15,7 @@ use destination::Server;
 pub use destination::lines;
 pub use options::Options;
 use tributary_sink::encode::json::JsonEncoder;
-use tributary_sink::{Progress, RemoteStatus, Selection, Sink, SinkError, SinkFault, Unwritten};
+use tributary_sink::{RemoteStatus, Selection, Sink, SinkError, SinkFault, SinkProgress, Unwritten};
 pub use tributary_sink_forward::client::ClientTls;
 use tributary_sink_forward::{self as forward, Outbox, Pace, client};
 pub use tributary_sink_forward::{Compression, GiveUp, Proxy, SpoolOptions, WhenFull};
@@ -89,7 +89,7 @@ impl Http {
 /// There is no connection in this time.
 pub fn probe(options: &Options, connect_time: Duration, time: Duration) -> io::Result<()> {
     let connect =
-        client::connect(&options.endpoint, client::Version::Http1, connect_time, &options.tls, &options.proxy);
+        client::connect(&options.endpoint, client::HttpVersion::Http1, connect_time, &options.tls, &options.proxy);
     forward::probe::run(time, connect)
 }
 
@@ -151,7 +151,7 @@ impl Sink for Http {
         self.outbox.remote()
     }
 
-    fn progress(&self) -> Option<Progress> {
+    fn progress(&self) -> Option<SinkProgress> {
         Some(self.outbox.progress())
     }
 }

@@ -5,12 +5,12 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use tracing::warn;
 
-use super::message::{Message, divide};
+use super::message::{NatsMessage, divide};
 use super::options::Options;
-use super::stream::Stream;
+use super::stream::MessageStream;
 use tributary_nats::api::{ApiError, Reply, code};
-use tributary_nats::{Connection, Fault};
-use tributary_sink_forward::{Answer, Compression, Destination, Request};
+use tributary_nats::{NatsConnection, NatsFault};
+use tributary_sink_forward::{AttemptOutcome, Compression, Destination, EncodedRequest};
 
 /// Of these headers JetStream knows the first two: repeats have the same id, and a message for another stream is refused.
 const MESSAGE_ID: &str = "Nats-Msg-Id";
@@ -31,8 +31,8 @@ pub(super) struct JetStream {
 
 #[derive(Clone, Debug)]
 struct Opened {
-    connection: Connection,
-    stream: Stream,
+    connection: NatsConnection,
+    stream: MessageStream,
 }
 
 /// JetStream's acknowledgement.
@@ -53,14 +53,14 @@ impl JetStream {
     }
 
     /// The connection in use, or another one.
-    async fn open(&self) -> Result<Opened, Fault> {
+    async fn open(&self) -> Result<Opened, NatsFault> {
         let mut opened = self.opened.lock().await;
         if let Some(opened) = opened.as_ref().filter(|opened| opened.connection.is_open()) {
             return Ok(opened.clone());
         }
         *opened = None;
-        let connection = Connection::open(&format!("sink {}", self.sink), &self.options.servers).await?;
-        let stream = match Stream::open(&connection.client, &self.options).await {
+        let connection = NatsConnection::open(&format!("sink {}", self.sink), &self.options.servers).await?;
+        let stream = match MessageStream::open(&connection.client, &self.options).await {
             Ok(stream) => stream,
             Err(fault) => return Err(connection.explain(fault)),
         };
@@ -72,7 +72,7 @@ impl JetStream {
     }
 
     /// The next message is sent on another connection than this one, and the stream is looked at again.
-    async fn forget(&self, connection: &Connection) {
+    async fn forget(&self, connection: &NatsConnection) {
         let mut opened = self.opened.lock().await;
         // Another message may have opened one already.
         if opened.as_ref().is_some_and(|opened| opened.connection.is_same(connection)) {
@@ -80,7 +80,7 @@ impl JetStream {
         }
     }
 
-    fn headers(&self, id: &str, message: &Message) -> HeaderMap {
+    fn headers(&self, id: &str, message: &NatsMessage) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(MESSAGE_ID, id);
         headers.insert(EXPECTED_STREAM, self.options.stream.as_str());
@@ -94,13 +94,13 @@ impl JetStream {
 }
 
 impl Destination for JetStream {
-    async fn prepare(&self) -> Answer {
-        self.open().await.map_or_else(answer_of, |_| Answer::Accepted)
+    async fn prepare(&self) -> AttemptOutcome {
+        self.open().await.map_or_else(answer_of, |_| AttemptOutcome::Accepted)
     }
 
-    async fn send(&self, request: &Request) -> Answer {
-        let Some(message) = Message::of(&request.payload) else {
-            return Answer::Bad("it is not a message of this sink".into());
+    async fn send(&self, request: &EncodedRequest) -> AttemptOutcome {
+        let Some(message) = NatsMessage::of(&request.payload) else {
+            return AttemptOutcome::Bad("it is not a message of this sink".into());
         };
         let Opened { connection, stream } = match self.open().await {
             Ok(opened) => opened,
@@ -110,71 +110,73 @@ impl Destination for JetStream {
         if !stream.takes(&message.subject) {
             self.forget(&connection).await;
             let (taken, subject) = (stream.subjects.join(", "), &message.subject);
-            return Answer::Refusing(format!("the stream {name} takes the subjects [{taken}], and not {subject}"));
+            return AttemptOutcome::Refusing(format!(
+                "the stream {name} takes the subjects [{taken}], and not {subject}"
+            ));
         }
         let headers = self.headers(message.id.as_deref().unwrap_or(&request.id), &message);
         let publish = NatsRequest::new().headers(headers).payload(message.body).timeout(Some(*request_timeout));
         let published = tokio::select! {
             published = connection.client.send_request(message.subject.clone(), publish) => published,
             () = connection.lost.cancelled() => {
-                return Answer::Away(connection.explained("the connection to the server was lost"), None);
+                return AttemptOutcome::Away(connection.explained("the connection to the server was lost"), None);
             }
         };
         match published {
             Ok(reply) => judge(&reply.payload, name, &message.subject),
             Err(error) => match error.kind() {
-                RequestErrorKind::MaxPayloadExceeded => Answer::TooLarge(error.to_string()),
-                RequestErrorKind::InvalidSubject => Answer::Bad(error.to_string()),
+                RequestErrorKind::MaxPayloadExceeded => AttemptOutcome::TooLarge(error.to_string()),
+                RequestErrorKind::InvalidSubject => AttemptOutcome::Bad(error.to_string()),
                 RequestErrorKind::NoResponders => {
                     self.forget(&connection).await;
-                    Answer::Away(format!("no stream takes {}", message.subject), None)
+                    AttemptOutcome::Away(format!("no stream takes {}", message.subject), None)
                 }
                 RequestErrorKind::TimedOut => {
                     self.forget(&connection).await;
                     let fault = format!("no acknowledgement of {name} within {request_timeout:?}");
-                    Answer::Away(connection.explained(&fault), None)
+                    AttemptOutcome::Away(connection.explained(&fault), None)
                 }
                 RequestErrorKind::Other => {
                     self.forget(&connection).await;
-                    Answer::Away(connection.explained(&error.to_string()), None)
+                    AttemptOutcome::Away(connection.explained(&error.to_string()), None)
                 }
             },
         }
     }
 
-    fn split(&self, request: &Request) -> Option<[Request; 2]> {
+    fn split(&self, request: &EncodedRequest) -> Option<[EncodedRequest; 2]> {
         divide(request, self.options.compress_above)
     }
 }
 
 /// What an attempt achieves that ends with this fault.
-fn answer_of(fault: Fault) -> Answer {
+fn answer_of(fault: NatsFault) -> AttemptOutcome {
     match fault {
-        Fault::Later(why) => Answer::Away(why, None),
-        Fault::Blocked(why) => Answer::Refusing(why),
+        NatsFault::Later(why) => AttemptOutcome::Away(why, None),
+        NatsFault::Blocked(why) => AttemptOutcome::Refusing(why),
     }
 }
 
 /// What a reply means.
-fn judge(reply: &[u8], stream: &str, subject: &str) -> Answer {
+fn judge(reply: &[u8], stream: &str, subject: &str) -> AttemptOutcome {
     match serde_json::from_slice::<Reply<PubAck>>(reply) {
         Ok(Reply { error: Some(ApiError { err_code, description }), .. }) => match err_code {
-            code::MESSAGE_TOO_LARGE => Answer::TooLarge(description),
+            code::MESSAGE_TOO_LARGE => AttemptOutcome::TooLarge(description),
             code::OTHER_STREAM => {
-                Answer::Refusing(format!("another stream than {stream} takes {subject}: {description}"))
+                AttemptOutcome::Refusing(format!("another stream than {stream} takes {subject}: {description}"))
             }
-            _ => Answer::Away(
+            _ => AttemptOutcome::Away(
                 format!("the stream {stream} does not take messages now: {description} ({err_code})"),
                 None,
             ),
         },
         Ok(Reply { content: Some(PubAck { stream: other, .. }), .. }) if other != stream => {
-            Answer::Refusing(format!("the stream {other} has acknowledged a message for {stream}"))
+            AttemptOutcome::Refusing(format!("the stream {other} has acknowledged a message for {stream}"))
         }
-        Ok(Reply { content: Some(PubAck { duplicate: true, .. }), .. }) => Answer::Duplicate,
-        Ok(Reply { content: Some(_), .. }) => Answer::Accepted,
+        Ok(Reply { content: Some(PubAck { duplicate: true, .. }), .. }) => AttemptOutcome::Duplicate,
+        Ok(Reply { content: Some(_), .. }) => AttemptOutcome::Accepted,
         Ok(Reply { .. }) | Err(_) => {
-            Answer::Away(format!("{subject} was answered by something that is not JetStream"), None)
+            AttemptOutcome::Away(format!("{subject} was answered by something that is not JetStream"), None)
         }
     }
 }
@@ -186,18 +188,18 @@ mod tests {
     #[test]
     fn only_an_acknowledgement_of_the_stream_itself_counts() {
         let judge = |reply: &str| judge(reply.as_bytes(), "S", "a.b");
-        assert_eq!(judge(r#"{"stream":"S","seq":7}"#), Answer::Accepted);
-        assert_eq!(judge(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"x"}"#), Answer::Duplicate);
-        assert!(matches!(judge(r#"{"stream":"T","seq":7}"#), Answer::Refusing(_)));
+        assert_eq!(judge(r#"{"stream":"S","seq":7}"#), AttemptOutcome::Accepted);
+        assert_eq!(judge(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"x"}"#), AttemptOutcome::Duplicate);
+        assert!(matches!(judge(r#"{"stream":"T","seq":7}"#), AttemptOutcome::Refusing(_)));
         let error = |code: u32| {
             format!(r#"{{"error":{{"code":400,"err_code":{code},"description":"why"}},"stream":"S","seq":0}}"#)
         };
-        assert_eq!(judge(&error(10054)), Answer::TooLarge("why".into()));
-        assert!(matches!(judge(&error(10060)), Answer::Refusing(_)));
+        assert_eq!(judge(&error(10054)), AttemptOutcome::TooLarge("why".into()));
+        assert!(matches!(judge(&error(10060)), AttemptOutcome::Refusing(_)));
         let full = "the stream S does not take messages now: why (10077)";
-        assert_eq!(judge(&error(10077)), Answer::Away(full.into(), None));
+        assert_eq!(judge(&error(10077)), AttemptOutcome::Away(full.into(), None));
         for other in ["", "{}", "+OK", "[]", r#"{"stream":"S"}"#] {
-            assert!(matches!(judge(other), Answer::Away(..)), "{other}");
+            assert!(matches!(judge(other), AttemptOutcome::Away(..)), "{other}");
         }
     }
 }

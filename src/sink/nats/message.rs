@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use tributary_sink_forward::{Compression, Request, divide_lines};
+use tributary_sink_forward::{Compression, EncodedRequest, divide_lines};
 
 const MAGIC: [u8; 4] = *b"TNat";
 /// Magic, version, length of the subject.
@@ -23,25 +23,25 @@ const HEAD_BYTES: usize = MAGIC.len() + 3;
 
 /// What a stored message consists of.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Message {
+pub(super) struct NatsMessage {
     pub(super) subject: String,
     /// The id of its content. `None`: it has that of the request.
     pub(super) id: Option<String>,
     pub(super) body: Bytes,
 }
 
-impl Message {
+impl NatsMessage {
     /// Reads a stored message. `None`: it is none of this version.
-    pub(super) fn of(stored: &Bytes) -> Option<Message> {
+    pub(super) fn of(stored: &Bytes) -> Option<NatsMessage> {
         let head = stored.get(..HEAD_BYTES).filter(|head| head.starts_with(&MAGIC))?;
         let end = HEAD_BYTES + usize::from(u16::from_be_bytes([head[5], head[6]]));
         let text = |range: Range<usize>| Some(str::from_utf8(stored.get(range)?).ok()?.to_owned());
         let subject = text(HEAD_BYTES..end)?;
         match head[4] {
-            1 => Some(Message { subject, id: None, body: stored.slice(end..) }),
+            1 => Some(NatsMessage { subject, id: None, body: stored.slice(end..) }),
             2 => {
                 let body = end + 1 + usize::from(*stored.get(end)?);
-                Some(Message { subject, id: Some(text(end + 1..body)?), body: stored.slice(body..) })
+                Some(NatsMessage { subject, id: Some(text(end + 1..body)?), body: stored.slice(body..) })
             }
             _ => None,
         }
@@ -58,7 +58,7 @@ impl Message {
 /// # Errors
 /// The compression is damaged, or the lines are longer than 256 MiB.
 pub fn lines(stored: &Bytes) -> Option<io::Result<Vec<u8>>> {
-    let message = Message::of(stored)?;
+    let message = NatsMessage::of(stored)?;
     Some(message.compression().decompress(&message.body))
 }
 
@@ -94,8 +94,8 @@ pub(super) fn body_bytes(subject: &str, id: Option<&str>, stored: &Bytes) -> usi
 /// Divides a stored message between two of its lines. `None`: it has one line only.
 ///
 /// The id of a part contains the number of its lines: parts of equal messages that were divided differently have different ids.
-pub(super) fn divide(request: &Request, compress_above: usize) -> Option<[Request; 2]> {
-    let message = Message::of(&request.payload)?;
+pub(super) fn divide(request: &EncodedRequest, compress_above: usize) -> Option<[EncodedRequest; 2]> {
+    let message = NatsMessage::of(&request.payload)?;
     let lines = message.compression().decompress(&message.body).ok()?;
     divide_lines(request, &lines, |number, part| {
         let count = memchr::memchr_iter(b'\n', part).count();
@@ -114,7 +114,7 @@ mod tests {
         for compress_above in [0, 1 << 20] {
             for id in [None, Some("an id")] {
                 let stored = store("a.b", id, text.as_bytes(), compress_above);
-                let message = Message::of(&stored).unwrap();
+                let message = NatsMessage::of(&stored).unwrap();
                 assert_eq!((message.subject.as_str(), message.id.as_deref()), ("a.b", id));
                 assert_eq!(message.body.len(), body_bytes("a.b", id, &stored));
                 assert_eq!(message.compression() == Compression::Zstd, compress_above == 0);
@@ -122,7 +122,7 @@ mod tests {
             }
         }
         let short = store("a.b", None, b"{}\n", 0);
-        assert_eq!(Message::of(&short).unwrap().compression(), Compression::None, "it would be longer");
+        assert_eq!(NatsMessage::of(&short).unwrap().compression(), Compression::None, "it would be longer");
         for other in [
             &b""[..],
             b"{}\n",
@@ -132,7 +132,7 @@ mod tests {
             b"TNat\x02\0\x01a\x02b",
             b"TNat\x03\0\x01a\0",
         ] {
-            assert_eq!(Message::of(&Bytes::copy_from_slice(other)), None);
+            assert_eq!(NatsMessage::of(&Bytes::copy_from_slice(other)), None);
         }
     }
 
@@ -140,12 +140,12 @@ mod tests {
     fn a_message_is_divided_with_its_subject_and_every_line_once() {
         let text: String = (0..9).map(|number| format!("{{\"number\":{number}}}\n")).collect();
         let stored = store("a.b", Some("content"), text.as_bytes(), 0);
-        let [first, second] = divide(&Request { id: "7".into(), events: 9, payload: stored }, 0).unwrap();
+        let [first, second] = divide(&EncodedRequest { id: "7".into(), events: 9, payload: stored }, 0).unwrap();
         assert_eq!((first.id.as_str(), second.id.as_str(), first.events + second.events), ("7.1", "7.2", 9));
         let both = [&first, &second].map(|part| lines(&part.payload).unwrap().unwrap()).concat();
         assert_eq!(both, text.as_bytes());
-        assert_eq!(Message::of(&second.payload).unwrap().subject, "a.b");
-        let ids = [&first, &second].map(|part| Message::of(&part.payload).unwrap().id.unwrap());
+        assert_eq!(NatsMessage::of(&second.payload).unwrap().subject, "a.b");
+        let ids = [&first, &second].map(|part| NatsMessage::of(&part.payload).unwrap().id.unwrap());
         assert_eq!(ids, ["content.1-4", "content.2-5"]);
     }
 }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::message::{Message, body_bytes, divide, store};
+use super::message::{NatsMessage, body_bytes, divide, store};
 use super::options::{MAX_OPEN_BATCHES, Options};
 use super::subject;
 use tributary_event::{ContentId, Kind, Origin};
-use tributary_sink_forward::{Contents, Request};
+use tributary_sink_forward::{Contents, EncodedRequest};
 
 /// The messages of a sink that are being made.
 #[derive(Debug)]
@@ -123,15 +123,15 @@ impl OpenMessages {
         let mut taken = Vec::new();
         for OpenMessage { subject, id, lines, events, contents, .. } in self.complete.drain(..) {
             let payload = store(&subject, id.as_deref(), &lines, self.compress_above);
-            let mut parts = vec![Request { id: String::new(), events, payload }];
+            let mut parts = vec![EncodedRequest { id: String::new(), events, payload }];
             while let Some(part) = parts.pop() {
-                let body = Message::of(&part.payload).map_or(0, |message| message.body.len());
+                let body = NatsMessage::of(&part.payload).map_or(0, |message| message.body.len());
                 let is_too_long = body > self.max_message_bytes;
                 match Some(&part).filter(|_| is_too_long).and_then(|part| divide(part, self.compress_above)) {
                     // The first part is taken first.
                     Some([first, second]) => parts.extend([second, first]),
                     None => {
-                        let Request { payload, events, .. } = part;
+                        let EncodedRequest { payload, events, .. } = part;
                         taken.push(Complete { payload, events, contents: contents.clone() });
                     }
                 }
@@ -191,7 +191,7 @@ mod tests {
         let complete = open.take_complete().into_iter();
         let shown = |complete: Complete| {
             let text = String::from_utf8(lines(&complete.payload).unwrap().unwrap()).unwrap();
-            (Message::of(&complete.payload).unwrap().subject, complete.events, text)
+            (NatsMessage::of(&complete.payload).unwrap().subject, complete.events, text)
         };
         complete.map(shown).collect()
     }
@@ -257,7 +257,7 @@ mod tests {
                 assert!(open.push(b"line\n", (&origin, kind), Some(ContentId(7)), true));
             }
             open.complete_content();
-            let complete = open.take_complete().into_iter().map(|complete| Message::of(&complete.payload).unwrap());
+            let complete = open.take_complete().into_iter().map(|complete| NatsMessage::of(&complete.payload).unwrap());
             complete.filter_map(|message| Some((message.subject, message.id?, message.body.len()))).collect::<Vec<_>>()
         };
         let id = |subject: &str| ContentId(7).with(b"stream").with(subject.as_bytes()).to_string();

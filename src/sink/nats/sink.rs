@@ -11,7 +11,7 @@ use super::open::{Complete, OpenMessages};
 use tributary_event::Origin;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_sink::encode::json::JsonEncoder;
-use tributary_sink::{Progress, RemoteStatus, Selection, Sink, SinkError, Unwritten};
+use tributary_sink::{RemoteStatus, Selection, Sink, SinkError, SinkProgress, Unwritten};
 use tributary_sink_forward::{Outbox, Pace};
 
 /// Publishes events to JetStream.
@@ -172,8 +172,8 @@ impl Sink for Nats {
         self.outbox.remote()
     }
 
-    fn progress(&self) -> Option<Progress> {
+    fn progress(&self) -> Option<SinkProgress> {
         let sent = self.outbox.progress();
-        Some(Progress { failed: sent.failed + self.too_large, ..sent })
+        Some(SinkProgress { failed: sent.failed + self.too_large, ..sent })
     }
 }

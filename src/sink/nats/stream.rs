@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::options::Options;
 use super::subject::pattern;
-use tributary_nats::Fault;
+use tributary_nats::NatsFault;
 use tributary_nats::api::{self, nanos};
 use tributary_nats::subject::{is_taken_by, overlap};
 use tributary_options::units::format_duration;
@@ -37,18 +37,18 @@ struct Config {
 
 /// A stream that can take messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Stream {
+pub(super) struct MessageStream {
     pub(super) subjects: Vec<String>,
     /// Its messages do not survive a restart of its servers.
     pub(super) is_in_memory: bool,
 }
 
-impl Stream {
+impl MessageStream {
     /// The stream of the options, which is created if that is configured.
     ///
     /// # Errors
-    /// [`Fault::Blocked`]: it does not exist, or has another shape. [`Fault::Later`]: the server gives no answer now.
-    pub(super) async fn open(client: &Client, options: &Options) -> Result<Stream, Fault> {
+    /// [`NatsFault::Blocked`]: it does not exist, or has another shape. [`NatsFault::Later`]: the server gives no answer now.
+    pub(super) async fn open(client: &Client, options: &Options) -> Result<MessageStream, NatsFault> {
         let (name, help) = (&options.stream, "create it, or set create = true");
         let creation = if options.create { Ok(creation(options)) } else { Err(help) };
         let (info, is_created) = api::stream(client, name, &format!("the stream {name}"), creation).await?;
@@ -85,7 +85,7 @@ fn creation(options: &Options) -> String {
 }
 
 /// Checks the shape of a stream.
-fn accepted(info: Info, options: &Options) -> Result<Stream, Fault> {
+fn accepted(info: Info, options: &Options) -> Result<MessageStream, NatsFault> {
     let (config, name) = (info.config, &options.stream);
     let window = Duration::from_nanos(config.duplicate_window);
     let subjects = pattern(&options.subject);
@@ -104,8 +104,8 @@ fn accepted(info: Info, options: &Options) -> Result<Stream, Fault> {
         None
     };
     match wrong {
-        Some(why) => Err(Fault::Blocked(format!("the stream {name} {why}; change the stream or the sink"))),
-        None => Ok(Stream { subjects: config.subjects, is_in_memory: config.storage == "memory" }),
+        Some(why) => Err(NatsFault::Blocked(format!("the stream {name} {why}; change the stream or the sink"))),
+        None => Ok(MessageStream { subjects: config.subjects, is_in_memory: config.storage == "memory" }),
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
             ),
         ] {
             match judged(json) {
-                Err(Fault::Blocked(text)) => assert!(text.contains(why), "{text}"),
+                Err(NatsFault::Blocked(text)) => assert!(text.contains(why), "{text}"),
                 other => panic!("{json}: {other:?}"),
             }
         }

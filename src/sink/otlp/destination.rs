@@ -18,7 +18,7 @@ use super::payload::{HEAD_BYTES, Payload, events_of, split, store};
 use super::response::{Meaning, of_grpc, of_http};
 use tributary_options::Endpoint;
 use tributary_sink_forward::client::{self, HttpClient, MAX_RESPONSE_BYTES, describe};
-use tributary_sink_forward::{Answer, Compression, Destination, Request};
+use tributary_sink_forward::{AttemptOutcome, Compression, Destination, EncodedRequest};
 
 /// How often profiles are tried again that the receiver does not take.
 const TRY_AGAIN: Duration = Duration::from_secs(300);
@@ -93,9 +93,14 @@ impl Receiver {
         let empty = store(signal, Compression::None, vec![0; HEAD_BYTES].into()).map_err(|error| error.to_string())?;
         let payload = Payload::of(&empty).ok_or("it cannot be made")?;
         match self.attempt(&payload).await {
-            Meaning::Answer(Answer::Accepted | Answer::Duplicate | Answer::Partial(..)) => Ok(()),
+            Meaning::Answer(AttemptOutcome::Accepted | AttemptOutcome::Duplicate | AttemptOutcome::Partial(..)) => {
+                Ok(())
+            }
             Meaning::Answer(
-                Answer::Away(why, _) | Answer::Refusing(why) | Answer::TooLarge(why) | Answer::Bad(why),
+                AttemptOutcome::Away(why, _)
+                | AttemptOutcome::Refusing(why)
+                | AttemptOutcome::TooLarge(why)
+                | AttemptOutcome::Bad(why),
             )
             | Meaning::NoSignal(why) => Err(why),
         }
@@ -106,9 +111,9 @@ impl Receiver {
             Protocol::Grpc => self.grpc_request(payload),
             Protocol::Http => self.http_request(payload),
         };
-        let away = |why: String| Meaning::Answer(Answer::Away(why, None));
+        let away = |why: String| Meaning::Answer(AttemptOutcome::Away(why, None));
         let Some(post) = post else {
-            return Meaning::Answer(Answer::Bad("the endpoint is not valid".to_owned()));
+            return Meaning::Answer(AttemptOutcome::Bad("the endpoint is not valid".to_owned()));
         };
         let response: Response<_> = match self.client.request(post).await {
             Ok(response) => response,
@@ -199,9 +204,9 @@ impl Receiver {
 }
 
 impl Destination for Receiver {
-    async fn send(&self, request: &Request) -> Answer {
+    async fn send(&self, request: &EncodedRequest) -> AttemptOutcome {
         let Some(payload) = Payload::of(&request.payload) else {
-            return Answer::Bad("the stored request is not of this version".to_owned());
+            return AttemptOutcome::Bad("the stored request is not of this version".to_owned());
         };
         let all = u64::from(request.events);
         // A request with heap dumps has no events that count.
@@ -209,27 +214,27 @@ impl Destination for Receiver {
         let note_heap = |is_refused: bool| self.refused_heaps.fetch_add((is_heap && is_refused).into(), Relaxed);
         if self.is_off(payload.signal) {
             note_heap(true);
-            return Answer::Partial(all, None);
+            return AttemptOutcome::Partial(all, None);
         }
         match self.attempt(&payload).await {
             Meaning::NoSignal(why) => {
                 let is_optional = self.are_profiles_optional && payload.signal == Signal::Profiles;
                 if !is_optional || !self.takes_other_signals().await {
-                    return Answer::Refusing(why);
+                    return AttemptOutcome::Refusing(why);
                 }
                 self.note_profiles(Some(&why));
                 note_heap(true);
-                Answer::Partial(all, None)
+                AttemptOutcome::Partial(all, None)
             }
             Meaning::Answer(answer) => {
-                let is_taken = matches!(answer, Answer::Accepted | Answer::Partial(..));
+                let is_taken = matches!(answer, AttemptOutcome::Accepted | AttemptOutcome::Partial(..));
                 if is_taken && payload.signal == Signal::Profiles {
                     self.note_profiles(None);
                 }
-                note_heap(matches!(answer, Answer::Bad(_) | Answer::Partial(1.., _)));
+                note_heap(matches!(answer, AttemptOutcome::Bad(_) | AttemptOutcome::Partial(1.., _)));
                 match answer {
-                    Answer::Partial(rejected, why) => {
-                        Answer::Partial(events_of(&payload, request.events, rejected), why)
+                    AttemptOutcome::Partial(rejected, why) => {
+                        AttemptOutcome::Partial(events_of(&payload, request.events, rejected), why)
                     }
                     other => other,
                 }
@@ -237,7 +242,7 @@ impl Destination for Receiver {
         }
     }
 
-    fn split(&self, request: &Request) -> Option<[Request; 2]> {
+    fn split(&self, request: &EncodedRequest) -> Option<[EncodedRequest; 2]> {
         let parts = split(request);
         let is_heap =
             request.events == 0 && Payload::of(&request.payload).is_some_and(|of| of.signal == Signal::Profiles);

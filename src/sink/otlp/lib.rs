@@ -25,7 +25,7 @@ use tracing::warn;
 
 use tributary_event::Origin;
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_sink::{Progress, RemoteStatus, Selection, Sink, SinkError, SinkFault, Unwritten};
+use tributary_sink::{RemoteStatus, Selection, Sink, SinkError, SinkFault, SinkProgress, Unwritten};
 use tributary_sink_forward::{Outbox, Pace};
 
 use destination::{ProfilesOff, Receiver};
@@ -218,8 +218,8 @@ impl Sink for Otlp {
         Some(status)
     }
 
-    fn progress(&self) -> Option<Progress> {
+    fn progress(&self) -> Option<SinkProgress> {
         let sent = self.outbox.progress();
-        Some(Progress { failed: sent.failed + self.too_large, ..sent })
+        Some(SinkProgress { failed: sent.failed + self.too_large, ..sent })
     }
 }

@@ -11,7 +11,7 @@ use tributary_event::{Kind, MOST_BATCH_BYTES};
 use tributary_options::{Bounds, Endpoint, LONGEST, Secret, Section};
 use tributary_sink::Kinds;
 use tributary_sink::headers;
-use tributary_sink_forward::client::{ClientTls, Version, endpoint};
+use tributary_sink_forward::client::{ClientTls, HttpVersion, endpoint};
 use tributary_sink_forward::{Compression, GiveUp, MAX_RETRY_DELAY, Proxy, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
@@ -120,10 +120,10 @@ impl Options {
     }
 
     /// The version of HTTP that the transport needs.
-    pub(super) fn version(&self) -> Version {
+    pub(super) fn version(&self) -> HttpVersion {
         match self.protocol {
-            Protocol::Grpc => Version::Http2,
-            Protocol::Http => Version::Http1,
+            Protocol::Grpc => HttpVersion::Http2,
+            Protocol::Http => HttpVersion::Http1,
         }
     }
 

@@ -13,8 +13,8 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::encode::{Body, Signal};
-use tributary_codec::protobuf::{Field, Fields, Value, push_bytes_field};
-use tributary_sink_forward::{Compression, Request};
+use tributary_codec::protobuf::{Field, ProtobufFields, ProtobufValue, push_bytes_field};
+use tributary_sink_forward::{Compression, EncodedRequest};
 
 /// Bytes in front of the message.
 pub(super) const HEAD_BYTES: usize = 6;
@@ -74,7 +74,7 @@ pub(super) fn events_of(payload: &Payload, events: u32, rejected: u64) -> u64 {
 }
 
 /// Divides a request between two records. `None`: it has one record only, or cannot be read.
-pub(super) fn split(request: &Request) -> Option<[Request; 2]> {
+pub(super) fn split(request: &EncodedRequest) -> Option<[EncodedRequest; 2]> {
     let Payload { signal, compression, framed } = Payload::of(&request.payload)?;
     let message = compression.decompress(&framed[HEAD_BYTES - 1..]).ok()?;
     let count = select(&message, levels(signal), 0..usize::MAX, &mut 0, &mut Vec::new());
@@ -86,7 +86,7 @@ pub(super) fn split(request: &Request) -> Option<[Request; 2]> {
         let mut body = vec![0; HEAD_BYTES];
         select(&message, levels(signal), records, &mut 0, &mut body);
         let payload = store(signal, compression, body.into()).ok()?;
-        Some(Request { id: format!("{}.{number}", request.id), events, payload })
+        Some(EncodedRequest { id: format!("{}.{number}", request.id), events, payload })
     };
     // Records that report losses are not counted as events.
     let events = request.events.min(u32::try_from(half).unwrap_or(u32::MAX));
@@ -109,8 +109,8 @@ fn levels(signal: Signal) -> &'static [&'static [u64]] {
 fn select(message: &[u8], levels: &[&[u64]], records: Range<usize>, next: &mut usize, out: &mut Vec<u8>) -> usize {
     let Some((numbers, below)) = levels.split_first() else { return 0 };
     let mut appended = 0;
-    for Field { number, value, whole } in Fields::of(message) {
-        let Value::Bytes(inner) = value else {
+    for Field { number, value, whole } in ProtobufFields::of(message) {
+        let ProtobufValue::Bytes(inner) = value else {
             out.extend_from_slice(whole);
             continue;
         };

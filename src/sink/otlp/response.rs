@@ -6,15 +6,15 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 
 use tributary_codec::base64;
-use tributary_codec::protobuf::{Fields, Value, bytes_of, varint_of};
-use tributary_sink_forward::Answer;
+use tributary_codec::protobuf::{ProtobufFields, ProtobufValue, bytes_of, varint_of};
+use tributary_sink_forward::AttemptOutcome;
 use tributary_sink_forward::answer::grpc;
 use tributary_sink_forward::client::{retry_after, shown};
 
 /// What a receiver means by its answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Meaning {
-    Answer(Answer),
+    Answer(AttemptOutcome),
     /// It does not take this signal, in its words.
     NoSignal(String),
 }
@@ -43,12 +43,12 @@ pub(super) fn of_grpc(status: StatusCode, headers: &HeaderMap, trailers: Option<
     let pause = map.get("grpc-status-details-bin").and_then(pause_of_details);
     Meaning::Answer(match code {
         Some(grpc::UNIMPLEMENTED) => return Meaning::NoSignal(why),
-        Some(grpc::RESOURCE_EXHAUSTED) if pause.is_some() => Answer::Away(why, pause),
+        Some(grpc::RESOURCE_EXHAUSTED) if pause.is_some() => AttemptOutcome::Away(why, pause),
         // Some servers report a message that is too long as OUT_OF_RANGE.
         Some(grpc::RESOURCE_EXHAUSTED | grpc::INVALID_ARGUMENT | grpc::OUT_OF_RANGE) if is_about_size(&text) => {
-            Answer::TooLarge(why)
+            AttemptOutcome::TooLarge(why)
         }
-        code => Answer::of_grpc_code(code, why, pause),
+        code => AttemptOutcome::of_grpc_code(code, why, pause),
     })
 }
 
@@ -58,8 +58,8 @@ fn without_grpc_status(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> 
     let why = format!("{} without a gRPC status {}", status.as_u16(), shown(body).trim()).trim().to_owned();
     match status.as_u16() {
         404 => Meaning::NoSignal(why),
-        status => Meaning::Answer(match Answer::of_status(status, why.clone(), pause(headers)) {
-            Answer::Accepted | Answer::Bad(_) => Answer::Refusing(why),
+        status => Meaning::Answer(match AttemptOutcome::of_status(status, why.clone(), pause(headers)) {
+            AttemptOutcome::Accepted | AttemptOutcome::Bad(_) => AttemptOutcome::Refusing(why),
             other => other,
         }),
     }
@@ -74,8 +74,8 @@ pub(super) fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> M
     Meaning::Answer(match status.as_u16() {
         200..=299 => accepted(Some(body)),
         404 => return Meaning::NoSignal(why),
-        400 if is_about_size(text) => Answer::TooLarge(why),
-        status => Answer::of_status(status, why, pause(headers)),
+        400 if is_about_size(text) => AttemptOutcome::TooLarge(why),
+        status => AttemptOutcome::of_status(status, why, pause(headers)),
     })
 }
 
@@ -85,21 +85,21 @@ fn pause(headers: &HeaderMap) -> Option<Duration> {
 
 /// The response to a request that was accepted: field 1 is `partial_success` { 1: rejected, 2: message }. The request was
 /// received, whatever the response has.
-fn accepted(response: Option<&[u8]>) -> Answer {
-    let mut fields = Fields::of(response.unwrap_or_default());
+fn accepted(response: Option<&[u8]>) -> AttemptOutcome {
+    let mut fields = ProtobufFields::of(response.unwrap_or_default());
     let partial = fields.by_ref().filter(|field| field.number == 1).last();
     if response.is_none() || !fields.is_valid() {
-        return Answer::Partial(0, Some("the response to an accepted request cannot be read".to_owned()));
+        return AttemptOutcome::Partial(0, Some("the response to an accepted request cannot be read".to_owned()));
     }
-    let Some(Value::Bytes(partial)) = partial.map(|field| field.value) else { return Answer::Accepted };
+    let Some(ProtobufValue::Bytes(partial)) = partial.map(|field| field.value) else { return AttemptOutcome::Accepted };
     // The number is signed; a negative one makes no sense.
     let rejected = i64::try_from(varint_of(partial, 1)).unwrap_or(0).unsigned_abs();
     let text = shown(bytes_of(partial, 2));
     match (rejected, text.trim()) {
-        (0, "") => Answer::Accepted,
-        (0, text) => Answer::Partial(0, Some(format!("the receiver warns: {text}"))),
+        (0, "") => AttemptOutcome::Accepted,
+        (0, text) => AttemptOutcome::Partial(0, Some(format!("the receiver warns: {text}"))),
         (rejected, text) => {
-            Answer::Partial(rejected, Some(format!("the receiver rejected {rejected} records: {text}")))
+            AttemptOutcome::Partial(rejected, Some(format!("the receiver rejected {rejected} records: {text}")))
         }
     }
 }
@@ -120,8 +120,9 @@ fn pause_of_details(value: &HeaderValue) -> Option<Duration> {
     padded.resize(end.next_multiple_of(4), b'=');
     let status = base64::decode(&padded).ok()?;
     let is_retry_info = |detail: &&[u8]| bytes_of(detail, 1) == RETRY_INFO;
-    let details = Fields::of(&status).filter(|field| field.number == 3);
-    let detail = details.filter_map(|field| if let Value::Bytes(detail) = field.value { Some(detail) } else { None });
+    let details = ProtobufFields::of(&status).filter(|field| field.number == 3);
+    let detail =
+        details.filter_map(|field| if let ProtobufValue::Bytes(detail) = field.value { Some(detail) } else { None });
     let delay = detail.filter(|detail| is_retry_info(detail)).map(|detail| bytes_of(bytes_of(detail, 2), 1)).next()?;
     let (seconds, nanos) = (varint_of(delay, 1), varint_of(delay, 2));
     Some(
@@ -167,50 +168,55 @@ mod tests {
     #[test]
     fn codes_of_grpc_follow_the_rule_and_words_about_a_size_divide_the_request() {
         for code in ["1", "2", "4", "8", "10", "13", "14", "15", "99", "x"] {
-            assert!(matches!(grpc(code, "busy", None), Meaning::Answer(Answer::Away(_, None))), "{code}");
+            assert!(matches!(grpc(code, "busy", None), Meaning::Answer(AttemptOutcome::Away(_, None))), "{code}");
         }
         for code in ["5", "7", "9", "16"] {
-            assert!(matches!(grpc(code, "no", None), Meaning::Answer(Answer::Refusing(_))), "{code}");
+            assert!(matches!(grpc(code, "no", None), Meaning::Answer(AttemptOutcome::Refusing(_))), "{code}");
         }
         for code in ["3", "6", "11"] {
-            assert!(matches!(grpc(code, "no", None), Meaning::Answer(Answer::Bad(_))), "{code}");
+            assert!(matches!(grpc(code, "no", None), Meaning::Answer(AttemptOutcome::Bad(_))), "{code}");
         }
         assert!(matches!(grpc("12", "unknown service", None), Meaning::NoSignal(_)));
         let pause = Some(Duration::new(5, 1));
-        assert!(matches!(grpc("8", "", Some(DETAILS)), Meaning::Answer(Answer::Away(_, of)) if of == pause));
-        assert!(matches!(grpc("14", "", Some(DETAILS)), Meaning::Answer(Answer::Away(_, of)) if of == pause));
+        assert!(matches!(grpc("8", "", Some(DETAILS)), Meaning::Answer(AttemptOutcome::Away(_, of)) if of == pause));
+        assert!(matches!(grpc("14", "", Some(DETAILS)), Meaning::Answer(AttemptOutcome::Away(_, of)) if of == pause));
         for (code, text) in [
             ("8", "grpc: received message larger than max (5000000 vs. 4194304)"),
             ("11", "Error, decoded message length too large: found 5 bytes, the limit is: 4 bytes"),
             ("3", "request%20body too large"),
         ] {
-            assert!(matches!(grpc(code, text, None), Meaning::Answer(Answer::TooLarge(_))), "{text}");
+            assert!(matches!(grpc(code, text, None), Meaning::Answer(AttemptOutcome::TooLarge(_))), "{text}");
         }
         let meaning = grpc("7", "a%0Ab%zz", None);
-        assert_eq!(meaning, Meaning::Answer(Answer::Refusing("gRPC status 7 a b%zz".into())));
+        assert_eq!(meaning, Meaning::Answer(AttemptOutcome::Refusing("gRPC status 7 a b%zz".into())));
     }
 
     #[test]
     fn an_answer_that_is_no_grpc_makes_no_request_bad() {
         let of = |status: u16| of_grpc(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), None, b"<html>");
         for status in [200, 302, 400, 401, 403, 405, 415, 422] {
-            assert!(matches!(of(status), Meaning::Answer(Answer::Refusing(_))), "{status}");
+            assert!(matches!(of(status), Meaning::Answer(AttemptOutcome::Refusing(_))), "{status}");
         }
         for status in [408, 429, 500, 502, 503] {
-            assert!(matches!(of(status), Meaning::Answer(Answer::Away(..))), "{status}");
+            assert!(matches!(of(status), Meaning::Answer(AttemptOutcome::Away(..))), "{status}");
         }
-        assert!(matches!(of(404), Meaning::NoSignal(_)) && matches!(of(413), Meaning::Answer(Answer::TooLarge(_))));
+        assert!(
+            matches!(of(404), Meaning::NoSignal(_)) && matches!(of(413), Meaning::Answer(AttemptOutcome::TooLarge(_)))
+        );
     }
 
     #[test]
     fn an_accepted_request_can_be_rejected_in_part() {
         let of = |body: &[u8]| of_http(StatusCode::OK, &HeaderMap::new(), body);
-        assert_eq!(of(b""), Meaning::Answer(Answer::Accepted));
-        assert_eq!(of(&[0x0a, 0]), Meaning::Answer(Answer::Accepted));
+        assert_eq!(of(b""), Meaning::Answer(AttemptOutcome::Accepted));
+        assert_eq!(of(&[0x0a, 0]), Meaning::Answer(AttemptOutcome::Accepted));
         let partly = of(&[0x0a, 6, 8, 3, 0x12, 2, b'n', b'o']);
-        assert_eq!(partly, Meaning::Answer(Answer::Partial(3, Some("the receiver rejected 3 records: no".into()))));
+        assert_eq!(
+            partly,
+            Meaning::Answer(AttemptOutcome::Partial(3, Some("the receiver rejected 3 records: no".into())))
+        );
         let warned = of(&[0x0a, 4, 0x12, 2, b'n', b'o']);
-        assert_eq!(warned, Meaning::Answer(Answer::Partial(0, Some("the receiver warns: no".into()))));
-        assert!(matches!(of(b"<html>"), Meaning::Answer(Answer::Partial(0, Some(_)))));
+        assert_eq!(warned, Meaning::Answer(AttemptOutcome::Partial(0, Some("the receiver warns: no".into()))));
+        assert!(matches!(of(b"<html>"), Meaning::Answer(AttemptOutcome::Partial(0, Some(_)))));
     }
 }

@@ -38,7 +38,7 @@ impl Cell {
 
 /// A leaf column; some of its rows are in memory.
 pub(super) struct Leaf {
-    values: Values,
+    values: CellValues,
     definitions: Vec<i16>,
     repetitions: Vec<i16>,
     max_definition: i16,
@@ -48,7 +48,7 @@ pub(super) struct Leaf {
     value: usize,
 }
 
-enum Values {
+enum CellValues {
     Int(Vec<i64>),
     Double(Vec<f64>),
     Bool(Vec<bool>),
@@ -60,11 +60,11 @@ enum Values {
 impl Leaf {
     pub(super) fn new(physical: PhysicalType, max_definition: i16, is_repeated: bool) -> Leaf {
         let values = match physical {
-            PhysicalType::INT64 => Values::Int(Vec::new()),
-            PhysicalType::DOUBLE => Values::Double(Vec::new()),
-            PhysicalType::BOOLEAN => Values::Bool(Vec::new()),
-            PhysicalType::BYTE_ARRAY => Values::Text(Vec::new()),
-            _ => Values::Other,
+            PhysicalType::INT64 => CellValues::Int(Vec::new()),
+            PhysicalType::DOUBLE => CellValues::Double(Vec::new()),
+            PhysicalType::BOOLEAN => CellValues::Bool(Vec::new()),
+            PhysicalType::BYTE_ARRAY => CellValues::Text(Vec::new()),
+            _ => CellValues::Other,
         };
         let (definitions, repetitions) = (Vec::new(), Vec::new());
         Leaf { values, definitions, repetitions, max_definition, is_repeated, level: 0, value: 0 }
@@ -78,19 +78,19 @@ impl Leaf {
         let definitions = (self.max_definition > 0).then_some(&mut self.definitions);
         let repetitions = self.is_repeated.then_some(&mut self.repetitions);
         let read = match (&mut self.values, reader) {
-            (Values::Int(values), ColumnReader::Int64ColumnReader(reader)) => {
+            (CellValues::Int(values), ColumnReader::Int64ColumnReader(reader)) => {
                 values.clear();
                 reader.read_records(rows, definitions, repetitions, values)
             }
-            (Values::Double(values), ColumnReader::DoubleColumnReader(reader)) => {
+            (CellValues::Double(values), ColumnReader::DoubleColumnReader(reader)) => {
                 values.clear();
                 reader.read_records(rows, definitions, repetitions, values)
             }
-            (Values::Bool(values), ColumnReader::BoolColumnReader(reader)) => {
+            (CellValues::Bool(values), ColumnReader::BoolColumnReader(reader)) => {
                 values.clear();
                 reader.read_records(rows, definitions, repetitions, values)
             }
-            (Values::Text(values), ColumnReader::ByteArrayColumnReader(reader)) => {
+            (CellValues::Text(values), ColumnReader::ByteArrayColumnReader(reader)) => {
                 values.clear();
                 reader.read_records(rows, definitions, repetitions, values)
             }
@@ -116,11 +116,11 @@ impl Leaf {
         let at = self.value;
         self.value += 1;
         match &self.values {
-            Values::Int(values) => values.get(at).map(|value| Cell::Int(*value)),
-            Values::Double(values) => values.get(at).map(|value| Cell::Double(*value)),
-            Values::Bool(values) => values.get(at).map(|value| Cell::Bool(*value)),
-            Values::Text(values) => values.get(at).map(|value| Cell::Text(value.clone())),
-            Values::Other => None,
+            CellValues::Int(values) => values.get(at).map(|value| Cell::Int(*value)),
+            CellValues::Double(values) => values.get(at).map(|value| Cell::Double(*value)),
+            CellValues::Bool(values) => values.get(at).map(|value| Cell::Bool(*value)),
+            CellValues::Text(values) => values.get(at).map(|value| Cell::Text(value.clone())),
+            CellValues::Other => None,
         }
     }
 

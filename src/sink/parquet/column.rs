@@ -18,7 +18,7 @@ const PIECE_ENTRIES: usize = 8192;
 /// A leaf column of a row group.
 #[derive(Debug)]
 pub(super) struct Leaf {
-    values: Values,
+    values: ColumnValues,
     definitions: Vec<i16>,
     repetitions: Vec<i16>,
     max_definition: i16,
@@ -28,7 +28,7 @@ pub(super) struct Leaf {
 }
 
 #[derive(Debug)]
-enum Values {
+enum ColumnValues {
     Int(Vec<i64>),
     Double(Vec<f64>),
     Bool(Vec<bool>),
@@ -48,10 +48,10 @@ impl Leaf {
     /// An empty leaf. Definition level 0: every row has it.
     pub(super) fn new(physical: Physical, max_definition: i16, is_repeated: bool) -> Self {
         let values = match physical {
-            Physical::Int => Values::Int(Vec::new()),
-            Physical::Double => Values::Double(Vec::new()),
-            Physical::Bool => Values::Bool(Vec::new()),
-            Physical::Text => Values::Text { bytes: Vec::new(), ends: Vec::new() },
+            Physical::Int => ColumnValues::Int(Vec::new()),
+            Physical::Double => ColumnValues::Double(Vec::new()),
+            Physical::Bool => ColumnValues::Bool(Vec::new()),
+            Physical::Text => ColumnValues::Text { bytes: Vec::new(), ends: Vec::new() },
         };
         Leaf { values, definitions: Vec::new(), repetitions: Vec::new(), max_definition, is_repeated, rows: 0 }
     }
@@ -60,7 +60,7 @@ impl Leaf {
     #[inline]
     pub(super) fn int(&mut self, row: usize, value: i64) {
         self.entry(row, self.max_definition);
-        if let Values::Int(values) = &mut self.values {
+        if let ColumnValues::Int(values) = &mut self.values {
             values.push(value);
         }
     }
@@ -68,7 +68,7 @@ impl Leaf {
     #[inline]
     pub(super) fn double(&mut self, row: usize, value: f64) {
         self.entry(row, self.max_definition);
-        if let Values::Double(values) = &mut self.values {
+        if let ColumnValues::Double(values) = &mut self.values {
             values.push(value);
         }
     }
@@ -76,7 +76,7 @@ impl Leaf {
     #[inline]
     pub(super) fn bool(&mut self, row: usize, value: bool) {
         self.entry(row, self.max_definition);
-        if let Values::Bool(values) = &mut self.values {
+        if let ColumnValues::Bool(values) = &mut self.values {
             values.push(value);
         }
     }
@@ -90,7 +90,7 @@ impl Leaf {
     #[inline]
     pub(super) fn text_with(&mut self, row: usize, push: impl FnOnce(&mut Vec<u8>)) {
         self.entry(row, self.max_definition);
-        if let Values::Text { bytes, ends } = &mut self.values {
+        if let ColumnValues::Text { bytes, ends } = &mut self.values {
             push(bytes);
             ends.push(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         }
@@ -131,10 +131,10 @@ impl Leaf {
     /// Bytes of memory of what it has.
     pub(super) fn memory_bytes(&self) -> usize {
         let values = match &self.values {
-            Values::Int(values) => values.len() * 8,
-            Values::Double(values) => values.len() * 8,
-            Values::Bool(values) => values.len(),
-            Values::Text { bytes, ends } => bytes.len() + ends.len() * 4,
+            ColumnValues::Int(values) => values.len() * 8,
+            ColumnValues::Double(values) => values.len() * 8,
+            ColumnValues::Bool(values) => values.len(),
+            ColumnValues::Text { bytes, ends } => bytes.len() + ends.len() * 4,
         };
         values + 2 * (self.definitions.len() + self.repetitions.len())
     }
@@ -147,12 +147,13 @@ impl Leaf {
         let definitions = (self.max_definition > 0).then_some(&self.definitions[..]);
         let repetitions = self.is_repeated.then_some(&self.repetitions[..]);
         match &mut self.values {
-            Values::Int(values) => write_all(column.typed::<Int64Type>(), values, definitions, repetitions)?,
-            Values::Double(values) => write_all(column.typed::<DoubleType>(), values, definitions, repetitions)?,
-            Values::Bool(values) => write_all(column.typed::<BoolType>(), values, definitions, repetitions)?,
-            Values::Text { bytes, ends } => {
+            ColumnValues::Int(values) => write_all(column.typed::<Int64Type>(), values, definitions, repetitions)?,
+            ColumnValues::Double(values) => write_all(column.typed::<DoubleType>(), values, definitions, repetitions)?,
+            ColumnValues::Bool(values) => write_all(column.typed::<BoolType>(), values, definitions, repetitions)?,
+            ColumnValues::Text { bytes, ends } => {
                 let all = Bytes::from(std::mem::take(bytes));
-                let texts = Texts { bytes: &all, ends, definitions, repetitions, max_definition: self.max_definition };
+                let texts =
+                    ColumnTexts { bytes: &all, ends, definitions, repetitions, max_definition: self.max_definition };
                 texts.write(column.typed::<ByteArrayType>())?;
                 // The dictionary of the writer still refers to them.
                 ends.clear();
@@ -177,7 +178,7 @@ fn write_all<T: DataType>(
 }
 
 /// The texts of a column.
-struct Texts<'a> {
+struct ColumnTexts<'a> {
     bytes: &'a Bytes,
     ends: &'a [u32],
     definitions: Option<&'a [i16]>,
@@ -185,7 +186,7 @@ struct Texts<'a> {
     max_definition: i16,
 }
 
-impl Texts<'_> {
+impl ColumnTexts<'_> {
     fn write(self, writer: &mut ColumnWriterImpl<'_, ByteArrayType>) -> Result<()> {
         let entries = self.definitions.map_or(self.ends.len(), <[i16]>::len);
         let (mut at, mut value, mut start) = (0, 0, 0);

@@ -16,7 +16,7 @@ use parquet::schema::types::{ColumnPath, TypePtr};
 
 use super::options::{Compression, Options, ROW_GROUP_BYTES, Timestamps};
 use super::schema::{self, Column, FORM_KEY, FORMS, JOURNAL_KEY, KIND_KEY, Role, Shape};
-use super::table::Table;
+use super::table::RowGroup;
 use tributary_event::{Batch, EventView};
 use tributary_sink_file::names;
 use tributary_stored::Rebuilder;
@@ -216,7 +216,7 @@ fn write(
 /// A file that is being written.
 struct Writer {
     file: SerializedFileWriter<File>,
-    table: Table,
+    table: RowGroup,
     row_group_rows: usize,
 }
 
@@ -237,7 +237,7 @@ impl Writer {
         let properties = Arc::new(properties(&columns, options.compression, metadata)?);
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
         let file = SerializedFileWriter::new(file, schema, properties).map_err(failed)?;
-        Ok(Writer { file, table: Table::new(&columns), row_group_rows: options.row_group_rows })
+        Ok(Writer { file, table: RowGroup::new(&columns), row_group_rows: options.row_group_rows })
     }
 
     fn push(&mut self, batch: &Batch) -> io::Result<()> {

@@ -30,7 +30,7 @@ use self::convert::{Converted, Job, convert};
 use self::upload::Uploader;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_sink::{FileStatus, Selection, Sink, SinkError, SinkFault, Unwritten};
-use tributary_sink_file::names::{self, State};
+use tributary_sink_file::names::{self, FileState};
 use tributary_sink_file::outputs::Outputs;
 use tributary_sink_file::template::Template;
 use tributary_sink_file::{FLUSH_BYTES, not_started, tidy};
@@ -201,7 +201,7 @@ impl Parquet {
         self.checked = Some(Instant::now());
         match names::scan(&self.archive) {
             Ok(mut found) => {
-                found.retain(|found| found.state == State::Finished);
+                found.retain(|found| found.state == FileState::Finished);
                 let remove = |found: &mut Vec<_>| tidy::remove_old(found, &self.options.kept(), &self.to, &self.status);
                 match &self.uploader {
                     Some(uploader) => uploader.remove_old(found, remove),

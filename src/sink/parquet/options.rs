@@ -85,8 +85,8 @@ impl Options {
         let interval = Duration::from_millis(1)..=LONGEST;
         let columns = section.section("columns", |section| {
             let of = |(kind, table): (Kind, &str), section: &mut Section<'_>| {
-                let columns = section.list_of_parsed(table, MAX_COLUMNS, |text| Named::parse(kind, text));
-                (kind, columns.into_iter().map(|Named(name, column)| (name, column)).collect::<Vec<_>>())
+                let columns = section.list_of_parsed(table, MAX_COLUMNS, |text| AttributeColumn::parse(kind, text));
+                (kind, columns.into_iter().map(|AttributeColumn(name, column)| (name, column)).collect::<Vec<_>>())
             };
             TABLES.map(|table| of(table, section))
         });
@@ -198,10 +198,10 @@ const TABLES: [(Kind, &str); 5] = [
 ];
 
 /// A column of an attribute in the configuration: `key:type`.
-struct Named(String, ColumnType);
+struct AttributeColumn(String, ColumnType);
 
-impl Named {
-    fn parse(kind: Kind, text: &str) -> Result<Named, (String, String)> {
+impl AttributeColumn {
+    fn parse(kind: Kind, text: &str) -> Result<AttributeColumn, (String, String)> {
         let types = ColumnType::ALL.map(ColumnType::as_str).join(", ");
         let help = || format!("write \"http.status_code:int\"; the types are {types}");
         let Some((name, of)) = text.rsplit_once(':') else { return Err((format!("{text:?} has no type"), help())) };
@@ -214,11 +214,11 @@ impl Named {
         if !is_free(kind, name) {
             return Err((format!("`{name}` is another column of this table"), "it stays in the maps".to_owned()));
         }
-        Ok(Named(name.to_owned(), column))
+        Ok(AttributeColumn(name.to_owned(), column))
     }
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for AttributeColumn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.0, self.1.as_str())
     }

@@ -18,7 +18,7 @@ use tributary_event::{
     Batch, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
     SampleData, SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value, semconv,
 };
-use tributary_stored::{Data, OriginParts, Rebuilder, constant, hex, hex_bytes, reason, severity};
+use tributary_stored::{OriginParts, Rebuilder, StoredData, constant, hex, hex_bytes, reason, severity};
 
 /// The rows that are in memory at a time, with all columns.
 const PIECE_ROWS: usize = 4096;
@@ -52,7 +52,7 @@ fn read_file<R: ChunkReader + 'static>(input: R, take: &mut dyn FnMut(Batch) -> 
     let has_micros = form == FORMS[1];
     let kind = value(KIND_KEY).and_then(|name| Kind::ALL.into_iter().find(|kind| kind.as_str() == name));
     let kind = kind.ok_or_else(foreign)?;
-    let mut table = Table::new(kind, has_micros, metadata.schema_descr().root_schema());
+    let mut table = FileColumns::new(kind, has_micros, metadata.schema_descr().root_schema());
     let mut rebuilder = Rebuilder::default();
     for group in 0..file.num_row_groups() {
         let group = file.get_row_group(group).map_err(failed)?;
@@ -92,7 +92,7 @@ fn check(group: &RowGroupMetaData, file_bytes: u64) -> io::Result<()> {
 }
 
 /// The columns of a file.
-struct Table {
+struct FileColumns {
     kind: Kind,
     /// Times have microseconds, and their nanoseconds a column of their own.
     has_micros: bool,
@@ -109,10 +109,10 @@ struct Attribute {
     is_list: bool,
 }
 
-impl Table {
-    fn new(kind: Kind, has_micros: bool, schema: &Type) -> Table {
+impl FileColumns {
+    fn new(kind: Kind, has_micros: bool, schema: &Type) -> FileColumns {
         let (leaves, parts, attributes) = (Vec::new(), HashMap::default(), Vec::new());
-        let mut table = Table { kind, has_micros, leaves, parts, attributes };
+        let mut table = FileColumns { kind, has_micros, leaves, parts, attributes };
         // In the older form an attribute can have such a column.
         let is_of_time = |name: &str| !has_micros && times_of(kind).any(|time| nanos_of(time) == name);
         for field in schema.get_fields() {
@@ -257,7 +257,7 @@ impl Table {
         Ok(all)
     }
 
-    fn data(&mut self, beyond: &Beyond, out: &mut Rebuilder) -> io::Result<Data> {
+    fn data(&mut self, beyond: &Beyond, out: &mut Rebuilder) -> io::Result<StoredData> {
         let wrong = |part: &str| invalid(format!("`{part}` is not as this kind has it"));
         Ok(match self.kind {
             Kind::Log => {
@@ -275,7 +275,7 @@ impl Table {
                     Some(Cell::Text(text)) => Some(exact::read(text.data(), out).ok_or_else(|| wrong("body"))?),
                     _ => None,
                 };
-                Data::Log { severity: severity(&name).ok_or_else(|| wrong("severity"))?, context, body }
+                StoredData::Log { severity: severity(&name).ok_or_else(|| wrong("severity"))?, context, body }
             }
             Kind::Span => {
                 let [trace_id, span_id, parent] = ["trace_id", "span_id", "parent_span_id"].map(|part| self.text(part));
@@ -302,7 +302,7 @@ impl Table {
                     duration_nanos: duration,
                     status,
                 };
-                Data::Span { span, links }
+                StoredData::Span { span, links }
             }
             Kind::Metric => {
                 let (of, unit) = (self.text("type")?.unwrap_or_default(), self.text("unit")?.unwrap_or_default());
@@ -325,7 +325,7 @@ impl Table {
                         monotonic: matches!(monotonic, Some(Cell::Bool(true))),
                     },
                 };
-                Data::Metric(MetricData { metric_type, unit: constant(&unit), value, start })
+                StoredData::Metric(MetricData { metric_type, unit: constant(&unit), value, start })
             }
             Kind::Sample => {
                 let (of, unit) = (self.text("type")?.unwrap_or_default(), self.text("unit")?.unwrap_or_default());
@@ -353,14 +353,20 @@ impl Table {
                 let value = value.ok_or_else(|| wrong("value"))?;
                 let sample =
                     SampleData { sample_type: constant(&of), unit: constant(&unit), value, period_nanos, clock };
-                Data::Sample { sample, frames }
+                StoredData::Sample { sample, frames }
             }
             Kind::Loss => {
                 let name = self.text("reason")?.unwrap_or_default();
                 let (bytes, events) = (self.uint("bytes").unwrap_or(0), self.uint("events"));
                 let detail = self.text("detail")?.unwrap_or_default();
                 let excerpt = hex_bytes(&self.text("excerpt")?.unwrap_or_default()).ok_or_else(|| wrong("excerpt"))?;
-                Data::Loss { reason: reason(&name).ok_or_else(|| wrong("reason"))?, bytes, events, detail, excerpt }
+                StoredData::Loss {
+                    reason: reason(&name).ok_or_else(|| wrong("reason"))?,
+                    bytes,
+                    events,
+                    detail,
+                    excerpt,
+                }
             }
         })
     }

@@ -140,9 +140,9 @@ fn leaf(name: &str, of: PhysicalType, repetition: Repetition, logical: Option<Lo
 }
 
 /// The parts that every event has: a leaf each, from 0.
-pub(super) struct Part;
+pub(super) struct EventLeaf;
 
-impl Part {
+impl EventLeaf {
     pub(super) const TIME: usize = 0;
     pub(super) const OBSERVED: usize = 1;
     pub(super) const NAME: usize = 2;
@@ -159,7 +159,7 @@ impl Part {
     pub(super) const KIND: usize = 12;
 }
 
-const PARTS: [(&str, Shape); Part::KIND] = [
+const PARTS: [(&str, Shape); EventLeaf::KIND] = [
     ("time", Shape::Time),
     ("observed_time", Shape::Time),
     ("name", Shape::Text),

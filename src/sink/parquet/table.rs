@@ -9,7 +9,7 @@ use parquet::file::writer::SerializedFileWriter;
 
 use super::column::{Leaf, write_leaves};
 use super::exact;
-use super::schema::{Column, Map, Part, Role, Shape, TIME_KEY};
+use super::schema::{Column, EventLeaf, Map, Role, Shape, TIME_KEY};
 use tributary_event::{
     DataView, EventView, KeyView, Member, MetricType, Name, Number, Resource, ResourceValue, Status, Temporality,
     UnixNanos, ValueView, Values, semconv, write_hex,
@@ -17,7 +17,7 @@ use tributary_event::{
 
 /// The columns of a row group, while it is collected.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct RowGroup {
     leaves: Vec<Leaf>,
     rows: usize,
     /// The first leaf of the maps.
@@ -25,26 +25,26 @@ pub(super) struct Table {
     /// The first leaf of the nanoseconds of times, if times have microseconds.
     nanos: Option<usize>,
     /// The columns of attributes: of names of ours by their index, of others by text.
-    named: Vec<Option<Slot>>,
-    others: HashMap<String, Slot, RandomState>,
+    named: Vec<Option<ColumnSlot>>,
+    others: HashMap<String, ColumnSlot, RandomState>,
     /// Parts of the event in hand that have no place in their column.
     beyond: Vec<(&'static str, u64)>,
 }
 
 /// The column of an attribute.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct ColumnSlot {
     leaf: usize,
     shape: Shape,
 }
 
-impl Table {
+impl RowGroup {
     pub(super) fn new(columns: &[Column]) -> Self {
         let mut leaves = Vec::new();
         let mut named = vec![None; Name::all().len()];
         let mut others = HashMap::default();
         for column in columns {
-            let slot = Slot { leaf: leaves.len(), shape: column.shape };
+            let slot = ColumnSlot { leaf: leaves.len(), shape: column.shape };
             match (column.role, Name::of(&column.name)) {
                 (Role::Part, _) => {}
                 (Role::Attribute, Some(name)) => named[name.index()] = Some(slot),
@@ -56,7 +56,7 @@ impl Table {
         // A leaf for each time, before the maps.
         let times = columns.iter().filter(|column| column.shape == Shape::Micros).count();
         let nanos = (times > 0).then_some(maps - times);
-        Table { leaves, rows: 0, maps, nanos, named, others, beyond: Vec::new() }
+        RowGroup { leaves, rows: 0, maps, nanos, named, others, beyond: Vec::new() }
     }
 
     /// Rows that are not written.
@@ -82,21 +82,21 @@ impl Table {
     pub(super) fn push(&mut self, event: EventView<'_>) {
         let row = self.rows;
         let (origin, position) = (event.origin(), event.position());
-        self.time(0, Part::TIME, "time", event.time());
-        self.time(1, Part::OBSERVED, "observed_time", Some(event.observed()));
-        self.text(Part::NAME, event.name().text());
-        self.text(Part::PROTOCOL, origin.protocol);
+        self.time(0, EventLeaf::TIME, "time", event.time());
+        self.time(1, EventLeaf::OBSERVED, "observed_time", Some(event.observed()));
+        self.text(EventLeaf::NAME, event.name().text());
+        self.text(EventLeaf::PROTOCOL, origin.protocol);
         if let Some(version) = &origin.version {
-            self.text(Part::VERSION, version);
+            self.text(EventLeaf::VERSION, version);
         }
-        self.text(Part::LISTENER, &origin.listener);
+        self.text(EventLeaf::LISTENER, &origin.listener);
         if !origin.peer.is_empty() {
-            self.text(Part::PEER, &origin.peer);
+            self.text(EventLeaf::PEER, &origin.peer);
         }
-        self.uint(Part::CONNECTION, Some(origin.connection));
-        self.uint(Part::SEQUENCE, position.sequence);
-        self.uint(Part::OFFSET, Some(position.offset));
-        self.uint(Part::LENGTH, Some(position.length));
+        self.uint(EventLeaf::CONNECTION, Some(origin.connection));
+        self.uint(EventLeaf::SEQUENCE, position.sequence);
+        self.uint(EventLeaf::OFFSET, Some(position.offset));
+        self.uint(EventLeaf::LENGTH, Some(position.length));
         self.data(event);
         let mut own_service = false;
         for member in event.attribute_members() {
@@ -111,32 +111,32 @@ impl Table {
         let row = self.rows;
         match event.data() {
             DataView::Log { severity, context, body } => {
-                self.text(Part::KIND, severity.as_str());
+                self.text(EventLeaf::KIND, severity.as_str());
                 if let Some(context) = context {
-                    self.hex(Part::KIND + 1, &context.trace_id.0);
+                    self.hex(EventLeaf::KIND + 1, &context.trace_id.0);
                     if let Some(span_id) = context.span_id {
-                        self.hex(Part::KIND + 2, &span_id.0);
+                        self.hex(EventLeaf::KIND + 2, &span_id.0);
                     }
                 }
                 if let Some(body) = body {
-                    self.leaves[Part::KIND + 3].text_with(row, |out| exact::push(out, body));
+                    self.leaves[EventLeaf::KIND + 3].text_with(row, |out| exact::push(out, body));
                 }
             }
             DataView::Span(span) => {
-                self.hex(Part::KIND, &span.trace_id.0);
-                self.hex(Part::KIND + 1, &span.span_id.0);
+                self.hex(EventLeaf::KIND, &span.trace_id.0);
+                self.hex(EventLeaf::KIND + 1, &span.span_id.0);
                 if let Some(parent) = span.parent {
-                    self.hex(Part::KIND + 2, &parent.0);
+                    self.hex(EventLeaf::KIND + 2, &parent.0);
                 }
-                self.time(2, Part::KIND + 3, "end_time", span.end);
+                self.time(2, EventLeaf::KIND + 3, "end_time", span.end);
                 if let Some(duration) = span.duration_nanos {
                     match i64::try_from(duration) {
-                        Ok(duration) => self.leaves[Part::KIND + 4].int(row, duration),
+                        Ok(duration) => self.leaves[EventLeaf::KIND + 4].int(row, duration),
                         Err(_) => self.beyond.push(("duration_ns", duration)),
                     }
                 }
                 self.text(
-                    Part::KIND + 5,
+                    EventLeaf::KIND + 5,
                     match span.status {
                         Status::Unset => "unset",
                         Status::Ok => "ok",
@@ -144,60 +144,60 @@ impl Table {
                     },
                 );
                 for link in event.links() {
-                    self.hex(Part::KIND + 6, &link.trace_id.0);
-                    self.hex(Part::KIND + 7, &link.span_id.0);
+                    self.hex(EventLeaf::KIND + 6, &link.trace_id.0);
+                    self.hex(EventLeaf::KIND + 7, &link.span_id.0);
                 }
             }
             DataView::Metric(metric) => {
-                self.text(Part::KIND, if metric.metric_type == MetricType::Gauge { "gauge" } else { "sum" });
-                self.text_or_null(Part::KIND + 1, metric.unit);
+                self.text(EventLeaf::KIND, if metric.metric_type == MetricType::Gauge { "gauge" } else { "sum" });
+                self.text_or_null(EventLeaf::KIND + 1, metric.unit);
                 match whole(metric.value) {
-                    Whole::Int(value) => self.leaves[Part::KIND + 2].int(row, value),
-                    Whole::Uint(value) => self.uint(Part::KIND + 3, Some(value)),
-                    Whole::Double(value) => self.leaves[Part::KIND + 4].double(row, value),
+                    Whole::Int(value) => self.leaves[EventLeaf::KIND + 2].int(row, value),
+                    Whole::Uint(value) => self.uint(EventLeaf::KIND + 3, Some(value)),
+                    Whole::Double(value) => self.leaves[EventLeaf::KIND + 4].double(row, value),
                 }
                 if let MetricType::Sum { temporality, monotonic } = metric.metric_type {
                     let temporality = match temporality {
                         Temporality::Delta => "delta",
                         Temporality::Cumulative => "cumulative",
                     };
-                    self.text(Part::KIND + 5, temporality);
-                    self.leaves[Part::KIND + 6].bool(row, monotonic);
+                    self.text(EventLeaf::KIND + 5, temporality);
+                    self.leaves[EventLeaf::KIND + 6].bool(row, monotonic);
                 }
-                self.time(2, Part::KIND + 7, "start_time", metric.start);
+                self.time(2, EventLeaf::KIND + 7, "start_time", metric.start);
             }
             DataView::Sample(sample) => {
-                self.text(Part::KIND, sample.data.sample_type);
-                self.text_or_null(Part::KIND + 1, sample.data.unit);
+                self.text(EventLeaf::KIND, sample.data.sample_type);
+                self.text_or_null(EventLeaf::KIND + 1, sample.data.unit);
                 match whole(sample.data.value) {
-                    Whole::Int(value) => self.leaves[Part::KIND + 2].int(row, value),
+                    Whole::Int(value) => self.leaves[EventLeaf::KIND + 2].int(row, value),
                     Whole::Uint(value) => self.beyond.push(("value", value)),
                     Whole::Double(value) => self.beyond.push(("value_bits", value.to_bits())),
                 }
-                self.uint(Part::KIND + 3, sample.data.period_nanos);
+                self.uint(EventLeaf::KIND + 3, sample.data.period_nanos);
                 if let Some(clock) = sample.data.clock {
-                    self.text(Part::KIND + 4, clock.as_str());
+                    self.text(EventLeaf::KIND + 4, clock.as_str());
                 }
                 for frame in sample.frames() {
-                    for (leaf, text) in [(Part::KIND + 5, frame.function), (Part::KIND + 6, frame.file)] {
+                    for (leaf, text) in [(EventLeaf::KIND + 5, frame.function), (EventLeaf::KIND + 6, frame.file)] {
                         match text {
                             Some(text) => self.text(leaf, text.text()),
                             None => self.leaves[leaf].null(row),
                         }
                     }
                     match frame.line {
-                        Some(line) => self.uint(Part::KIND + 7, Some(line)),
-                        None => self.leaves[Part::KIND + 7].null(row),
+                        Some(line) => self.uint(EventLeaf::KIND + 7, Some(line)),
+                        None => self.leaves[EventLeaf::KIND + 7].null(row),
                     }
                 }
             }
             DataView::Loss(loss) => {
-                self.text(Part::KIND, loss.reason.as_str());
-                self.uint(Part::KIND + 1, Some(loss.bytes));
-                self.uint(Part::KIND + 2, loss.events);
-                self.text_or_null(Part::KIND + 3, loss.detail.text());
+                self.text(EventLeaf::KIND, loss.reason.as_str());
+                self.uint(EventLeaf::KIND + 1, Some(loss.bytes));
+                self.uint(EventLeaf::KIND + 2, loss.events);
+                self.text_or_null(EventLeaf::KIND + 3, loss.detail.text());
                 if !loss.excerpt.is_empty() {
-                    self.hex(Part::KIND + 4, loss.excerpt);
+                    self.hex(EventLeaf::KIND + 4, loss.excerpt);
                 }
             }
         }
@@ -219,7 +219,7 @@ impl Table {
         self.entry(self.maps, key, value);
         match value {
             ValueView::Text(service) if key == semconv::SERVICE_NAME.as_str() => {
-                self.text(Part::SERVICE, service.text());
+                self.text(EventLeaf::SERVICE, service.text());
                 true
             }
             _ => false,
@@ -228,7 +228,7 @@ impl Table {
 
     /// Adds a value to the column of its attribute; `false`: it has another type.
     #[inline]
-    fn fill(&mut self, slot: Slot, value: ValueView<'_>) -> bool {
+    fn fill(&mut self, slot: ColumnSlot, value: ValueView<'_>) -> bool {
         let (leaf, row) = (&mut self.leaves[slot.leaf], self.rows);
         match (slot.shape, value) {
             (Shape::Text, ValueView::Text(text)) => leaf.text(row, text.text().as_bytes()),
@@ -279,7 +279,7 @@ impl Table {
         for (key, value) in resource.attributes() {
             match value {
                 ResourceValue::Text(service) if !own_service && key == semconv::SERVICE_NAME.as_str() => {
-                    self.text(Part::SERVICE, service);
+                    self.text(EventLeaf::SERVICE, service);
                 }
                 value => self.entry(maps, key, value.view()),
             }

@@ -24,7 +24,7 @@ const MAX_PARENTS: usize = 512;
 /// Memory of a run besides its methods: its open calls and parents.
 const RUN_BYTES: usize = 4096 + MAX_OPEN_CALLS * 40 + MAX_PARENTS * 20;
 /// Memory of a method besides its name, which is there twice; also in one mark.
-const METHOD_BYTES: usize = size_of::<Method>() + 80 + size_of::<Sums>();
+const METHOD_BYTES: usize = size_of::<CalledMethod>() + 80 + size_of::<MethodSums>();
 /// Longer names are cut.
 const MAX_NAME_BYTES: usize = 1024;
 const NANOS_PER_MILLI: u64 = 1_000_000;
@@ -50,7 +50,7 @@ pub struct Run {
     pub since: UnixNanos,
     #[allow(missing_docs)]
     pub last: UnixNanos,
-    methods: Vec<Method>,
+    methods: Vec<CalledMethod>,
     names: HashMap<Box<str>, u32, RandomState>,
     ids: HashMap<u64, u32, RandomState>,
     classes: HashSet<Box<str>, RandomState>,
@@ -66,11 +66,11 @@ pub struct Run {
 
 /// A method.
 #[derive(Clone, Debug)]
-pub struct Method {
+pub struct CalledMethod {
     /// Package, class and method.
     pub name: Box<str>,
     /// What it did.
-    pub sums: Sums,
+    pub sums: MethodSums,
     /// When it was called last.
     pub last: Option<UnixNanos>,
     /// It ran, although how often is not known.
@@ -79,7 +79,7 @@ pub struct Method {
 
 /// What a method did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
+pub struct MethodSums {
     /// Calls.
     pub calls: u64,
     /// Time without that of the calls within it, in nanoseconds.
@@ -98,7 +98,7 @@ pub struct Mark {
     /// When it was made.
     pub at: UnixNanos,
     /// What the methods had done then, in their order.
-    sums: Vec<Sums>,
+    sums: Vec<MethodSums>,
 }
 
 impl Code {
@@ -134,7 +134,7 @@ impl Code {
     pub fn mark(&mut self, id: &str, name: &str, at: UnixNanos) -> Option<&Mark> {
         let room = self.limit.saturating_sub(self.memory_bytes());
         let run = self.runs.iter_mut().rev().find(|run| run.id == id)?;
-        let bytes = run.methods.len() * size_of::<Sums>() + MAX_NAME_BYTES;
+        let bytes = run.methods.len() * size_of::<MethodSums>() + MAX_NAME_BYTES;
         if bytes > room {
             run.marks.clear();
         } else if run.marks.len() >= MAX_MARKS {
@@ -214,26 +214,26 @@ impl Code {
 
 impl Run {
     fn memory_bytes(&self) -> usize {
-        let of_mark = |mark: &Mark| mark.sums.capacity() * size_of::<Sums>() + mark.name.len() + 64;
+        let of_mark = |mark: &Mark| mark.sums.capacity() * size_of::<MethodSums>() + mark.name.len() + 64;
         let marks: usize = self.marks.iter().map(of_mark).sum();
-        let marks = marks.saturating_sub(2 * self.methods.len() * size_of::<Sums>());
+        let marks = marks.saturating_sub(2 * self.methods.len() * size_of::<MethodSums>());
         // The tables may have twice the capacity that they need.
         RUN_BYTES + 2 * self.methods.len() * METHOD_BYTES + self.classes.len() * 48 + 2 * self.name_bytes + marks
     }
 
     /// The methods, and whether each was called.
-    pub fn methods(&self) -> impl Iterator<Item = (&Method, bool)> {
+    pub fn methods(&self) -> impl Iterator<Item = (&CalledMethod, bool)> {
         self.methods.iter().map(|method| (method, method.is_covered || method.sums.calls > 0))
     }
 
     /// What the methods have done since a mark, in their order. `None`: there is no such mark.
-    pub fn since(&self, mark: u64) -> Option<(&Mark, impl Iterator<Item = (&Method, Sums)>)> {
+    pub fn since(&self, mark: u64) -> Option<(&Mark, impl Iterator<Item = (&CalledMethod, MethodSums)>)> {
         let mark = self.marks.iter().find(|known| known.id == mark)?;
         let before = |index: usize| mark.sums.get(index).copied().unwrap_or_default();
         let since = move |(index, method): (usize, _)| {
-            let method: &Method = method;
+            let method: &CalledMethod = method;
             let before = before(index);
-            let sums = Sums {
+            let sums = MethodSums {
                 calls: method.sums.calls - before.calls,
                 self_nanos: method.sums.self_nanos.saturating_sub(before.self_nanos),
                 exceptions: method.sums.exceptions - before.exceptions,
@@ -272,7 +272,7 @@ impl Run {
     }
 
     fn add_log(&mut self, name: Name, event: EventView<'_>, room: usize) {
-        let fields = || Fields::read(event);
+        let fields = || CallFields::read(event);
         match name {
             semconv::BYTEFROG_METHOD_ENTRY => {
                 let fields = fields();
@@ -314,7 +314,7 @@ impl Run {
 
     /// A span ends after the spans within it: their time is known when it comes.
     fn add_span(&mut self, span: &SpanData, event: EventView<'_>, room: usize) {
-        let fields = Fields { function: Some(event.name().text()), ..Fields::default() };
+        let fields = CallFields { function: Some(event.name().text()), ..CallFields::default() };
         let Some(method) = self.method(&fields, room) else { return };
         self.called(method, 1, event);
         let within = self.within.remove(&span.span_id.0).unwrap_or(0);
@@ -333,7 +333,7 @@ impl Run {
     fn add_sample(&mut self, sample: SampleView<'_>, event: EventView<'_>, room: usize) {
         let Some(function) = sample.frames().next().and_then(|frame| frame.function) else { return };
         let Number::U64(value) = sample.data.value else { return };
-        let fields = Fields { function: Some(function.text()), ..Fields::default() };
+        let fields = CallFields { function: Some(function.text()), ..CallFields::default() };
         let Some(method) = self.method(&fields, room) else { return };
         match sample.data.sample_type {
             "calls" => self.called(method, value, event),
@@ -352,7 +352,7 @@ impl Run {
     }
 
     /// The number of a method. `None`: its name is not known, or there is no memory for it.
-    fn method(&mut self, fields: &Fields<'_>, room: usize) -> Option<u32> {
+    fn method(&mut self, fields: &CallFields<'_>, room: usize) -> Option<u32> {
         if let Some(known) = fields.method.and_then(|id| self.ids.get(&id)) {
             return Some(*known);
         }
@@ -366,8 +366,8 @@ impl Run {
                 }
                 let number = self.methods.len() as u32;
                 self.names.insert(name.into(), number);
-                let sums = Sums::default();
-                self.methods.push(Method { name: name.into(), sums, last: None, is_covered: false });
+                let sums = MethodSums::default();
+                self.methods.push(CalledMethod { name: name.into(), sums, last: None, is_covered: false });
                 self.name_bytes += name.len();
                 number
             }
@@ -397,7 +397,7 @@ impl Run {
 
 /// The attributes of an event that are summed up.
 #[derive(Default)]
-struct Fields<'a> {
+struct CallFields<'a> {
     function: Option<&'a str>,
     class: Option<&'a str>,
     method: Option<u64>,
@@ -405,9 +405,9 @@ struct Fields<'a> {
     time: u32,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> CallFields<'a> {
     fn read(event: EventView<'a>) -> Self {
-        let mut fields = Fields::default();
+        let mut fields = CallFields::default();
         for member in event.attribute_members() {
             let KeyView::Name(name) = member.key() else { continue };
             match (name, member.value()) {

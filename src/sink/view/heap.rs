@@ -9,14 +9,14 @@ use hashbrown::HashMap;
 
 use tributary_event::{EventView, KeyView, ResourceValue, UnixNanos, ValueView, Values, semconv};
 use tributary_profile::heap::Heap;
-use tributary_profile::{Dump, Object, Site, events};
+use tributary_profile::{DumpIdentity, HeapObject, Site, events};
 
 /// The most dumps.
 const MAX_DUMPS: usize = 16;
 /// Memory of a dump besides its tables.
 const DUMP_BYTES: usize = 1024;
 /// An object with its place among the references, and one reference.
-const OBJECT_BYTES: usize = size_of::<Node>();
+const OBJECT_BYTES: usize = size_of::<ObjectNode>();
 const REFERENCE_BYTES: usize = size_of::<u64>();
 
 /// The latest dumps.
@@ -49,14 +49,14 @@ pub struct HeapDump {
 /// Objects and their references.
 #[derive(Debug, Default)]
 struct Graph {
-    nodes: Vec<Node>,
+    nodes: Vec<ObjectNode>,
     references: Vec<u64>,
     /// There was no memory for further objects.
     is_cut: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct ObjectNode {
     id: u64,
     row: u32,
     /// Where its references end; they begin where those of the object before end.
@@ -121,7 +121,7 @@ impl Heaps {
         match event.name_key() {
             KeyView::Name(semconv::RBKIT_HEAP_OBJECT) => self.add_object(event),
             KeyView::Name(semconv::RBKIT_HEAP_DUMP) => {
-                let fields = Fields::read(event);
+                let fields = ObjectFields::read(event);
                 let dump = dump(event, &fields);
                 if let Some(at) = self.find(&dump) {
                     self.dumps[at].heap.end(&dump);
@@ -131,12 +131,12 @@ impl Heaps {
         }
     }
 
-    fn find(&self, dump: &Dump<'_>) -> Option<usize> {
+    fn find(&self, dump: &DumpIdentity<'_>) -> Option<usize> {
         self.dumps.iter().rposition(|known| known.heap.name().is_of(dump))
     }
 
     fn add_object(&mut self, event: EventView<'_>) {
-        let fields = Fields::read(event);
+        let fields = ObjectFields::read(event);
         let dump = dump(event, &fields);
         let at = self.find(&dump).unwrap_or_else(|| {
             if self.dumps.len() >= MAX_DUMPS {
@@ -160,11 +160,11 @@ impl Heaps {
         let site = Site { file: fields.file.map(Into::into), line: fields.line };
         let references: u64 = fields.references.map_or(0, |ids| ids.count() as u64);
         let (id, class, size) = (fields.id, fields.class.map(Into::into), fields.size);
-        let row = heap_dump.heap.add(&Object { dump, id, class, site, size, references }, false);
+        let row = heap_dump.heap.add(&HeapObject { dump, id, class, site, size, references }, false);
         if !heap_dump.graph.is_cut {
             let graph = &mut heap_dump.graph;
             graph.references.extend(fields.references.into_iter().flatten().filter_map(number));
-            graph.nodes.push(Node { id, row, end: u32::try_from(graph.references.len()).unwrap_or(u32::MAX) });
+            graph.nodes.push(ObjectNode { id, row, end: u32::try_from(graph.references.len()).unwrap_or(u32::MAX) });
         }
     }
 
@@ -265,7 +265,7 @@ fn sorted(classes: HashMap<Option<&str>, (u64, u64), RandomState>) -> Vec<Relate
 
 /// The attributes of an object or of the end of a dump.
 #[derive(Default)]
-struct Fields<'a> {
+struct ObjectFields<'a> {
     id: u64,
     class: Option<&'a str>,
     file: Option<&'a str>,
@@ -276,9 +276,9 @@ struct Fields<'a> {
     object_count: Option<u64>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ObjectFields<'a> {
     fn read(event: EventView<'a>) -> Self {
-        let mut fields = Fields::default();
+        let mut fields = ObjectFields::default();
         for member in event.attribute_members() {
             let KeyView::Name(name) = member.key() else { continue };
             let value = member.value();
@@ -301,14 +301,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn dump<'a>(event: EventView<'a>, fields: &Fields<'_>) -> Dump<'a> {
+fn dump<'a>(event: EventView<'a>, fields: &ObjectFields<'_>) -> DumpIdentity<'a> {
     let origin = event.origin();
     let pid = event.resource().attributes().iter().find_map(|(key, value)| match value {
         ResourceValue::U64(pid) if key == semconv::PROCESS_PID.as_str() => Some(*pid),
         _ => None,
     });
     let (connection, id, object_count) = (origin.connection, fields.dump, fields.object_count);
-    Dump { peer: (&*origin.peer).into(), connection, pid, id, object_count }
+    DumpIdentity { peer: (&*origin.peer).into(), connection, pid, id, object_count }
 }
 
 fn number(value: ValueView<'_>) -> Option<u64> {

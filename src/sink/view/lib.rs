@@ -1,7 +1,7 @@
 //! The view: a sink that keeps a part of the events in memory, for the page and its API.
 //!
 //! It never makes anything wait. Batches for which it has no [time](TimeBudget) or no capacity in its queue are
-//! skipped. Of the others it keeps copies as far as its memory goes ([`Store`]), and adds heap dumps and calls to
+//! skipped. Of the others it keeps copies as far as its memory goes ([`ViewStore`]), and adds heap dumps and calls to
 //! tables when they pass, because there are too many of them to be kept ([`Heaps`], [`Code`]). Everything else is
 //! computed for each request.
 #![forbid(unsafe_code)]
@@ -24,7 +24,7 @@ pub use class::Class;
 use code::Code;
 use heap::Heaps;
 use options::Options;
-use store::{Kept, Number, Store};
+use store::{KeptBatch, Number, ViewStore};
 
 use tributary_sink::budget::TimeBudget;
 use tributary_sink::{Selection, Sink, SinkError};
@@ -34,13 +34,13 @@ use tributary_sink::{Selection, Sink, SinkError};
 pub struct View {
     options: Mutex<Options>,
     budget: Arc<TimeBudget>,
-    state: Mutex<State>,
+    state: Mutex<ViewState>,
 }
 
 /// Events and tables.
 #[derive(Debug)]
-struct State {
-    store: Store,
+struct ViewState {
+    store: ViewStore,
     heaps: Heaps,
     code: Code,
     /// The number of requests that read kept events now. Meanwhile none is dropped: a dropped event that is still read would
@@ -65,8 +65,8 @@ impl View {
     /// An empty view.
     pub fn new(options: Options) -> Arc<View> {
         let [store, heaps, code] = parts(&options);
-        let state = State {
-            store: Store::new(store, options.window),
+        let state = ViewState {
+            store: ViewStore::new(store, options.window),
             heaps: Heaps::new(heaps),
             code: Code::new(code),
             readers: 0,
@@ -121,7 +121,7 @@ impl View {
     }
 
     /// A kept batch.
-    pub fn batch(&self, number: Number) -> Option<Kept> {
+    pub fn batch(&self, number: Number) -> Option<KeptBatch> {
         self.state().store.batch(number)
     }
 
@@ -135,7 +135,7 @@ impl View {
         read(&mut self.state().code)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ViewState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -143,7 +143,7 @@ impl View {
         let batch = events.batch();
         let Some(origin) = batch.origin() else { return };
         let mut state = self.state();
-        let State { store, heaps, code, readers } = &mut *state;
+        let ViewState { store, heaps, code, readers } = &mut *state;
         store.note_skipped(self.budget.skipped());
         let classes = class::classes(batch);
         // The end of a dump is a log of its own.
@@ -174,7 +174,7 @@ fn parts(options: &Options) -> [usize; 3] {
 #[derive(Debug)]
 pub struct Snapshot {
     /// The batches.
-    pub batches: Vec<(Class, Kept)>,
+    pub batches: Vec<(Class, KeptBatch)>,
     view: Arc<View>,
 }
 

@@ -15,7 +15,7 @@ use super::class::{Class, Classes};
 /// The most rings. A listener has at most eight.
 const MAX_RINGS: usize = 1024;
 /// Memory of a kept batch besides what it says itself.
-const KEPT_BYTES: usize = size_of::<Batch>() + size_of::<Kept>() + 32;
+const KEPT_BYTES: usize = size_of::<Batch>() + size_of::<KeptBatch>() + 32;
 /// A ring keeps at least one batch of this many.
 const MAX_STRIDE: u64 = 1 << 20;
 
@@ -24,7 +24,7 @@ pub type Number = u64;
 
 /// A kept batch.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct KeptBatch {
     /// Its number.
     pub number: Number,
     /// When the last of its events was read.
@@ -38,7 +38,7 @@ pub struct Kept {
 
 /// All rings.
 #[derive(Debug)]
-pub struct Store {
+pub struct ViewStore {
     rings: Vec<Ring>,
     /// Of the heap objects and the events without a ring, the events that were seen.
     unkept: u64,
@@ -54,7 +54,7 @@ struct Ring {
     class: Class,
     protocol: &'static str,
     listener: Arc<str>,
-    batches: VecDeque<Kept>,
+    batches: VecDeque<KeptBatch>,
     bytes: usize,
     /// One batch of this many is kept.
     stride: u64,
@@ -67,10 +67,10 @@ struct Ring {
     kept: u64,
 }
 
-impl Store {
+impl ViewStore {
     /// A store of at most `limit` bytes.
     pub fn new(limit: usize, window: Duration) -> Self {
-        Store { rings: Vec::new(), unkept: 0, bytes: 0, limit, window, next: 1, skipped: 0 }
+        ViewStore { rings: Vec::new(), unkept: 0, bytes: 0, limit, window, next: 1, skipped: 0 }
     }
 
     /// Sets the most bytes, and for how long batches are kept. If nothing may be dropped now, later calls do it.
@@ -137,7 +137,7 @@ impl Store {
             ring.kept += events;
             ring.bytes += bytes;
             self.bytes += bytes;
-            let kept = Kept { number: self.next, at: observed, follows_gap, batch: Arc::new(copy), bytes };
+            let kept = KeptBatch { number: self.next, at: observed, follows_gap, batch: Arc::new(copy), bytes };
             self.next += 1;
             ring.batches.push_back(kept);
             while self.bytes > self.limit {
@@ -211,7 +211,7 @@ impl Store {
     }
 
     /// The batches of the wanted rings whose events were read at `from` or later, in the order of their numbers.
-    pub fn batches(&self, from: UnixNanos, is_wanted: impl Fn(Class, &str, &str) -> bool) -> Vec<(Class, Kept)> {
+    pub fn batches(&self, from: UnixNanos, is_wanted: impl Fn(Class, &str, &str) -> bool) -> Vec<(Class, KeptBatch)> {
         let rings = self.rings.iter().filter(|ring| is_wanted(ring.class, ring.protocol, &ring.listener));
         let batches = |ring: &'_ Ring| {
             let class = ring.class;
@@ -221,13 +221,13 @@ impl Store {
                 .map(move |kept| (class, kept.clone()))
                 .collect::<Vec<_>>()
         };
-        let mut batches: Vec<(Class, Kept)> = rings.flat_map(batches).collect();
+        let mut batches: Vec<(Class, KeptBatch)> = rings.flat_map(batches).collect();
         batches.sort_by_key(|(_, kept)| kept.number);
         batches
     }
 
     /// A kept batch.
-    pub fn batch(&self, number: Number) -> Option<Kept> {
+    pub fn batch(&self, number: Number) -> Option<KeptBatch> {
         self.rings.iter().find_map(|ring| {
             let at = ring.batches.binary_search_by_key(&number, |kept| kept.number).ok()?;
             ring.batches.get(at).cloned()
@@ -237,7 +237,7 @@ impl Store {
 
 impl Ring {
     /// Drops the batches for which `stays` is false. Returns their bytes.
-    fn retain(&mut self, stays: impl FnMut(&mut Kept) -> bool) -> usize {
+    fn retain(&mut self, stays: impl FnMut(&mut KeptBatch) -> bool) -> usize {
         let before = self.bytes;
         self.batches.retain_mut(stays);
         self.bytes = self.batches.iter().map(|kept| kept.bytes).sum();
@@ -275,19 +275,19 @@ mod tests {
         batch.take()
     }
 
-    fn add(store: &mut Store, batch: &Batch, may_drop: bool) {
+    fn add(store: &mut ViewStore, batch: &Batch, may_drop: bool) {
         let origin = batch.origin().unwrap().clone();
         store.add(batch, &origin, &classes(batch), may_drop);
     }
 
-    fn times(store: &Store, listener: &str) -> Vec<(u64, bool)> {
+    fn times(store: &ViewStore, listener: &str) -> Vec<(u64, bool)> {
         let batches = store.batches(UnixNanos(0), |_, _, of| of == listener);
         batches.into_iter().map(|(_, kept)| (kept.at.0, kept.follows_gap)).collect()
     }
 
     #[test]
     fn a_busy_ring_becomes_sparse_and_a_quiet_one_stays_complete() {
-        let mut store = Store::new(100_000, Duration::from_secs(1));
+        let mut store = ViewStore::new(100_000, Duration::from_secs(1));
         for at in 0..1000 {
             add(&mut store, &batch("busy", at, 1, 1000), true);
             if at % 100 == 0 {
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn batches_leave_the_window_and_their_numbers_find_nothing_then() {
-        let mut store = Store::new(1 << 20, Duration::from_nanos(50));
+        let mut store = ViewStore::new(1 << 20, Duration::from_nanos(50));
         (0..10).for_each(|at| add(&mut store, &batch("test", at * 10, 2, 10), true));
         assert_eq!(store.batch(1).unwrap().batch.len(), 2);
         store.expire(UnixNanos(100));
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn while_batches_are_read_none_is_dropped_and_none_exceeds_the_limit() {
-        let mut store = Store::new(20_000, Duration::from_secs(1));
+        let mut store = ViewStore::new(20_000, Duration::from_secs(1));
         (0..100).for_each(|at| add(&mut store, &batch("test", at, 1, 1000), false));
         let kept = times(&store, "test");
         assert!(!kept.is_empty() && store.memory_bytes() <= 20_000);
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn few_large_batches_of_many_listeners_do_not_exceed_the_limit() {
-        let mut store = Store::new(20_000, Duration::from_secs(1));
+        let mut store = ViewStore::new(20_000, Duration::from_secs(1));
         for at in 0..10 {
             add(&mut store, &batch(&format!("listener-{at}"), at, 1, 7000), true);
             assert!(store.memory_bytes() <= 20_000);

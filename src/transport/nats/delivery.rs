@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::session::Session;
-use tributary_protocol::{Head, Request};
+use tributary_protocol::{Request, RequestHead};
 
 /// The method of a message in the quarantine, where requests are stored as HTTP has them.
 const METHOD: &str = "MESSAGE";
@@ -32,7 +32,7 @@ pub(super) struct Delivered {
 
 /// What is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Answer {
+pub(super) enum Acknowledgement {
     /// Its events are delivered.
     Accepted,
     /// It must be delivered again, after this pause.
@@ -57,13 +57,13 @@ impl Delivered {
     }
 }
 
-impl Answer {
+impl Acknowledgement {
     fn payload(self) -> Bytes {
         match self {
-            Answer::Accepted => Bytes::from_static(b"+ACK"),
-            Answer::Never => Bytes::from_static(b"+TERM"),
-            Answer::Working => Bytes::from_static(b"+WPI"),
-            Answer::Again(after) => format!("-NAK {{\"delay\": {}}}", after.as_nanos()).into(),
+            Acknowledgement::Accepted => Bytes::from_static(b"+ACK"),
+            Acknowledgement::Never => Bytes::from_static(b"+TERM"),
+            Acknowledgement::Working => Bytes::from_static(b"+WPI"),
+            Acknowledgement::Again(after) => format!("-NAK {{\"delay\": {}}}", after.as_nanos()).into(),
         }
     }
 }
@@ -77,7 +77,7 @@ pub(super) fn request(message: &Message, stream: &str, delivered: Delivered) -> 
     }
     headers.push(("nats-stream".to_owned(), stream.as_bytes().to_vec()));
     headers.push(("nats-sequence".to_owned(), delivered.sequence.to_string().into_bytes()));
-    let head = Head { method: METHOD.to_owned(), target: message.subject.to_string(), headers };
+    let head = RequestHead { method: METHOD.to_owned(), target: message.subject.to_string(), headers };
     Request { head, body: message.payload.clone(), number: delivered.sequence }
 }
 
@@ -86,7 +86,7 @@ pub(super) async fn note_progress(sessions: &watch::Receiver<Option<Arc<Session>
     let session = sessions.borrow().clone();
     if let Some(session) = session {
         // A lost connection is noticed elsewhere.
-        let published = session.connection.client.publish(reply.to_owned(), Answer::Working.payload());
+        let published = session.connection.client.publish(reply.to_owned(), Acknowledgement::Working.payload());
         let _ = timeout(PROGRESS_TIMEOUT, published).await;
     }
 }
@@ -96,7 +96,7 @@ pub(super) async fn note_progress(sessions: &watch::Receiver<Option<Arc<Session>
 pub(super) async fn answer(
     mut sessions: watch::Receiver<Option<Arc<Session>>>,
     reply: &str,
-    answer: Answer,
+    answer: Acknowledgement,
     within: Duration,
     stop: &CancellationToken,
 ) -> bool {
@@ -145,6 +145,6 @@ mod tests {
 
     #[test]
     fn answers_are_those_of_jetstream() {
-        assert_eq!(&Answer::Again(Duration::from_millis(5)).payload()[..], b"-NAK {\"delay\": 5000000}");
+        assert_eq!(&Acknowledgement::Again(Duration::from_millis(5)).payload()[..], b"-NAK {\"delay\": 5000000}");
     }
 }

@@ -44,10 +44,10 @@ const UNSUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Receives the messages of one listener. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct NatsListener(Arc<Shared>);
+pub struct NatsListener(Arc<SharedListener>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedListener {
     options: NatsOptions,
     /// Of losses, which are the only events of the listener itself.
     origin: Arc<Origin>,
@@ -74,7 +74,7 @@ impl NatsListener {
         clock: Clock,
     ) -> NatsListener {
         let peer = options.servers.shown().into();
-        NatsListener(Arc::new(Shared {
+        NatsListener(Arc::new(SharedListener {
             origin: Arc::new(Origin::new(Protocol::Nats.as_str(), name.into(), peer, 0)),
             exchange: NatsExchange::new(options.limits, &memory),
             quarantine: Quarantine::new(&options.quarantine, name),
@@ -176,7 +176,7 @@ impl NatsListener {
 
     /// The memory of a message, as soon as there is some.
     async fn memory_for_message(&self) -> MemoryLease {
-        let Shared { memory, options, clock, .. } = &*self.0;
+        let SharedListener { memory, options, clock, .. } = &*self.0;
         let mut lease = memory.passing(0);
         while !lease.try_resize(options.limits.max_message_bytes) {
             lease.note_refusal(clock.now().elapsed);

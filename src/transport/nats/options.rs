@@ -6,7 +6,7 @@ use crate::options::QuarantineOptions;
 use tributary_nats::subject::is_pattern;
 use tributary_nats::{Servers, check_name};
 use tributary_options::{Bounds, LONGEST, Section};
-use tributary_protocol::nats::Limits;
+use tributary_protocol::nats::MessageLimits;
 use tributary_sink::AckLevel;
 
 /// What decompressing a message takes: a window, and the tables of the decompressor.
@@ -33,7 +33,7 @@ pub struct NatsOptions {
     /// Messages that are decoded and delivered at the same time. Default 16. 1 to 1,024.
     pub max_in_flight: usize,
     /// Limits of one message.
-    pub limits: Limits,
+    pub limits: MessageLimits,
     /// The level that the events of a message must have reached at every sink that takes them, before it is acknowledged.
     /// None, as by default: durable if every sink that takes events of the listener can be durable, otherwise written.
     pub acknowledge: Option<AckLevel>,
@@ -57,7 +57,7 @@ impl NatsOptions {
             ack_wait: Duration::from_secs(30),
             max_deliver: 20,
             max_in_flight: 16,
-            limits: Limits::default(),
+            limits: MessageLimits::default(),
             acknowledge: None,
             quarantine: QuarantineOptions::default(),
             retry_min: Duration::from_millis(100),
@@ -77,7 +77,7 @@ impl NatsOptions {
             ack_wait: section.duration("ack_wait", default.ack_wait, Duration::from_secs(1)..=LONGEST),
             max_deliver: section.count("max_deliver", default.max_deliver, 1..=1_000_000),
             max_in_flight: section.count("max_in_flight", default.max_in_flight, 1..=1024),
-            limits: Limits {
+            limits: MessageLimits {
                 max_message_bytes: section.size("max_message_bytes", limits.max_message_bytes, 1 << 10..=64 << 20),
                 max_inflated_bytes: section.size("max_inflated_bytes", limits.max_inflated_bytes, 1 << 10..=1 << 30),
                 max_line_bytes: section.size("max_line_bytes", limits.max_line_bytes, 1 << 10..=64 << 20),

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::consumer::{Consumer, StreamId};
 use super::options::NatsOptions;
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_nats::{Connection, Fault};
+use tributary_nats::{NatsConnection, NatsFault};
 use tributary_pipeline::accounting::ListenerCounters;
 
 /// How often the consumer is looked at.
@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_secs(5);
 /// A connection whose consumer can be pulled.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) connection: Connection,
+    pub(super) connection: NatsConnection,
     pub(super) consumer: Consumer,
     /// Cancelled when the server says that something is wrong with the consumer: it is looked at again.
     pub(super) doubt: CancellationToken,
@@ -28,9 +28,9 @@ pub(super) struct Session {
 
 impl Session {
     /// # Errors
-    /// Those of [`Connection::open`] and [`Consumer::open`].
-    async fn open(listener: &str, options: &NatsOptions, known: Option<&StreamId>) -> Result<Session, Fault> {
-        let connection = Connection::open(&format!("listener {listener}"), &options.servers).await?;
+    /// Those of [`NatsConnection::open`] and [`Consumer::open`].
+    async fn open(listener: &str, options: &NatsOptions, known: Option<&StreamId>) -> Result<Session, NatsFault> {
+        let connection = NatsConnection::open(&format!("listener {listener}"), &options.servers).await?;
         match Consumer::open(&connection.client, options, known).await {
             Ok(consumer) => Ok(Session { connection, consumer, doubt: CancellationToken::new() }),
             Err(fault) => Err(connection.explain(fault)),

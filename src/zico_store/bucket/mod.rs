@@ -27,9 +27,9 @@ use tracing::warn;
 
 use tributary_event::UnixNanos;
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_nats::{Bucket, BucketOptions, Fault};
+use tributary_nats::{Bucket, BucketOptions, NatsFault};
 use tributary_zico::agents::{
-    Agent, Counters, Opened, Opening, Refusal, Registered, Registration, Requester, UNKNOWN_AGENT,
+    Counters, Opened, Opening, Registered, Registration, Requester, UNKNOWN_AGENT, ZicoAgent, ZicoRefusal,
 };
 use tributary_zico::registrations::{Registrations, Reply};
 
@@ -82,7 +82,7 @@ impl SharedStore {
         bucket: &BucketOptions,
         listener: &str,
         max_sessions: usize,
-        note: impl Fn(Option<&Fault>) + Send + Sync + 'static,
+        note: impl Fn(Option<&NatsFault>) + Send + Sync + 'static,
         runtime: &Handle,
     ) -> Result<SharedStore, StoreError> {
         let admitted = options.keys_file.as_deref().map(AdmittedKeys::read).transpose()?;
@@ -123,13 +123,13 @@ impl Registrations for SharedStore {
         }))
     }
 
-    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<Agent>, Refusal> {
+    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoRefusal> {
         let (hash, now) = (keys::hash(session), millis(now));
         let Some(Use { agent: found, is_due }) = self.0.sessions().use_session(&hash, now) else {
-            return Err(Refusal::Denied("the session is unknown here or over; open another one"));
+            return Err(ZicoRefusal::Denied("the session is unknown here or over; open another one"));
         };
         if agent.is_some_and(|name| !found.is_called(name)) {
-            return Err(Refusal::Denied("the session belongs to another agent"));
+            return Err(ZicoRefusal::Denied("the session belongs to another agent"));
         }
         if is_due && let Ok(permit) = self.0.touches.clone().try_acquire_owned() {
             let (inner, uuid) = (self.0.clone(), found.uuid.clone());
@@ -141,7 +141,7 @@ impl Registrations for SharedStore {
         Ok(found)
     }
 
-    fn agent(&self, name: &str) -> Reply<Option<Arc<Agent>>> {
+    fn agent(&self, name: &str) -> Reply<Option<Arc<ZicoAgent>>> {
         let uuid = name.to_ascii_lowercase();
         if let Some(agent) = self.0.sessions().agent(&uuid) {
             return Reply::Now(Ok(Some(agent)));
@@ -170,7 +170,7 @@ impl Inner {
     }
 
     /// The record of an agent, and its revision.
-    async fn record(&self, uuid: &str) -> Result<(Option<AgentRecord>, u64), Refusal> {
+    async fn record(&self, uuid: &str) -> Result<(Option<AgentRecord>, u64), ZicoRefusal> {
         let entry = self.bucket.get(&record::agent_key(uuid)).await.map_err(|fault| self.refusal(fault))?;
         let read = |value: Vec<u8>| serde_json::from_slice(&value);
         match entry.value.map(read).transpose() {
@@ -185,17 +185,17 @@ impl Inner {
                         "cannot use the bucket of registered agents"
                     );
                 }
-                Err(Refusal::Broken)
+                Err(ZicoRefusal::Broken)
             }
         }
     }
 
     /// The answer to an agent when the bucket cannot be used.
-    fn refusal(&self, fault: Fault) -> Refusal {
+    fn refusal(&self, fault: NatsFault) -> ZicoRefusal {
         if let Some(suppressed) = self.away.permit() {
             let (listener, error) = (&self.listener, fault.why());
             warn!(listener, error, suppressed, "the registered agents cannot be looked up; answering 503");
         }
-        Refusal::Away(AWAY.to_owned())
+        ZicoRefusal::Away(AWAY.to_owned())
     }
 }

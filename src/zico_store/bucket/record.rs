@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::super::keys::{self, Hash};
 use super::super::register::{attrs_from_json, attrs_to_json};
 use tributary_event::hex;
-use tributary_zico::agents::{Agent, Counters, Registration};
+use tributary_zico::agents::{Counters, Registration, ZicoAgent};
 
 /// An agent, its keys and their latest sessions. Times are in milliseconds since 1970; hashes are SHA-256 in hexadecimal digits.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -107,9 +107,9 @@ impl AgentRecord {
     }
 
     /// The agent, as exchanges know it.
-    pub(super) fn agent(&self) -> Agent {
+    pub(super) fn agent(&self) -> ZicoAgent {
         let AgentRecord { id, uuid, name, app, env, attrs, .. } = self.clone();
-        Agent { id, uuid, name, app, env, attrs: attrs_from_json(&attrs.to_string()) }
+        ZicoAgent { id, uuid, name, app, env, attrs: attrs_from_json(&attrs.to_string()) }
     }
 
     /// The value of its entry.

@@ -13,7 +13,7 @@ use super::record::{AgentRecord, KeyRecord, SessionRecord, agent_key, identity, 
 use super::{AWAY, Inner};
 use tributary_event::hex;
 use tributary_system::blocking;
-use tributary_zico::agents::{Opened, Opening, Refusal, Registered, Registration, UNKNOWN_AGENT};
+use tributary_zico::agents::{Opened, Opening, Registered, Registration, UNKNOWN_AGENT, ZicoRefusal};
 
 /// How often an entry is read again that another daemon has changed meanwhile.
 const MAX_ATTEMPTS: usize = 16;
@@ -26,9 +26,14 @@ const ENTRIES: u64 = 3;
 
 impl Inner {
     /// Registers an agent.
-    pub(super) async fn register(&self, asked: &Registration, address: &str, now: i64) -> Result<Registered, Refusal> {
+    pub(super) async fn register(
+        &self,
+        asked: &Registration,
+        address: &str,
+        now: i64,
+    ) -> Result<Registered, ZicoRefusal> {
         if self.admitted.as_ref().is_some_and(|keys| !blocking::run(|| keys.admit(&asked.rkey))) {
-            return Err(Refusal::Denied("the registration key is not accepted here"));
+            return Err(ZicoRefusal::Denied("the registration key is not accepted here"));
         }
         let digests = self.digests.get_or_try_init(|| self.salt()).await?;
         self.renew_salt(digests, now).await;
@@ -39,7 +44,7 @@ impl Inner {
                 return Ok(registered);
             }
         }
-        Err(Refusal::Away(AWAY.to_owned()))
+        Err(ZicoRefusal::Away(AWAY.to_owned()))
     }
 
     /// `None`: an entry has changed meanwhile.
@@ -49,7 +54,7 @@ impl Inner {
         identity: &str,
         address: &str,
         now: i64,
-    ) -> Result<Option<Registered>, Refusal> {
+    ) -> Result<Option<Registered>, ZicoRefusal> {
         let name_key = name_key(identity);
         let named = self.bucket.get(&name_key).await.map_err(|fault| self.refusal(fault))?;
         let known = match named.value.and_then(|uuid| String::from_utf8(uuid).ok()).filter(|uuid| is_uuid(uuid)) {
@@ -86,7 +91,7 @@ impl Inner {
     }
 
     /// The agent that proves its identity with its UUID and one of its keys.
-    async fn known_by_key(&self, asked: &Registration) -> Result<Option<String>, Refusal> {
+    async fn known_by_key(&self, asked: &Registration) -> Result<Option<String>, ZicoRefusal> {
         let (Some(uuid), Some(akey)) = (&asked.uuid, &asked.akey) else { return Ok(None) };
         let uuid = uuid.to_ascii_lowercase();
         if !is_uuid(&uuid) {
@@ -97,7 +102,7 @@ impl Inner {
     }
 
     /// Refuses a new agent if there are too many, of this network or in all.
-    async fn require_space(&self, network: &str) -> Result<(), Refusal> {
+    async fn require_space(&self, network: &str) -> Result<(), ZicoRefusal> {
         let (max_agents, max_of_network) = (self.options.max_agents, self.options.max_agents_per_address);
         let of_network = self.bucket.keys(&network_prefix(network)).await.map_err(|fault| self.refusal(fault))?.len();
         let agents = self.bucket.count().await.map_err(|fault| self.refusal(fault))? / ENTRIES;
@@ -120,11 +125,11 @@ impl Inner {
                  keys (keys_file)"
             );
         }
-        Err(Refusal::Full(why.to_owned()))
+        Err(ZicoRefusal::Full(why.to_owned()))
     }
 
     /// Opens a session for a key, or returns the one that is live here.
-    pub(super) async fn open(&self, asked: &Opening, now: i64) -> Result<Opened, Refusal> {
+    pub(super) async fn open(&self, asked: &Opening, now: i64) -> Result<Opened, ZicoRefusal> {
         let denied = || UNKNOWN_AGENT;
         let uuid = adoption::uuid_of(asked).ok_or_else(denied)?;
         for _ in 0..MAX_ATTEMPTS {
@@ -154,13 +159,13 @@ impl Inner {
                 return Ok(Opened { session, agent, is_new: true });
             }
         }
-        Err(Refusal::Away(AWAY.to_owned()))
+        Err(ZicoRefusal::Away(AWAY.to_owned()))
     }
 
     /// The record of an agent that another daemon with another bucket has registered, or that the bucket has lost: with the UUID
     /// and the key of its request. It is not written yet: that decides which of several daemons registers it. `None`: an entry
     /// has changed meanwhile.
-    async fn adopt(&self, uuid: &str, asked: &Opening, now: i64) -> Result<Option<AgentRecord>, Refusal> {
+    async fn adopt(&self, uuid: &str, asked: &Opening, now: i64) -> Result<Option<AgentRecord>, ZicoRefusal> {
         let network = network(&asked.address);
         self.require_space(&network).await?;
         let identity = hex(&adoption::identity_of(uuid, asked));
@@ -231,7 +236,7 @@ impl Inner {
     }
 
     /// Writes the other entries of an agent, so that they are kept as long as its record.
-    async fn renew(&self, record: &mut AgentRecord, now: i64) -> Result<(), Refusal> {
+    async fn renew(&self, record: &mut AgentRecord, now: i64) -> Result<(), ZicoRefusal> {
         let network = format!("{}{}", network_prefix(&record.network), record.uuid);
         let entries = [(name_key(&record.identity), record.uuid.clone().into_bytes()), (network, Vec::new())];
         for (key, value) in entries {
@@ -242,7 +247,7 @@ impl Inner {
     }
 
     /// The salt of the bucket's digests, which the first daemon creates.
-    async fn salt(&self) -> Result<RkeyDigests, Refusal> {
+    async fn salt(&self) -> Result<RkeyDigests, ZicoRefusal> {
         for _ in 0..MAX_ATTEMPTS {
             let entry = self.bucket.get(SALT).await.map_err(|fault| self.refusal(fault))?;
             if let Some(salt) = entry.value {
@@ -252,7 +257,7 @@ impl Inner {
             let set = self.bucket.set_if(SALT, salt.to_vec(), entry.revision).await;
             set.map_err(|fault| self.refusal(fault))?;
         }
-        Err(Refusal::Away(AWAY.to_owned()))
+        Err(ZicoRefusal::Away(AWAY.to_owned()))
     }
 
     /// Writes the salt again now and then.
@@ -281,7 +286,7 @@ impl Inner {
     }
 }
 
-fn no_random(_: Unspecified) -> Refusal {
+fn no_random(_: Unspecified) -> ZicoRefusal {
     error!("the system has no random numbers; an agent is answered 500");
-    Refusal::Broken
+    ZicoRefusal::Broken
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::keys::Hash;
-use tributary_zico::agents::{Agent, Counters};
+use tributary_zico::agents::{Counters, ZicoAgent};
 
 /// How long after a failed attempt another one is made to write that an agent was seen.
 const RETRY_MILLIS: i64 = 1000;
@@ -22,7 +22,7 @@ pub(super) struct LocalSessions {
 
 #[derive(Debug)]
 struct LocalSession {
-    agent: Arc<Agent>,
+    agent: Arc<ZicoAgent>,
     used: i64,
     /// From when on a use is written to the bucket.
     due: i64,
@@ -31,7 +31,7 @@ struct LocalSession {
 /// A use of a session.
 #[derive(Debug)]
 pub(super) struct Use {
-    pub(super) agent: Arc<Agent>,
+    pub(super) agent: Arc<ZicoAgent>,
     /// It should be written to the bucket.
     pub(super) is_due: bool,
 }
@@ -49,7 +49,7 @@ impl LocalSessions {
 
     /// Adds a session that was opened now. If there are too many, those that are unused for longest are forgotten: their agents
     /// open others.
-    pub(super) fn insert(&mut self, session: Hash, agent: Arc<Agent>, now: i64) {
+    pub(super) fn insert(&mut self, session: Hash, agent: Arc<ZicoAgent>, now: i64) {
         if self.sessions.len() >= self.max_sessions && !self.sessions.contains_key(&session) {
             self.evict(now);
         }
@@ -100,7 +100,7 @@ impl LocalSessions {
     }
 
     /// The agent has changed.
-    pub(super) fn update(&mut self, session: &Hash, agent: &Arc<Agent>) {
+    pub(super) fn update(&mut self, session: &Hash, agent: &Arc<ZicoAgent>) {
         if let Some(known) = self.sessions.get_mut(session)
             && known.agent != *agent
         {
@@ -114,7 +114,7 @@ impl LocalSessions {
     }
 
     /// The agent with this UUID, if it has a session here.
-    pub(super) fn agent(&self, uuid: &str) -> Option<Arc<Agent>> {
+    pub(super) fn agent(&self, uuid: &str) -> Option<Arc<ZicoAgent>> {
         self.sessions.values().find(|session| session.agent.uuid == uuid).map(|session| session.agent.clone())
     }
 
@@ -140,9 +140,9 @@ impl LocalSessions {
 mod tests {
     use super::*;
 
-    fn agent(id: u64) -> Arc<Agent> {
+    fn agent(id: u64) -> Arc<ZicoAgent> {
         let (name, app, env, attrs) = Default::default();
-        Arc::new(Agent { id, uuid: format!("u{id}"), name, app, env, attrs })
+        Arc::new(ZicoAgent { id, uuid: format!("u{id}"), name, app, env, attrs })
     }
 
     #[test]

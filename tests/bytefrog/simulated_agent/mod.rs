@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::join;
 use tributary::simulate::bytefrog::{Options, Program, run_alone};
-use tributary::simulate::{Agent, Amount, Plan, run};
+use tributary::simulate::{AgentKind, Amount, Plan, run};
 
 use collector::{Collector, PAUSE, START, STOP, SUSPEND, UNPAUSE, UNSUSPEND, configuration};
 use walk::Message;
@@ -286,7 +286,7 @@ async fn modes_follow_commands_and_a_suspension_leaves_a_break_and_no_gap() {
         };
         let plan = Plan { to, amount: Amount::Events(u64::MAX), rate: Some(20_000), connections: 1, seed: 3 };
         let stop = async { drop(end.await) };
-        let (sent, (collector, streams)) = join!(run(Agent::Bytefrog(options(version)), plan, stop), conversation);
+        let (sent, (collector, streams)) = join!(run(AgentKind::Bytefrog(options(version)), plan, stop), conversation);
         sent.unwrap();
         let numbered = walk::numbered(&streams);
         walk::assert_complete(&numbered);
@@ -362,7 +362,7 @@ async fn lost_buffers_leave_gaps_of_the_reported_size() {
 async fn several_agents_share_a_count() {
     let (to, first) = Collector::bind(4).await;
     let plan = Plan { to, amount: Amount::Events(0), rate: None, connections: 3, seed: 1 };
-    let sent = run(Agent::Bytefrog(options(4)), plan, pending()).await.unwrap();
+    let sent = run(AgentKind::Bytefrog(options(4)), plan, pending()).await.unwrap();
     assert_eq!((sent.messages, sent.events, sent.bytes), (0, 0, 0), "nothing to tell, and no connection");
 
     let plan = Plan { amount: Amount::Events(1), ..plan };
@@ -371,7 +371,7 @@ async fn several_agents_share_a_count() {
         collector.start(1).await;
         walk::numbered(&collector.finish().await).len()
     };
-    let (sent, numbered) = join!(run(Agent::Bytefrog(options(4)), plan, pending()), conversation);
+    let (sent, numbered) = join!(run(AgentKind::Bytefrog(options(4)), plan, pending()), conversation);
     sent.unwrap();
     assert_eq!(numbered, 1);
 }
@@ -386,7 +386,7 @@ async fn a_rate_is_kept_and_partial_buffers_are_sent() {
     };
     let amount = Amount::For(Duration::from_millis(600));
     let plan = Plan { to, amount, rate: Some(1_000), connections: 1, seed: 1 };
-    let (sent, streams) = join!(run(Agent::Bytefrog(options(2)), plan, pending()), conversation);
+    let (sent, streams) = join!(run(AgentKind::Bytefrog(options(2)), plan, pending()), conversation);
     let sent = sent.unwrap();
     let numbered = walk::numbered(&streams).len() as f64;
     // The number depends on the machine; that it does not exceed the rate does not.
@@ -399,7 +399,7 @@ async fn invalid_options_are_errors() {
         Plan { to: "127.0.0.1:1".parse().unwrap(), amount: Amount::Events(1), rate: None, connections: 1, seed: 1 };
     for options in [options(0), options(5), Options { threads: 0, ..options(4) }, Options { project: 1, ..options(3) }]
     {
-        let error = run(Agent::Bytefrog(options), plan, pending()).await.unwrap_err();
+        let error = run(AgentKind::Bytefrog(options), plan, pending()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tributary::capture::{self, Head};
+use tributary::capture::{self, CaptureHead};
 use tributary::event::UnixNanos;
 use tributary::protocol::{End, Protocol};
 
@@ -20,7 +20,7 @@ fn data(path: &str) -> String {
 /// A capture of a connection that received these pieces, one a second.
 fn captured(protocol: Protocol, pieces: &[&[u8]]) -> (TempDir, String) {
     let opened = UnixNanos(1_795_176_900_000_000_000);
-    let head = Head { protocol, listener: "x".into(), peer: "192.0.2.1:9".into(), connection: 77, opened };
+    let head = CaptureHead { protocol, listener: "x".into(), peer: "192.0.2.1:9".into(), connection: 77, opened };
     let mut file = head.to_bytes();
     let mut at = Duration::ZERO;
     for piece in pieces {

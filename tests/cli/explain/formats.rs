@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value;
-use tributary::explain::{Explain, Fault, Sheet};
+use tributary::explain::{DecoderFault, Explain, Sheet};
 use tributary::protocol::rbkit::{Channel, Explainer};
-use tributary::protocol::{Head, endless, zico};
+use tributary::protocol::{RequestHead, endless, zico};
 
 use super::shown::{self, Line, What};
 use crate::live::binary::run;
@@ -242,14 +242,14 @@ fn an_incomplete_value_does_not_delay_the_explanation() {
 }
 
 /// The head of a request.
-fn head(path: &str, headers: &[(&str, &str)]) -> Head {
+fn head(path: &str, headers: &[(&str, &str)]) -> RequestHead {
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
-    Head { method: "POST".to_owned(), target: path.to_owned(), headers }
+    RequestHead { method: "POST".to_owned(), target: path.to_owned(), headers }
 }
 
 /// Explains a body, and checks the rules for all bodies.
-fn check_body(body: fn(&Head, &[u8], Vec<Fault>, &mut Sheet), head: &Head, bytes: &[u8]) {
-    let fault = |offset| Fault { offset, text: "malformed: it is told".to_owned() };
+fn check_body(body: fn(&RequestHead, &[u8], Vec<DecoderFault>, &mut Sheet), head: &RequestHead, bytes: &[u8]) {
+    let fault = |offset| DecoderFault { offset, text: "malformed: it is told".to_owned() };
     let mut sheet = Sheet::new(0, []);
     body(head, bytes, vec![fault(0), fault(bytes.len() as u64 / 2), fault(1 << 40)], &mut sheet);
     sheet.end();

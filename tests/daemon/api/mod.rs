@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
-use tributary::simulate::{Agent, Amount, Plan};
+use tributary::simulate::{AgentKind, Amount, Plan};
 
 use crate::live::{Daemon, PATIENCE, listener, within};
 
@@ -116,7 +116,7 @@ async fn of_spans() -> Daemon {
 }
 
 /// Lets an agent send `events` events to the listener with this name, to the end.
-async fn simulate(daemon: &Daemon, listener: &str, agent: Agent, events: u64) {
+async fn simulate(daemon: &Daemon, listener: &str, agent: AgentKind, events: u64) {
     let bound = daemon.server.addresses().iter().find(|bound| bound.name == listener).unwrap();
     let plan = Plan { to: bound.address, amount: Amount::Events(events), rate: None, connections: 2, seed: 7 };
     within(listener, tributary::simulate::run(agent, plan, pending())).await.unwrap();

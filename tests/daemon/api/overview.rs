@@ -11,7 +11,7 @@ use crate::live::{connect, send_all, wire};
 #[tokio::test]
 async fn the_overview_has_the_counters_of_every_listener_and_sink() {
     let daemon = of_spans().await;
-    simulate(&daemon, "test", Agent::Datadog(datadog::Dialect::default()), 500).await;
+    simulate(&daemon, "test", AgentKind::Datadog(datadog::DatadogDialect::default()), 500).await;
     settle(&daemon).await;
     let overview = json(&daemon, "overview").await;
     let totals = daemon.counters();
@@ -43,7 +43,7 @@ async fn the_overview_has_the_counters_of_every_listener_and_sink() {
 #[tokio::test]
 async fn an_agent_is_shown_with_its_resource_and_its_own_last_events() {
     let daemon = of_spans().await;
-    simulate(&daemon, "test", Agent::Datadog(datadog::Dialect::default()), 300).await;
+    simulate(&daemon, "test", AgentKind::Datadog(datadog::DatadogDialect::default()), 300).await;
     settle(&daemon).await;
     let agents = json(&daemon, "agents").await;
     let agent = &agents["agents"][0];
@@ -70,7 +70,7 @@ async fn agents_resource(daemon: &Daemon) -> Value {
 #[tokio::test]
 async fn kept_events_are_found_by_protocol_kind_name_and_text() {
     let daemon = of_spans().await;
-    simulate(&daemon, "test", Agent::Datadog(datadog::Dialect::default()), 400).await;
+    simulate(&daemon, "test", AgentKind::Datadog(datadog::DatadogDialect::default()), 400).await;
     settle(&daemon).await;
     let all = daemon.events();
     let count = |is_it: &dyn Fn(&Value) -> bool| all.iter().filter(|event| is_it(event)).count();
@@ -100,7 +100,7 @@ async fn kept_events_are_found_by_protocol_kind_name_and_text() {
 #[tokio::test]
 async fn machines_are_counted_by_name_image_and_site() {
     let daemon = daemon("[listeners.desktops]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\n").await;
-    simulate(&daemon, "desktops", Agent::Endless(endless::Version::default()), 300).await;
+    simulate(&daemon, "desktops", AgentKind::Endless(endless::AgentVersion::default()), 300).await;
     settle(&daemon).await;
     let events = daemon.events();
     let of_machines = |event: &&Value| event["attributes"]["endless.event.id"].is_string();
@@ -204,7 +204,7 @@ async fn a_machine_is_one_agent_with_one_name_whatever_it_uploads() {
     let daemon = daemon("[listeners.desktops]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\n").await;
     let bound = daemon.server.addresses().iter().find(|bound| bound.name == "desktops").unwrap();
     let plan = Plan { to: bound.address, amount: Amount::Events(12_000), rate: None, connections: 10, seed: 5 };
-    let agent = Agent::Endless(endless::Version::V2);
+    let agent = AgentKind::Endless(endless::AgentVersion::V2);
     within("the machines end", tributary::simulate::run(agent, plan, pending())).await.unwrap();
     settle(&daemon).await;
     let uploads: BTreeSet<String> = daemon
@@ -236,7 +236,7 @@ async fn a_machine_is_one_agent_with_one_name_whatever_it_uploads() {
 #[tokio::test]
 async fn a_process_that_sends_spans_of_several_services_is_called_by_that_of_its_first_root_everywhere() {
     let daemon = of_spans().await;
-    simulate(&daemon, "test", Agent::Datadog(datadog::Dialect::default()), 500).await;
+    simulate(&daemon, "test", AgentKind::Datadog(datadog::DatadogDialect::default()), 500).await;
     settle(&daemon).await;
     let shown = json(&daemon, "agents").await;
     let names: BTreeSet<String> = array(&shown, "agents").iter().map(|agent| text(&agent["name"])).collect();

@@ -17,7 +17,7 @@ impl Ruby {
     async fn start() -> Ruby {
         let any = ([127, 0, 0, 1], 0).into();
         let options = rbkit::Options { publish: any, request: any, ..Default::default() };
-        let process = rbkit::Process::bind(options).await.unwrap();
+        let process = rbkit::SimulatedProcess::bind(options).await.unwrap();
         let rbkit::Options { publish, request, .. } = process.options();
         let toml = format!(
             "[listeners.ruby]\nprotocol = \"rbkit\"\n\

@@ -125,8 +125,8 @@ async fn traces_are_listed_by_time_and_duration_and_found_by_their_spans() {
 async fn every_span_of_simulated_services_is_in_its_trace() {
     let toml = format!("{}[listeners.zorka]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\n", listener(""));
     let daemon = daemon(&toml).await;
-    simulate(&daemon, "test", Agent::Datadog(datadog::Dialect::default()), 1000).await;
-    simulate(&daemon, "zorka", Agent::Zico(zico::Dialect::default()), 1000).await;
+    simulate(&daemon, "test", AgentKind::Datadog(datadog::DatadogDialect::default()), 1000).await;
+    simulate(&daemon, "zorka", AgentKind::Zico(zico::ZicoDialect::default()), 1000).await;
     settle(&daemon).await;
     let events = daemon.events();
     let mut spans: BTreeMap<String, u64> = BTreeMap::new();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tributary::event::{
     BatchBuilder, Header, Loss, Origin, Position, Reason, Resource, ResourceValue, Severity, UnixNanos, semconv,
 };
-use tributary::sink::encode::{Encoder, Fields, Format, Source};
+use tributary::sink::encode::{Encoder, EventSource, Format, LineFields};
 
 use super::{TIME, builder, header};
 
 /// The lines of the events of a batch, and their sources.
-fn compact(builder: &mut BatchBuilder) -> (String, Vec<Option<Arc<Source>>>) {
-    let (mut encoder, mut out) = (Encoder::new(Format::Json).with_fields(Fields::Compact), Vec::new());
+fn compact(builder: &mut BatchBuilder) -> (String, Vec<Option<Arc<EventSource>>>) {
+    let (mut encoder, mut out) = (Encoder::new(Format::Json).with_fields(LineFields::Compact), Vec::new());
     let batch = builder.take();
     let sources = batch.events().map(|event| {
         encoder.encode(event, &mut out);

@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tributary::simulate::{Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, run, zico};
+use tributary::simulate::{AgentKind, Amount, Plan, bytefrog, datadog, endless, rbkit, run, zico};
 
 /// Between two conversations of the same kind.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -38,7 +38,7 @@ pub(super) struct Honest {
 }
 
 impl Honest {
-    pub(super) fn start(addresses: &Addresses, process: rbkit::Process) -> Honest {
+    pub(super) fn start(addresses: &Addresses, process: rbkit::SimulatedProcess) -> Honest {
         let (stop, times) = (CancellationToken::new(), Arc::<Mutex<Times>>::default());
         let agents = Agents { addresses: addresses.clone(), stop: stop.clone(), times: times.clone() };
         let thread = thread::spawn(move || {
@@ -76,13 +76,13 @@ struct Agents {
 }
 
 impl Agents {
-    async fn run(self, process: rbkit::Process) -> BTreeMap<&'static str, u64> {
+    async fn run(self, process: rbkit::SimulatedProcess) -> BTreeMap<&'static str, u64> {
         let to = |name: &str| self.addresses[name];
         let [spans, java, desktops, zorka] = ["spans", "java", "desktops", "zorka"].map(to);
-        let tracer = Agent::Datadog(datadog::Dialect::Exact);
-        let program = Agent::Bytefrog(bytefrog::Options { threads: 2, ..Default::default() });
-        let machine = Agent::Endless(endless::Version::V3);
-        let zorkas = [zico::Dialect::Gen1, zico::Dialect::Gen2].map(Agent::Zico);
+        let tracer = AgentKind::Datadog(datadog::DatadogDialect::Exact);
+        let program = AgentKind::Bytefrog(bytefrog::Options { threads: 2, ..Default::default() });
+        let machine = AgentKind::Endless(endless::AgentVersion::V3);
+        let zorkas = [zico::ZicoDialect::Gen1, zico::ZicoDialect::Gen2].map(AgentKind::Zico);
         let ruby =
             process.run(rbkit::Plan { amount: Amount::Events(u64::MAX), rate: Some(RATE), seed: 1 }, self.stopped());
         let (ruby, events, ..) = tokio::join!(
@@ -126,7 +126,7 @@ impl Agents {
     }
 
     /// An agent that runs until the end. Returns the number of its events.
-    async fn steady(&self, agent: Agent, to: SocketAddr) -> u64 {
+    async fn steady(&self, agent: AgentKind, to: SocketAddr) -> u64 {
         let plan = Plan { to, amount: Amount::Events(u64::MAX), rate: Some(RATE), connections: 1, seed: u64::MAX };
         run(agent, plan, self.stopped()).await.expect("an agent for the whole time").events
     }
@@ -146,7 +146,7 @@ impl Agents {
 }
 
 /// A new agent that sends its events and ends. Returns their number.
-async fn converse(agent: Agent, to: SocketAddr, seed: u64) -> u64 {
+async fn converse(agent: AgentKind, to: SocketAddr, seed: u64) -> u64 {
     let plan = Plan { to, amount: Amount::Events(EVENTS), rate: None, connections: 1, seed };
     run(agent, plan, pending()).await.expect("a new agent").events
 }

@@ -57,8 +57,9 @@ struct Outcome {
 /// Attacks a daemon and asserts that honest agents do not notice.
 async fn withstand(attack: Attack) -> Outcome {
     let any = "127.0.0.1:0".parse().unwrap();
-    let process =
-        rbkit::Process::bind(rbkit::Options { publish: any, request: any, ..Default::default() }).await.unwrap();
+    let process = rbkit::SimulatedProcess::bind(rbkit::Options { publish: any, request: any, ..Default::default() })
+        .await
+        .unwrap();
     let site = Site::start(attack.options, &process);
     let mut attackers = Attackers::new(&site.addresses);
     let begin = Instant::now();

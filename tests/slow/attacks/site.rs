@@ -41,7 +41,7 @@ pub(super) struct Written {
 
 impl Site {
     /// Starts a daemon that dials `process`.
-    pub(super) fn start(options: Options, process: &rbkit::Process) -> Site {
+    pub(super) fn start(options: Options, process: &rbkit::SimulatedProcess) -> Site {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tributary.toml");
         let toml = |memory: u64| configuration(directory.path(), options, &process.options(), memory);

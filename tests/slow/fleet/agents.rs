@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tributary::simulate::zico::{Bodies, Dialect, Jvm};
+use tributary::simulate::zico::{Bodies, Jvm, ZicoDialect};
 
 use crate::marked_upload::upload;
 
@@ -105,7 +105,7 @@ fn upload_all(edges: [Edge; 2], machine: u64, is_over: &AtomicBool, acknowledged
 /// A Zorka agent for Java, whose traces have distributed contexts: copies have the same ids.
 fn submit_all(edges: [Edge; 2], jvm: u64, is_over: &AtomicBool, acknowledged: &Mutex<Acknowledged>) {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let mut agent = Jvm::new(5, jvm, now(), Dialect::Gen2);
+    let mut agent = Jvm::new(5, jvm, now(), ZicoDialect::Gen2);
     let session = format!("{:016x}", 0x0a6e_0000 + jvm);
     let mut number = 0;
     while !is_over.load(SeqCst) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use tributary::event::Reason;
-use tributary::protocol::bytefrog::Calls;
+use tributary::protocol::bytefrog::CallOutput;
 
 use super::Finished;
 use crate::hostile::raw;
@@ -116,7 +116,7 @@ impl Written {
 }
 
 /// Asserts that every numbered message of the run is written once, in the form of `calls`, and nothing else.
-pub fn check_run(done: &Finished, walks: &[Walk], sizes: &[u64], calls: Calls) -> Written {
+pub fn check_run(done: &Finished, walks: &[Walk], sizes: &[u64], calls: CallOutput) -> Written {
     let written = Written::read(done, sizes);
     let (mut entries, mut entries_told, mut spans_of_exits, mut numbered) = (0, 0, 0, 0);
     for (connection, walk) in walks.iter().enumerate() {
@@ -128,23 +128,23 @@ pub fn check_run(done: &Finished, walks: &[Walk], sizes: &[u64], calls: Calls) -
             numbered += 1;
             let (is_entry, is_exit) = (message.kind == 20, matches!(message.kind, 21 | 23));
             match calls {
-                Calls::Spans if is_entry => {
+                CallOutput::Spans if is_entry => {
                     assert!(logs + spans + repeated <= 1, "{what}");
                     entries += 1;
                     entries_told += logs + spans + repeated;
                 }
-                Calls::Spans => assert_eq!(logs + spans + repeated, 1, "{what}"),
-                Calls::Events | Calls::Both => assert_eq!(logs + repeated, 1, "{what}"),
-                Calls::Profile => panic!("this is the law of single calls"),
+                CallOutput::Spans => assert_eq!(logs + spans + repeated, 1, "{what}"),
+                CallOutput::Events | CallOutput::Both => assert_eq!(logs + repeated, 1, "{what}"),
+                CallOutput::Profile => panic!("this is the law of single calls"),
             }
             assert!(
-                spans + repeated <= u64::from(calls != Calls::Events && (is_entry || is_exit) || repeated > 0),
+                spans + repeated <= u64::from(calls != CallOutput::Events && (is_entry || is_exit) || repeated > 0),
                 "{what}"
             );
             spans_of_exits += if is_exit { spans } else { 0 };
         }
     }
-    if calls == Calls::Spans {
+    if calls == CallOutput::Spans {
         assert_eq!(entries, entries_told + spans_of_exits, "an entry is an event, or begins one span");
     }
     for (connection, offset) in written.logs.keys().chain(written.spans.keys()).chain(written.repeated.keys()) {

@@ -21,7 +21,7 @@ use std::{env, fs};
 use tributary::decode::{self, Offline};
 use tributary::event::{Origin, UnixNanos};
 use tributary::pipeline::accounting::ListenerCounters;
-use tributary::protocol::{End, Exchange, Head, Now, Protocol, Request, Session};
+use tributary::protocol::{End, Exchange, Now, Protocol, Request, RequestHead, Session};
 
 /// Linear work grows by 2 when the input doubles; the rest is for tables that double their memory now and then.
 const MAX_GROWTH: f64 = 2.5;
@@ -122,9 +122,9 @@ pub fn connection_in_reads(session: impl Session, protocol: Protocol, wire: &[u8
 }
 
 /// Decodes the requests of one connection and drops the events; returns the HTTP statuses.
-pub fn requests(exchange: &impl Exchange, protocol: Protocol, requests: &[(Head, Vec<u8>)]) -> Vec<u16> {
+pub fn requests(exchange: &impl Exchange, protocol: Protocol, requests: &[(RequestHead, Vec<u8>)]) -> Vec<u16> {
     let counters = counters(protocol);
-    let answer = |(number, (head, body)): (u64, &(Head, Vec<u8>))| {
+    let answer = |(number, (head, body)): (u64, &(RequestHead, Vec<u8>))| {
         let request = Request { head: head.clone(), body: body.clone().into(), number };
         let take = &mut |batch| drop(black_box(batch));
         decode::answer(exchange, request, origin(protocol), &counters, NOW, take).0.status

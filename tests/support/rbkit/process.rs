@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tributary::simulate::Amount;
-use tributary::simulate::rbkit::{Options, Plan, Process, Received, Report};
+use tributary::simulate::rbkit::{Options, Plan, Received, Report, SimulatedProcess};
 
 use crate::live::within;
 
@@ -25,11 +25,11 @@ impl Running {
 
     /// Binds a process and runs it at a low rate: each second brings a message while a profile is on.
     pub async fn start(options: Options) -> Running {
-        Running::run(Process::bind(options).await.unwrap(), u64::MAX)
+        Running::run(SimulatedProcess::bind(options).await.unwrap(), u64::MAX)
     }
 
     /// Runs a process until it has sent this many events; `u64::MAX`: until [`Running::end`].
-    pub fn run(process: Process, events: u64) -> Running {
+    pub fn run(process: SimulatedProcess, events: u64) -> Running {
         let options = process.options();
         let (end, ended) = oneshot::channel::<()>();
         let plan = Plan { amount: Amount::Events(events), rate: Some(2_000), seed: 5 };

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tributary::decode::Offline;
 use tributary::event::{Batch, Origin, UnixNanos};
 use tributary::pipeline::accounting::ListenerCounters;
-use tributary::protocol::rbkit::{Agent, AgentOptions, Channel, Options, Player, Subscription};
+use tributary::protocol::rbkit::{AgentOptions, Channel, Options, Player, RbkitAgent, Subscription};
 use tributary::protocol::{End, Now, Protocol, Session};
 use tributary::sink::encode::{Encoder, Format};
 
@@ -66,7 +66,7 @@ pub enum Side {
 
 /// Reads what a connection received, in pieces that end at `cuts` and at the end.
 pub fn read_stream(setting: &Setting, side: Side, stream: &[u8], cuts: &[usize], end: End) -> Outcome {
-    let agent = Agent::new(AgentOptions::default());
+    let agent = RbkitAgent::new(AgentOptions::default());
     let options = Arc::new(setting.options.clone());
     match side {
         Side::Published => drive(Subscription::new(agent, options, setting.max_message_bytes), stream, cuts, end),

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::Value;
-use tributary::zico_store::{Store, StoreError, StoreOptions};
+use tributary::zico_store::{AgentStore, StoreError, StoreOptions};
 
 use crate::live::binary::until;
 
@@ -134,8 +134,8 @@ pub fn sha256(text: &str) -> String {
 }
 
 /// Opens a store of agents. A child that another test has forked may hold the lock of the store before until it runs its program.
-pub fn open_store(options: &StoreOptions, listener: &str) -> Result<Store, StoreError> {
-    until("the store is free", || match Store::open(options, listener) {
+pub fn open_store(options: &StoreOptions, listener: &str) -> Result<AgentStore, StoreError> {
+    until("the store is free", || match AgentStore::open(options, listener) {
         Err(error) if error.to_string().contains("another tributary process uses it") => None,
         opened => Some(opened),
     })

@@ -9,9 +9,9 @@ use tributary::event::{Batch, Origin, UnixNanos};
 use tributary::memory::MemoryBudget;
 use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::zico::{Options, ZicoExchange};
-use tributary::protocol::{Exchange, Head, Now, Protocol, Request, RequestOutcome, Response, Work};
+use tributary::protocol::{Exchange, Now, Protocol, Request, RequestHead, RequestOutcome, Response, Work};
 use tributary::sink::encode::{Encoder, Format};
-use tributary::zico_store::{Store, StoreOptions};
+use tributary::zico_store::{AgentStore, StoreOptions};
 
 use super::{Case, Given, Recorded};
 
@@ -55,7 +55,7 @@ impl Offline {
 
     pub fn with(options: Options, memory: Arc<MemoryBudget>, emit_definitions: bool) -> Self {
         let store = StoreOptions::default();
-        let agents = Arc::new(Store::open(&store, "test").unwrap());
+        let agents = Arc::new(AgentStore::open(&store, "test").unwrap());
         let exchange = ZicoExchange::new(options, store.session_timeout, agents, emit_definitions, &memory);
         let counters = ListenerCounters::new("test".into(), Protocol::Zico);
         Offline { exchange, counters, elapsed: Duration::ZERO, requests: 0 }
@@ -103,7 +103,7 @@ impl Offline {
     fn request(&mut self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Request {
         self.requests += 1;
         let headers = headers.iter().map(|(name, value)| (name.to_lowercase(), value.as_bytes().to_vec())).collect();
-        let head = Head { method: "POST".to_owned(), target: path.to_owned(), headers };
+        let head = RequestHead { method: "POST".to_owned(), target: path.to_owned(), headers };
         Request { head, body: body.to_vec().into(), number: self.requests }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tributary::protocol::zico::agents::{Agents, Opening, Registered, session_digest};
-use tributary::zico_store::{Store, list, path};
+use tributary::zico_store::{AgentStore, list, path};
 
 use super::{ADDRESS, at, in_dir, named, open, register, session};
 use crate::zico_support::open_store;
@@ -129,7 +129,7 @@ fn a_file_of_the_first_schema_is_converted_and_its_session_ids_are_erased() {
 }
 
 fn refused(dir: &Path) -> String {
-    Store::open(&in_dir(dir), "zorka").map(drop).unwrap_err().to_string()
+    AgentStore::open(&in_dir(dir), "zorka").map(drop).unwrap_err().to_string()
 }
 
 #[test]

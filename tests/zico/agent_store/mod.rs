@@ -11,9 +11,9 @@ use std::time::Duration;
 use crate::zico_support::open_store;
 use tributary::event::{ResourceValue, UnixNanos};
 use tributary::protocol::zico::agents::{
-    Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Requester,
+    Agents, Counters, Opened, Opening, Registered, Registration, Requester, ZicoRefusal,
 };
-use tributary::zico_store::{Store, StoreOptions, forget, list, path};
+use tributary::zico_store::{AgentStore, StoreOptions, forget, list, path};
 
 const ADDRESS: &str = "192.0.2.1";
 
@@ -26,7 +26,7 @@ fn in_dir(dir: &Path) -> StoreOptions {
     StoreOptions { state_dir: Some(dir.to_owned()), ..StoreOptions::default() }
 }
 
-fn open(options: &StoreOptions) -> Store {
+fn open(options: &StoreOptions) -> AgentStore {
     open_store(options, "zorka").unwrap()
 }
 
@@ -40,11 +40,11 @@ fn named(name: &str) -> Registration {
     }
 }
 
-fn register(store: &Store, name: &str, now: UnixNanos) -> Registered {
+fn register(store: &AgentStore, name: &str, now: UnixNanos) -> Registered {
     store.register(&named(name), ADDRESS, now).unwrap()
 }
 
-fn session(store: &Store, registered: &Registered, now: UnixNanos) -> Result<Opened, Refusal> {
+fn session(store: &AgentStore, registered: &Registered, now: UnixNanos) -> Result<Opened, ZicoRefusal> {
     let asked = Opening::new(&registered.agent.uuid, &registered.authkey);
     store.open(&asked, now)
 }
@@ -89,7 +89,7 @@ fn an_agent_that_proves_its_identity_keeps_its_uuid_under_a_new_name() {
 }
 
 /// Gives an agent another name, as if it had never had this one.
-fn rename_away(store: &Store, registered: &Registered) {
+fn rename_away(store: &AgentStore, registered: &Registered) {
     let asked = Registration {
         uuid: Some(registered.agent.uuid.clone()),
         akey: Some(registered.authkey.clone()),
@@ -107,7 +107,7 @@ fn a_session_belongs_to_a_key_of_its_agent_only() {
     let (mine, other) = (register(&store, "host", at(0)), register(&store, "other", at(0)));
     let denied = |agent: &str, authkey: &str| {
         let asked = Opening::new(agent, authkey);
-        matches!(store.open(&asked, at(1)), Err(Refusal::Denied(_)))
+        matches!(store.open(&asked, at(1)), Err(ZicoRefusal::Denied(_)))
     };
     assert!(denied(&mine.agent.uuid, &other.authkey));
     assert!(denied(&mine.agent.uuid, ""));
@@ -120,8 +120,8 @@ fn a_session_belongs_to_a_key_of_its_agent_only() {
     assert_eq!(found(None).unwrap(), mine.agent);
     assert_eq!(found(Some(&mine.agent.uuid.to_uppercase())).unwrap(), mine.agent);
     assert_eq!(found(Some("1")).unwrap(), mine.agent);
-    assert!(matches!(found(Some(&other.agent.uuid)), Err(Refusal::Denied(_))));
-    assert!(matches!(store.session("", None, at(2)), Err(Refusal::Denied(_))));
+    assert!(matches!(found(Some(&other.agent.uuid)), Err(ZicoRefusal::Denied(_))));
+    assert!(matches!(store.session("", None, at(2)), Err(ZicoRefusal::Denied(_))));
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn an_unknown_agent_is_registered_with_its_uuid_and_key_and_counts_for_the_limit
     assert!(opened.is_new && opened.agent.uuid == uuid.to_lowercase() && opened.agent.name.is_empty());
     assert_eq!(ask(uuid, "key").unwrap().session, opened.session);
     assert!(store.session(&opened.session, Some(uuid), at(2)).is_ok());
-    assert!(matches!(ask(uuid, "another"), Err(Refusal::Denied(_))));
-    assert!(matches!(ask("9", "key"), Err(Refusal::Denied(_))), "it is no UUID");
+    assert!(matches!(ask(uuid, "another"), Err(ZicoRefusal::Denied(_))));
+    assert!(matches!(ask("9", "key"), Err(ZicoRefusal::Denied(_))), "it is no UUID");
     // A new one replaces the one that has never submitted, or is refused: there is never more than one.
     let _ = ask(other, "key");
     let found = [uuid, other].map(|agent| store.agent(agent).unwrap().is_some());
@@ -153,7 +153,7 @@ fn a_session_is_live_while_it_is_used_and_its_key_opens_another_one_afterwards()
         let again = session(&store, &agent, at(second)).unwrap();
         assert_eq!((again.session.as_str(), again.is_new), (opened.session.as_str(), false));
     }
-    assert!(matches!(store.session(&opened.session, None, at(237)), Err(Refusal::Denied(_))));
+    assert!(matches!(store.session(&opened.session, None, at(237)), Err(ZicoRefusal::Denied(_))));
     let next = session(&store, &agent, at(237)).unwrap();
     assert!(next.is_new && next.session != opened.session);
     assert!(store.session(&next.session, None, at(238)).is_ok());
@@ -218,7 +218,7 @@ fn only_registration_keys_of_the_key_file_are_accepted() {
     assert!(store.register(&named("host"), ADDRESS, at(0)).is_ok());
     for rkey in ["", "the-registration-ke", "THE-REGISTRATION-KEY", "# ours"] {
         let asked = Registration { rkey: rkey.into(), ..named("host") };
-        assert!(matches!(store.register(&asked, ADDRESS, at(0)), Err(Refusal::Denied(_))), "{rkey}");
+        assert!(matches!(store.register(&asked, ADDRESS, at(0)), Err(ZicoRefusal::Denied(_))), "{rkey}");
     }
 }
 

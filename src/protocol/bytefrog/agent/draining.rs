@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::command::{Command, Mode};
-use super::Agent;
+use super::super::command::{BytefrogCommand, Mode};
+use super::RunAgent;
 
 /// An agent that shuts down is suspended until this many heartbeats, one after the other, have reported nothing to send
 /// …
@@ -33,17 +33,17 @@ pub(super) enum Drain {
     Stopped,
 }
 
-impl Agent {
-    /// The collector stops: messages for now, and later those of [`Agent::poll_drain`]. The program continues untraced.
+impl RunAgent {
+    /// The collector stops: messages for now, and later those of [`RunAgent::poll_drain`]. The program continues untraced.
     pub(in super::super) fn drain(&mut self, elapsed: Duration) -> Vec<u8> {
         self.begin_drain();
         if !self.is_started() {
-            return self.handle_command(Command::Start, elapsed).ok().flatten().into_iter().collect();
+            return self.handle_command(BytefrogCommand::Start, elapsed).ok().flatten().into_iter().collect();
         }
         self.poll_drain(elapsed)
     }
 
-    /// The collector ends within seconds: [`Agent::poll_drain`] waits for no event of the agent any longer. An agent that has
+    /// The collector ends within seconds: [`RunAgent::poll_drain`] waits for no event of the agent any longer. An agent that has
     /// not settled is still waited for, because it would ignore what it gets.
     pub(in super::super) fn hurry(&mut self) {
         self.is_hurried = true;
@@ -53,7 +53,7 @@ impl Agent {
         self.is_hurried
     }
 
-    /// From now on [`Agent::poll_drain`] gives the messages that stop the agent.
+    /// From now on [`RunAgent::poll_drain`] gives the messages that stop the agent.
     pub(super) fn begin_drain(&mut self) {
         self.drain = Drain::Settling;
         self.queued.clear();
@@ -67,10 +67,10 @@ impl Agent {
         }
         // Commands that were sent have an effect before these.
         let mode = self.unconfirmed.map_or(self.mode, |unconfirmed| unconfirmed.command.target_mode());
-        let commands: &[Command] = match self.drain {
+        let commands: &[BytefrogCommand] = match self.drain {
             Drain::Settling if self.is_settled && !self.is_untraced && self.is_hurried => {
                 // `stop` does not continue the threads that a pause blocks.
-                let unpause = (mode == Mode::Paused).then(|| self.send(Command::Unpause, elapsed));
+                let unpause = (mode == Mode::Paused).then(|| self.send(BytefrogCommand::Unpause, elapsed));
                 self.has_events_left = self.may_report_errors();
                 return unpause.into_iter().chain(self.stop(elapsed)).collect();
             }
@@ -78,13 +78,13 @@ impl Agent {
                 self.drain = Drain::Suspended { until: elapsed + self.stop_wait, quiet: 0, has_gaps: false };
                 match mode {
                     Mode::ShuttingDown | Mode::Suspended => &[],
-                    Mode::Paused => &[Command::Unpause, Command::Suspend],
-                    Mode::Initializing | Mode::Tracing | Mode::Unknown(_) => &[Command::Suspend],
+                    Mode::Paused => &[BytefrogCommand::Unpause, BytefrogCommand::Suspend],
+                    Mode::Initializing | Mode::Tracing | Mode::Unknown(_) => &[BytefrogCommand::Suspend],
                 }
             }
             Drain::Settling if self.is_settled => {
                 self.drain = Drain::Stopped;
-                &[Command::Stop]
+                &[BytefrogCommand::Stop]
             }
             Drain::Suspended { until, quiet, has_gaps } => {
                 let required = if has_gaps { QUIET_HEARTBEATS_WITH_GAPS } else { QUIET_HEARTBEATS };
@@ -106,8 +106,8 @@ impl Agent {
     /// meanwhile.
     fn stop(&mut self, elapsed: Duration) -> Vec<u8> {
         self.drain = Drain::Stopped;
-        let stop = self.send(Command::Stop, elapsed);
-        if self.may_report_errors() { vec![stop, Command::Pause.message()] } else { vec![stop] }
+        let stop = self.send(BytefrogCommand::Stop, elapsed);
+        if self.may_report_errors() { vec![stop, BytefrogCommand::Pause.message()] } else { vec![stop] }
     }
 
     /// Whether it is harmless to make it report an error.
@@ -115,7 +115,7 @@ impl Agent {
         self.version.number() > 1
     }
 
-    /// Whether an error that it reports is the one that [`Agent::stop`] has caused.
+    /// Whether an error that it reports is the one that [`RunAgent::stop`] has caused.
     pub(in super::super) fn answers_stop(&self, error: &[u8]) -> bool {
         // Java: "pause …", .NET: "Pause …".
         let is_pause = error.get(1..).is_some_and(|rest| rest.starts_with(b"ause control message"));
@@ -155,7 +155,7 @@ impl Agent {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::wire::Version;
+    use super::super::super::wire::ProtocolVersion;
     use super::super::tests::{SECOND, new, settled};
     use super::*;
 
@@ -165,10 +165,10 @@ mod tests {
         assert_eq!(settled(Mode::Tracing).drain(SECOND), [6]);
         assert_eq!(settled(Mode::Paused).drain(SECOND), [5, 6]);
         let mut pausing = settled(Mode::Tracing);
-        pausing.handle_command(Command::Pause, SECOND).unwrap();
+        pausing.handle_command(BytefrogCommand::Pause, SECOND).unwrap();
         assert_eq!(pausing.drain(SECOND), [5, 6]);
         let mut continuing = settled(Mode::Paused);
-        continuing.handle_command(Command::Unpause, SECOND).unwrap();
+        continuing.handle_command(BytefrogCommand::Unpause, SECOND).unwrap();
         assert_eq!(continuing.drain(SECOND), [6]);
         let mut suspended = settled(Mode::Suspended);
         assert_eq!(suspended.drain(SECOND), b"");
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(suspended.poll_drain(21 * SECOND), [3, 4]);
         assert!(suspended.take_events_left() && !suspended.take_events_left());
         assert!(suspended.answers_stop(b"pause control message is only valid when tracing"));
-        let mut first = Agent { version: Version::new(1).unwrap(), ..settled(Mode::Suspended) };
+        let mut first = RunAgent { version: ProtocolVersion::new(1).unwrap(), ..settled(Mode::Suspended) };
         first.drain(SECOND);
         assert_eq!(first.poll_drain(21 * SECOND), [3]);
         assert!(!first.take_events_left());
@@ -230,7 +230,7 @@ mod tests {
             assert_eq!(agent.take_events_left(), !then.is_empty(), "{mode:?}");
             assert_eq!(agent.poll_drain(99 * SECOND), b"", "{mode:?}");
         }
-        let mut first = Agent { version: Version::new(1).unwrap(), ..settled(Mode::Tracing) };
+        let mut first = RunAgent { version: ProtocolVersion::new(1).unwrap(), ..settled(Mode::Tracing) };
         assert_eq!(first.drain(SECOND), [6]);
         first.hurry();
         assert_eq!(first.poll_drain(SECOND), [3]);
@@ -247,9 +247,9 @@ mod tests {
     #[test]
     fn an_operator_stops_an_agent_in_the_same_order() {
         let mut agent = settled(Mode::Tracing);
-        assert_eq!(agent.handle_command(Command::Stop, SECOND), Ok(None));
+        assert_eq!(agent.handle_command(BytefrogCommand::Stop, SECOND), Ok(None));
         assert_eq!(agent.poll_drain(SECOND), [6]);
-        for command in Command::ALL {
+        for command in BytefrogCommand::ALL {
             assert!(agent.handle_command(command, SECOND).is_err(), "{command:?}");
         }
         for _ in 0..QUIET_HEARTBEATS {

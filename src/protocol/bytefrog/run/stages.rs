@@ -5,13 +5,13 @@ use tributary_protocol::{Now, Output};
 
 use super::super::calls::{OpenCall, OpenCalls};
 use super::super::dictionary::Id;
-use super::super::normalize::{self, Place, RunEnd};
-use super::super::options::Calls;
+use super::super::normalize::{self, CallPosition, RunEnd};
+use super::super::options::CallOutput;
 use super::super::profile::CallProfile;
 use super::super::queue::{Body, Event};
 use super::super::sequence::{Gap, Late, Seen};
 use super::super::wire::{Call, What};
-use super::{Arrival, MAX_AWAITING_RENAME, MAX_GAPS_AT_ONCE, Run, State};
+use super::{Arrival, MAX_AWAITING_RENAME, MAX_GAPS_AT_ONCE, Run, RunState};
 
 impl Run {
     /// Writes all events that are ready or have waited long enough to the batch of this connection, unless another one
@@ -40,8 +40,8 @@ impl Run {
         }
         self.report_further_gaps(now, out);
         self.report_found(now, out);
-        if self.state == State::Closing {
-            self.state = State::Ended;
+        if self.state == RunState::Closing {
+            self.state = RunState::Ended;
             self.report_end(now, out);
         }
         true
@@ -60,7 +60,7 @@ impl Run {
             self.release(event, now, out);
             return true;
         }
-        let is_closing = self.state == State::Closing;
+        let is_closing = self.state == RunState::Closing;
         let is_over = is_closing || self.is_short_of_memory || self.held() > self.options.max_waiting;
         let is_due = self.may_expire() && self.waiting.deadline().is_some_and(|due| due <= now.elapsed);
         let is_over_limit =
@@ -182,7 +182,7 @@ impl Run {
     /// Writes an event, unless it still has to wait for a name. In order, it has waited for names before its turn.
     fn release(&mut self, event: Event, now: Now, out: &mut Output) {
         let wait = self.options.unresolved_wait;
-        let may_wait = self.reorder_buffer.is_none() && self.state == State::Open && !self.is_short_of_memory;
+        let may_wait = self.reorder_buffer.is_none() && self.state == RunState::Open && !self.is_short_of_memory;
         match self.missing(&event) {
             Some(id) if may_wait && !wait.is_zero() && !event.has_waited => {
                 self.waiting.push(id, event, now.elapsed + wait);
@@ -251,7 +251,7 @@ impl Run {
         };
         let mut ids = None;
         if let Some(calls) = self.open_calls.as_mut().filter(|_| !event.is_late) {
-            let only_spans = self.options.calls == Calls::Spans;
+            let only_spans = self.options.calls == CallOutput::Spans;
             match call.what {
                 What::Entry => {
                     match self.is_short_of_memory {
@@ -282,7 +282,7 @@ impl Run {
     ///
     /// [`EventWriter::plain_call`]: super::super::normalize::EventWriter::plain_call
     #[inline]
-    pub(super) fn write_plain(&mut self, call: &Call, source: u16, place: Place, out: &mut Output) -> bool {
+    pub(super) fn write_plain(&mut self, call: &Call, source: u16, place: CallPosition, out: &mut Output) -> bool {
         self.set_origin(source, out);
         let clock = &mut self.clock;
         let time = || clock.time(call.time, place.observed);

@@ -9,9 +9,9 @@ use tributary_protocol::Output;
 use super::super::Options;
 use super::super::record::{EntryKind, KEY_IN_FULL, METRIC_BYTES, NAME, ObjectPosition, Ref, SERVICE};
 use super::super::services::Services;
-use super::super::strings::{Slot, Strings, TextMarks};
+use super::super::strings::{StringSlot, Strings, TextMarks};
 use super::super::traces::Traces;
-use super::super::wire::{self, ListKind, Lists, Span, StringId};
+use super::super::wire::{self, ListKind, Lists, StringId, WireSpan};
 use super::{FEW_ENTRIES, SeenKeys, Writer, number, service, span_data, span_time};
 
 /// A span with metas of its trace is written this way if there are at most this many, because each is compared with the
@@ -21,7 +21,7 @@ const MAX_TRACE_METAS: usize = 8;
 /// A span, and all of its lists.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct WholeSpan<'a> {
-    pub(in super::super) span: &'a Span,
+    pub(in super::super) span: &'a WireSpan,
     pub(in super::super) lists: &'a Lists<'a>,
     /// Its number among the owners of the connection.
     pub(in super::super) sequence: u64,
@@ -103,7 +103,7 @@ impl WholeSpan<'_> {
 
 impl Writer<'_> {
     /// Writes a meta of the trace, as far as its texts are known. `false`: its key is repeated.
-    fn trace_meta(&mut self, [key, value]: [Option<Slot>; 2], written: &mut Written) -> bool {
+    fn trace_meta(&mut self, [key, value]: [Option<StringSlot>; 2], written: &mut Written) -> bool {
         let (Some(key), Some(value)) = (key, value) else { return true };
         let (key_bytes, value_bytes) = (self.strings.text(key).len(), self.strings.text(value).len());
         written.bytes += (key_bytes.min(self.limits.key) + value_bytes.min(self.limits.value)) as u64;
@@ -116,7 +116,7 @@ impl Writer<'_> {
 
     /// Writes the entries of a list. `false`: a text of them is not defined, or a key cannot be written as it is.
     #[inline]
-    fn list(&mut self, kind: ListKind, entries: &[wire::Entry], written: &mut Written) -> bool {
+    fn list(&mut self, kind: ListKind, entries: &[wire::WireEntry], written: &mut Written) -> bool {
         for ids in entries {
             let Some(known) = self.strings.refer(StringId(ids[0])) else { return false };
             let Some(key) = self.key(known.slot) else { return false };

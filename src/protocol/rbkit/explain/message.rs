@@ -1,6 +1,6 @@
 //! Explains one MessagePack message, item by item, while it arrives (section 2).
 
-use tributary_codec::msgpack::{MAX_DEPTH, Reader, Value};
+use tributary_codec::msgpack::{MAX_DEPTH, MsgpackValue, Reader};
 use tributary_codec::reader::{DecodeError, DecodeErrorKind};
 use tributary_explain::Sheet;
 use tributary_explain::depth::set_in;
@@ -53,19 +53,19 @@ const TYPES: [&str; 10] = [
 
 /// A message that is being explained.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(super) struct ExplainedMessage {
     channel: Channel,
     /// The indentation of its rows.
     depth: usize,
     is_started: bool,
     /// Whether the event types are those of the specification; known from the type of the message.
     is_spec: Option<bool>,
-    open: Vec<Open>,
+    open: Vec<ExplainedContainer>,
 }
 
 /// A container whose elements are being explained.
 #[derive(Debug)]
-struct Open {
+struct ExplainedContainer {
     role: Role,
     is_map: bool,
     /// Elements or pairs that are left.
@@ -93,7 +93,7 @@ enum Role {
 
 /// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Step {
+pub(super) enum ExplainStep {
     /// It has explained this many bytes.
     Taken(usize),
     /// It needs more of the message.
@@ -104,40 +104,42 @@ pub(super) enum Step {
     Done,
 }
 
-impl Message {
+impl ExplainedMessage {
     /// A message from its first byte.
     pub(super) fn new(channel: Channel, depth: usize) -> Self {
-        Message { channel, depth, is_started: false, is_spec: None, open: Vec::new() }
+        ExplainedMessage { channel, depth, is_started: false, is_spec: None, open: Vec::new() }
     }
 
     /// Explains the next item of the message. `here` is the available rest of the message, `missing` the number of bytes that
     /// have not arrived.
-    pub(super) fn step(&mut self, here: &[u8], missing: u64, sheet: &mut Sheet) -> Step {
+    pub(super) fn step(&mut self, here: &[u8], missing: u64, sheet: &mut Sheet) -> ExplainStep {
         while self.open.pop_if(|open| open.left == 0 && !open.is_at_value).is_some() {}
         if !self.is_started && self.channel == Channel::Rep && OK.starts_with(here) && missing + here.len() as u64 == 2
         {
             if missing > 0 {
-                return Step::More;
+                return ExplainStep::More;
             }
             self.is_started = true;
             self.row(here, "reply", "ok", sheet);
-            return Step::Taken(here.len());
+            return ExplainStep::Taken(here.len());
         }
         if self.is_started && self.open.is_empty() {
-            return Step::Done;
+            return ExplainStep::Done;
         }
         if self.open.len() > MAX_OPEN {
-            return Step::Wrong("containers are nested too deeply");
+            return ExplainStep::Wrong("containers are nested too deeply");
         }
         let mut reader = Reader::new(here, missing);
         match self.item(&mut reader, sheet) {
-            Ok(()) => Step::Taken(reader.offset()),
-            Err(error) if reader.may_wait(&error) => Step::More,
-            Err(error) if here.get(error.offset) == Some(&0xC1) => Step::Wrong("no value begins with the byte 0xc1"),
-            Err(DecodeError { kind: DecodeErrorKind::Invalid { .. }, .. }) => {
-                Step::Wrong("it is longer than the rest of the message")
+            Ok(()) => ExplainStep::Taken(reader.offset()),
+            Err(error) if reader.may_wait(&error) => ExplainStep::More,
+            Err(error) if here.get(error.offset) == Some(&0xC1) => {
+                ExplainStep::Wrong("no value begins with the byte 0xc1")
             }
-            Err(_) => Step::Wrong("the message ends inside a value"),
+            Err(DecodeError { kind: DecodeErrorKind::Invalid { .. }, .. }) => {
+                ExplainStep::Wrong("it is longer than the rest of the message")
+            }
+            Err(_) => ExplainStep::Wrong("the message ends inside a value"),
         }
     }
 
@@ -165,7 +167,7 @@ impl Message {
             return Ok(());
         }
         let key = reader.next("key")?;
-        if let Value::Array(_) | Value::Map(_) = key {
+        if let MsgpackValue::Array(_) | MsgpackValue::Map(_) = key {
             if let Some(open) = self.open.last_mut() {
                 open.is_at_value = true;
             }
@@ -173,12 +175,12 @@ impl Message {
             return Ok(());
         }
         let value = reader.next("value")?;
-        let number = if let Value::Unsigned(number) = key { usize::try_from(number).ok() } else { None };
+        let number = if let MsgpackValue::Unsigned(number) = key { usize::try_from(number).ok() } else { None };
         let known = number.filter(|_| !matches!(role, Role::Ids(_))).and_then(|number| KEYS.get(number)).copied();
         let (name, prefix) = match (known, key, role) {
             (Some(name), ..) => (name.to_owned(), None),
-            (_, Value::Unsigned(id), Role::Ids(what)) => (format!("{what} {id}"), None),
-            (_, Value::Text(key), _) => match as_name(key) {
+            (_, MsgpackValue::Unsigned(id), Role::Ids(what)) => (format!("{what} {id}"), None),
+            (_, MsgpackValue::Text(key), _) => match as_name(key) {
                 Some(name) => (name.to_owned(), None),
                 None => ("pair".to_owned(), Some(text(key))),
             },
@@ -186,14 +188,14 @@ impl Message {
         };
         self.count_element();
         let words = match (known, value) {
-            (Some("event_type"), Value::Unsigned(number)) => self.event_type(role, number),
-            (Some("event_type"), Value::Text(name)) => {
+            (Some("event_type"), MsgpackValue::Unsigned(number)) => self.event_type(role, number),
+            (Some("event_type"), MsgpackValue::Text(name)) => {
                 let kind = TYPES.iter().find(|kind| kind.as_bytes() == name);
                 self.set_kind(kind.copied());
                 None
             }
-            (Some("timestamp"), Value::Float(millis)) => Some(moment(nanos(millis))),
-            (Some("timestamp"), Value::Unsigned(millis)) => Some(moment(i128::from(millis) * 1_000_000)),
+            (Some("timestamp"), MsgpackValue::Float(millis)) => Some(moment(nanos(millis))),
+            (Some("timestamp"), MsgpackValue::Unsigned(millis)) => Some(moment(i128::from(millis) * 1_000_000)),
             _ => None,
         };
         if let Some(words) = words {
@@ -201,15 +203,15 @@ impl Message {
             return Ok(());
         }
         let inner = match (role, known, value) {
-            (Role::Message, Some("payload"), Value::Array(_)) => Role::Events,
-            (_, Some("payload"), Value::Array(_)) => match kind {
+            (Role::Message, Some("payload"), MsgpackValue::Array(_)) => Role::Events,
+            (_, Some("payload"), MsgpackValue::Array(_)) => match kind {
                 Some("object_space_dump") => Role::List("object"),
                 Some("cpu_sample") => Role::List("frame"),
                 _ => Role::Other,
             },
             (_, Some("references"), _) => Role::List("reference"),
             (_, Some("stacktrace"), _) => Role::Ids("stack"),
-            (Role::Ids(_), None, Value::Array(_)) => Role::List("frame"),
+            (Role::Ids(_), None, MsgpackValue::Array(_)) => Role::List("frame"),
             _ => Role::Other,
         };
         self.value(start, *reader, &name, prefix, value, inner, sheet);
@@ -224,7 +226,7 @@ impl Message {
         end: Reader<'_>,
         name: &str,
         prefix: Option<String>,
-        value: Value<'_>,
+        value: MsgpackValue<'_>,
         role: Role,
         sheet: &mut Sheet,
     ) {
@@ -232,11 +234,18 @@ impl Message {
         let words = prefix.map_or_else(|| words.clone(), |prefix| format!("{prefix}: {words}"));
         self.row(read(start, end), name, &words, sheet);
         let (is_map, left) = match value {
-            Value::Array(count) => (false, count),
-            Value::Map(pairs) => (true, pairs),
+            MsgpackValue::Array(count) => (false, count),
+            MsgpackValue::Map(pairs) => (true, pairs),
             _ => return,
         };
-        self.open.push(Open { role, is_map, left: left.into(), count: 0, is_at_value: false, kind: None });
+        self.open.push(ExplainedContainer {
+            role,
+            is_map,
+            left: left.into(),
+            count: 0,
+            is_at_value: false,
+            kind: None,
+        });
     }
 
     fn row(&self, bytes: &[u8], name: &str, words: &str, sheet: &mut Sheet) {
@@ -305,17 +314,17 @@ fn nanos(millis: f64) -> i128 {
     i128::from(millis.trunc() as i64) * 1_000_000 + i128::from((millis.fract() * 1e6).round() as i64)
 }
 
-fn shown(value: Value<'_>) -> String {
+fn shown(value: MsgpackValue<'_>) -> String {
     match value {
-        Value::Nil => "nil".to_owned(),
-        Value::Bool(truth) => truth.to_string(),
-        Value::Unsigned(number) => number.to_string(),
-        Value::Negative(number) => number.to_string(),
-        Value::Float(number) => number.to_string(),
-        Value::Text(bytes) => text(bytes),
-        Value::Binary(bytes) => hex(bytes),
-        Value::Array(count) => counted(count.into(), "element"),
-        Value::Map(pairs) => counted(pairs.into(), "pair"),
-        Value::Extension(kind, bytes) => format!("extension {kind}: {}", hex(bytes)),
+        MsgpackValue::Nil => "nil".to_owned(),
+        MsgpackValue::Bool(truth) => truth.to_string(),
+        MsgpackValue::Unsigned(number) => number.to_string(),
+        MsgpackValue::Negative(number) => number.to_string(),
+        MsgpackValue::Float(number) => number.to_string(),
+        MsgpackValue::Text(bytes) => text(bytes),
+        MsgpackValue::Binary(bytes) => hex(bytes),
+        MsgpackValue::Array(count) => counted(count.into(), "element"),
+        MsgpackValue::Map(pairs) => counted(pairs.into(), "pair"),
+        MsgpackValue::Extension(kind, bytes) => format!("extension {kind}: {}", hex(bytes)),
     }
 }

@@ -1,33 +1,36 @@
 //! Payloads that are decoded element by element: heap dumps and statistics.
 
-use tributary_codec::msgpack::{Reader, Value as Wire};
+use tributary_codec::msgpack::{MsgpackValue as Wire, Reader};
 use tributary_codec::reader::DecodeError;
 use tributary_event::Reason;
 use tributary_protocol::Output;
 
 use super::super::normalize;
 use super::super::options::HeapDumps;
-use super::super::wire::{Head, Kind, Object, Payload};
-use super::{Buffers, Context, Failure, Message, State};
+use super::super::wire::{DumpObject, MessageHead, MessageKind, Payload};
+use super::{Buffers, MessageContext, MessageDecoder, MessageFailure, MessageState};
 
-impl Message {
+impl MessageDecoder {
     /// Decodes a dump or a statistic up to the first element of its payload.
     pub(super) fn begin_pieces(
         &mut self,
-        kind: Kind,
-        head: &Head<'_>,
-        context: &mut Context<'_>,
+        kind: MessageKind,
+        head: &MessageHead<'_>,
+        context: &mut MessageContext<'_>,
         out: &mut Output,
-    ) -> Result<usize, Failure> {
-        let expected = if kind == Kind::Dump { "a dump without an array of objects" } else { "gc_stats without a map" };
-        let malformed = Failure::Part(Reason::Malformed, expected);
+    ) -> Result<usize, MessageFailure> {
+        let expected =
+            if kind == MessageKind::Dump { "a dump without an array of objects" } else { "gc_stats without a map" };
+        let malformed = MessageFailure::Part(Reason::Malformed, expected);
         let Some(Payload { reader: mut payload, after }) = head.payload else { return Err(malformed) };
         match (kind, payload.next("payload")?) {
-            (Kind::Dump, Wire::Array(left)) => {
+            (MessageKind::Dump, Wire::Array(left)) => {
                 context.dumps.begin_part(head, left, self.place(payload.offset(), context.now), out);
-                self.state = State::Objects { left, after };
+                self.state = MessageState::Objects { left, after };
             }
-            (Kind::GcStats, Wire::Map(left)) => self.state = State::Stats { left, after, time: head.time },
+            (MessageKind::GcStats, Wire::Map(left)) => {
+                self.state = MessageState::Stats { left, after, time: head.time }
+            }
             _ => return Err(malformed),
         }
         Ok(payload.offset())
@@ -37,21 +40,21 @@ impl Message {
     pub(super) fn object(
         &mut self,
         whole: Reader<'_>,
-        context: &mut Context<'_>,
+        context: &mut MessageContext<'_>,
         out: &mut Output,
     ) -> Result<usize, DecodeError> {
-        let State::Objects { left, after } = &mut self.state else { return Ok(0) };
+        let MessageState::Objects { left, after } = &mut self.state else { return Ok(0) };
         if *left == 0 {
             let after = *after;
             context.dumps.end_part(self.place(0, context.now), out);
-            self.state = State::EventPairs(after);
+            self.state = MessageState::EventPairs(after);
             return Ok(0);
         }
         let mut reader = whole;
         let Buffers { references, texts, .. } = &mut *context.buffers;
         let object = match reader.next("object")? {
             Wire::Map(pairs) => {
-                let object = Object::read(&mut reader, pairs, (&mut *references, context.options.max_references))?;
+                let object = DumpObject::read(&mut reader, pairs, (&mut *references, context.options.max_references))?;
                 Some(object).filter(|object| object.id.is_some())
             }
             _ => {
@@ -87,12 +90,12 @@ impl Message {
     pub(super) fn stat(
         &mut self,
         whole: Reader<'_>,
-        context: &mut Context<'_>,
+        context: &mut MessageContext<'_>,
         out: &mut Output,
     ) -> Result<usize, DecodeError> {
-        let State::Stats { left, after, time } = &mut self.state else { return Ok(0) };
+        let MessageState::Stats { left, after, time } = &mut self.state else { return Ok(0) };
         if *left == 0 {
-            self.state = State::EventPairs(*after);
+            self.state = MessageState::EventPairs(*after);
             return Ok(0);
         }
         let time = *time;

@@ -2,13 +2,13 @@
 
 mod fields;
 
-use tributary_codec::cbor::{CborError, Fault, Reader};
+use tributary_codec::cbor::{CborError, CborFault, Reader};
 use tributary_explain::Sheet;
-use tributary_explain::cbor::{Values, field, head, inside};
+use tributary_explain::cbor::{CborStyle, field, head, inside};
 use tributary_explain::depth::set_in;
 use tributary_explain::words::duration;
 
-use super::super::wire::{Carries, Dialect, MAX_VALUE_DEPTH};
+use super::super::wire::{Carries, MAX_VALUE_DEPTH, ZicoDialect};
 use fields::{
     attributes, clock, exception, flags, integer, kind, length_of, name, number, order_name, prolog, record, symbol,
     tag, tagged, tagged_number, text, ticks, word,
@@ -22,7 +22,7 @@ const TICK_NANOS: i128 = 65_536;
 const TIME_BITS: u32 = 40;
 
 /// Writes a body. What follows an item that the dialect does not have is written as raw bytes.
-pub(super) fn write(bytes: &[u8], carries: Carries, dialect: Dialect, sheet: &mut Sheet) {
+pub(super) fn write(bytes: &[u8], carries: Carries, dialect: ZicoDialect, sheet: &mut Sheet) {
     let what = match carries {
         Carries::Definitions => "definitions",
         Carries::Trace => "trace",
@@ -43,7 +43,7 @@ pub(super) fn write(bytes: &[u8], carries: Carries, dialect: Dialect, sheet: &mu
 
 struct Items<'a> {
     reader: Reader<'a>,
-    dialect: Dialect,
+    dialect: ZicoDialect,
     /// Open records: whether their words are little-endian (doc).
     open: Vec<bool>,
 }
@@ -55,8 +55,8 @@ impl Items<'_> {
         let values = self.values();
         let reader = &mut self.reader;
         match (self.dialect, tag(reader)?) {
-            (Dialect::Doc, 0x0D) | (Dialect::Gen1 | Dialect::Gen2, 1) => {
-                let kinds = u64::from(self.dialect != Dialect::Gen2);
+            (ZicoDialect::Doc, 0x0D) | (ZicoDialect::Gen1 | ZicoDialect::Gen2, 1) => {
+                let kinds = u64::from(self.dialect != ZicoDialect::Gen2);
                 tagged(reader, sheet, "string", 2 + kinds..=2 + kinds)?;
                 inside(sheet, |sheet| {
                     integer(reader, sheet, "id")?;
@@ -64,14 +64,14 @@ impl Items<'_> {
                     if kinds > 0 { number(reader, sheet, "type", kind) } else { Ok(()) }
                 })
             }
-            (Dialect::Doc, 0x0E) | (Dialect::Gen1 | Dialect::Gen2, 2) => {
+            (ZicoDialect::Doc, 0x0E) | (ZicoDialect::Gen1 | ZicoDialect::Gen2, 2) => {
                 tagged(reader, sheet, "method", 4..=4)?;
                 inside(sheet, |sheet| {
                     integer(reader, sheet, "id")?;
                     ["class", "method", "signature"].iter().try_for_each(|name| symbol(reader, sheet, name))
                 })
             }
-            (Dialect::Doc, 0x0F) | (Dialect::Gen1, 3) => {
+            (ZicoDialect::Doc, 0x0F) | (ZicoDialect::Gen1, 3) => {
                 tagged(reader, sheet, "agent attribute", 2..=2)?;
                 inside(sheet, |sheet| {
                     name(reader, sheet, "key", false)?;
@@ -84,7 +84,7 @@ impl Items<'_> {
 
     fn entry(&mut self, sheet: &mut Sheet) -> Written {
         if self.reader.rest().first() == Some(&BREAK) {
-            let closes = self.dialect != Dialect::Gen2 && !self.open.is_empty();
+            let closes = self.dialect != ZicoDialect::Gen2 && !self.open.is_empty();
             head(&mut self.reader, sheet, "end of record", if closes { "" } else { "of no record" })?;
             if closes {
                 self.open.pop();
@@ -92,7 +92,7 @@ impl Items<'_> {
             return Ok(());
         }
         match self.dialect {
-            Dialect::Gen2 => self.gen2_entry(sheet),
+            ZicoDialect::Gen2 => self.gen2_entry(sheet),
             _ => self.gen1_entry(sheet),
         }
     }
@@ -102,7 +102,7 @@ impl Items<'_> {
         let reader = &mut self.reader;
         let tag = tag(reader)?;
         match (self.dialect, tag) {
-            (Dialect::Doc, 6 | 7 | 0x0A | 0x0B) => {
+            (ZicoDialect::Doc, 6 | 7 | 0x0A | 0x0B) => {
                 let is_little = matches!(tag, 7 | 0x0B);
                 record(reader, sheet, order_name(is_little))?;
                 self.open.push(is_little);
@@ -111,18 +111,18 @@ impl Items<'_> {
                     field(reader, sheet, "prolog", |reader| Ok(prolog(word(reader, is_little, 8..=8)?)))
                 })
             }
-            (Dialect::Gen1, 8) => {
+            (ZicoDialect::Gen1, 8) => {
                 record(reader, sheet, "")?;
                 self.open.push(false);
                 Ok(())
             }
-            (Dialect::Gen1, 0x0A | 0x0B) => field(reader, sheet, "prolog", |reader| {
+            (ZicoDialect::Gen1, 0x0A | 0x0B) => field(reader, sheet, "prolog", |reader| {
                 reader.item()?;
                 Ok(prolog(word(reader, tag == 0x0B, 8..=8)?))
             }),
-            (Dialect::Doc, 0x0D) | (Dialect::Gen1, 0x0C | 0x0D) => {
+            (ZicoDialect::Doc, 0x0D) | (ZicoDialect::Gen1, 0x0C | 0x0D) => {
                 let is_little = match self.dialect {
-                    Dialect::Doc => self.open.last().copied().unwrap_or(true),
+                    ZicoDialect::Doc => self.open.last().copied().unwrap_or(true),
                     _ => tag == 0x0D,
                 };
                 field(reader, sheet, "epilog", |reader| {
@@ -212,25 +212,25 @@ impl Items<'_> {
         let offset = self.reader.offset();
         match self.reader.rest() {
             [BREAK, ..] => {}
-            [] => return Err(CborError { offset, fault: Fault::End }),
-            _ => return Err(CborError { offset, fault: Fault::Expected("a break after the end") }),
+            [] => return Err(CborError { offset, fault: CborFault::End }),
+            _ => return Err(CborError { offset, fault: CborFault::Expected("a break after the end") }),
         }
         let was_open = self.open.pop().is_some();
         head(&mut self.reader, sheet, "end of record", if was_open { "" } else { "of no record" })
     }
 
-    fn values(&self) -> Values {
-        let reference = (self.dialect != Dialect::Gen2).then_some(REFERENCE);
-        Values { reference, most_depth: MAX_VALUE_DEPTH + 1 }
+    fn values(&self) -> CborStyle {
+        let reference = (self.dialect != ZicoDialect::Gen2).then_some(REFERENCE);
+        CborStyle { reference, most_depth: MAX_VALUE_DEPTH + 1 }
     }
 
     fn misplaced(&self) -> CborError {
         let expected = match self.dialect {
-            Dialect::Doc => "an item of the dialect doc",
-            Dialect::Gen1 => "an item of the dialect gen1",
-            Dialect::Gen2 => "an item of the dialect gen2",
+            ZicoDialect::Doc => "an item of the dialect doc",
+            ZicoDialect::Gen1 => "an item of the dialect gen1",
+            ZicoDialect::Gen2 => "an item of the dialect gen2",
         };
-        CborError { offset: self.reader.offset(), fault: Fault::Expected(expected) }
+        CborError { offset: self.reader.offset(), fault: CborFault::Expected(expected) }
     }
 }
 
@@ -238,7 +238,7 @@ impl Items<'_> {
 mod tests {
     use super::*;
 
-    fn rows(bytes: &[u8], carries: Carries, dialect: Dialect) -> Vec<String> {
+    fn rows(bytes: &[u8], carries: Carries, dialect: ZicoDialect) -> Vec<String> {
         let mut sheet = Sheet::new(0, []);
         write(bytes, carries, dialect, &mut sheet);
         assert_eq!(sheet.offset(), bytes.len() as u64);
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn definitions_are_shown_in_each_dialect() {
         assert_eq!(
-            rows(b"\xc1\x83\x07\x62ab\x05\xc2\x84\x01\xc6\x07\x00\x08", Carries::Definitions, Dialect::Gen1),
+            rows(b"\xc1\x83\x07\x62ab\x05\xc2\x84\x01\xc6\x07\x00\x08", Carries::Definitions, ZicoDialect::Gen1),
             [
                 "00000000 c1 83 string",
                 "00000002 07 id: 7",
@@ -262,9 +262,9 @@ mod tests {
                 "0000000d 08 signature: string 8",
             ]
         );
-        let gen2 = rows(b"\xc1\x82\x07\x61a", Carries::Definitions, Dialect::Gen2);
+        let gen2 = rows(b"\xc1\x82\x07\x61a", Carries::Definitions, ZicoDialect::Gen2);
         assert_eq!(gen2, ["00000000 c1 82 string", "00000002 07 id: 7", "00000003 61 61 text: \"a\""]);
-        let doc = rows(b"\xcf\x82\x61k\x01\xc1", Carries::Definitions, Dialect::Doc);
+        let doc = rows(b"\xcf\x82\x61k\x01\xc1", Carries::Definitions, ZicoDialect::Doc);
         assert_eq!(
             doc,
             [
@@ -292,7 +292,7 @@ mod tests {
         ]
         .concat();
         assert_eq!(
-            rows(&trace, Carries::Trace, Dialect::Gen1),
+            rows(&trace, Carries::Trace, ZicoDialect::Gen1),
             [
                 "00000000 c8 9f record",
                 "00000002 cb 48 e8 03 00 00 00 01 00 00 prolog: start 65.536 ms, method 1",
@@ -338,7 +338,7 @@ mod tests {
     fn records_of_gen2_are_integers() {
         let trace = b"\xc3\x9f\x19\x03\xe8\x07\xc5\x84\x01\x02\x20\x03\xc6\x83\0\x05\x61x\xc8\x04\xc4\x83\x19\x07\xd0\x01\x19\x10\x20\xff\xff";
         assert_eq!(
-            rows(trace, Carries::Trace, Dialect::Gen2),
+            rows(trace, Carries::Trace, ZicoDialect::Gen2),
             [
                 "00000000 c3 9f record",
                 "00000002 19 03 e8 start: 1 µs",
@@ -369,7 +369,7 @@ mod tests {
         let word = b"\xe8\x03\0\0\0\x01\0\0";
         let trace = [&b"\xcb\x9f\x48"[..], word, b"\xcd\x48", word, b"\xff\x01\x02"].concat();
         assert_eq!(
-            rows(&trace, Carries::Trace, Dialect::Doc),
+            rows(&trace, Carries::Trace, ZicoDialect::Doc),
             [
                 "00000000 cb 9f record: little-endian",
                 "00000002 48 e8 03 00 00 00 01 00 00 prolog: start 65.536 ms, method 1",

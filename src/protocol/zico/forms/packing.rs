@@ -1,7 +1,7 @@
 //! The compression of a form's data, and its decompression.
 
 use tributary_codec::inflate::{Gunzip, Inflate, InflateError};
-use tributary_codec::lz4::{Layout, Unlz4};
+use tributary_codec::lz4::{Lz4Layout, Unlz4};
 
 /// The compression of a form's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,11 +18,11 @@ pub enum Packing {
 #[derive(Debug)]
 pub struct Unpacking {
     packed: Vec<u8>,
-    stream: Stream,
+    stream: BodyDecoder,
 }
 
 #[derive(Debug)]
-enum Stream {
+enum BodyDecoder {
     Plain { limit: usize },
     Gzip(Box<Gunzip>),
     Zlib(Box<Inflate>),
@@ -33,11 +33,11 @@ enum Stream {
 impl Unpacking {
     pub(super) fn new(packing: Packing, packed: Vec<u8>, limit: usize) -> Self {
         let stream = match packing {
-            Packing::Plain => Stream::Plain { limit },
-            Packing::Deflate if packed.starts_with(&[0x1F, 0x8B]) => Stream::Gzip(Box::new(Gunzip::new(limit))),
-            Packing::Deflate if is_zlib(&packed) => Stream::Zlib(Box::new(Inflate::zlib(limit))),
-            Packing::Deflate => Stream::Deflate(Box::new(Inflate::raw(limit))),
-            Packing::Lz4 => Stream::Lz4(Box::new(Unlz4::new(&packed, limit))),
+            Packing::Plain => BodyDecoder::Plain { limit },
+            Packing::Deflate if packed.starts_with(&[0x1F, 0x8B]) => BodyDecoder::Gzip(Box::new(Gunzip::new(limit))),
+            Packing::Deflate if is_zlib(&packed) => BodyDecoder::Zlib(Box::new(Inflate::zlib(limit))),
+            Packing::Deflate => BodyDecoder::Deflate(Box::new(Inflate::raw(limit))),
+            Packing::Lz4 => BodyDecoder::Lz4(Box::new(Unlz4::new(&packed, limit))),
         };
         Unpacking { packed, stream }
     }
@@ -48,21 +48,21 @@ impl Unpacking {
     /// The bytes are malformed, or decompress to more than the limit. Offsets count after base64 decoding.
     pub fn step(&mut self) -> Result<bool, InflateError> {
         match &mut self.stream {
-            Stream::Plain { limit } if self.packed.len() > *limit => Err(InflateError::TooLarge { limit: *limit }),
-            Stream::Plain { .. } => Ok(true),
-            Stream::Gzip(stream) => stream.step(&self.packed),
-            Stream::Zlib(stream) | Stream::Deflate(stream) => stream.step(&self.packed),
-            Stream::Lz4(stream) => stream.step(&self.packed),
+            BodyDecoder::Plain { limit } if self.packed.len() > *limit => Err(InflateError::TooLarge { limit: *limit }),
+            BodyDecoder::Plain { .. } => Ok(true),
+            BodyDecoder::Gzip(stream) => stream.step(&self.packed),
+            BodyDecoder::Zlib(stream) | BodyDecoder::Deflate(stream) => stream.step(&self.packed),
+            BodyDecoder::Lz4(stream) => stream.step(&self.packed),
         }
     }
 
     /// Its memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         let output = match &self.stream {
-            Stream::Plain { .. } => 0,
-            Stream::Gzip(stream) => stream.memory_bytes(),
-            Stream::Zlib(stream) | Stream::Deflate(stream) => stream.memory_bytes(),
-            Stream::Lz4(stream) => stream.memory_bytes(),
+            BodyDecoder::Plain { .. } => 0,
+            BodyDecoder::Gzip(stream) => stream.memory_bytes(),
+            BodyDecoder::Zlib(stream) | BodyDecoder::Deflate(stream) => stream.memory_bytes(),
+            BodyDecoder::Lz4(stream) => stream.memory_bytes(),
         };
         self.packed.capacity() + output
     }
@@ -71,16 +71,16 @@ impl Unpacking {
     /// `ldata:lz4java`, `ldata:size-le`, `ldata:size-be`, `ldata:block`. Final at the end.
     pub fn layout(&self) -> &'static str {
         match &self.stream {
-            Stream::Plain { .. } => "data",
-            Stream::Gzip(_) => "zdata:gzip",
-            Stream::Zlib(_) => "zdata:zlib",
-            Stream::Deflate(_) => "zdata:deflate",
-            Stream::Lz4(stream) => match stream.layout() {
-                Layout::Frame => "ldata:frame",
-                Layout::Java => "ldata:lz4java",
-                Layout::SizeLe => "ldata:size-le",
-                Layout::SizeBe => "ldata:size-be",
-                Layout::Block => "ldata:block",
+            BodyDecoder::Plain { .. } => "data",
+            BodyDecoder::Gzip(_) => "zdata:gzip",
+            BodyDecoder::Zlib(_) => "zdata:zlib",
+            BodyDecoder::Deflate(_) => "zdata:deflate",
+            BodyDecoder::Lz4(stream) => match stream.layout() {
+                Lz4Layout::Frame => "ldata:frame",
+                Lz4Layout::Java => "ldata:lz4java",
+                Lz4Layout::SizeLe => "ldata:size-le",
+                Lz4Layout::SizeBe => "ldata:size-be",
+                Lz4Layout::Block => "ldata:block",
             },
         }
     }
@@ -88,19 +88,19 @@ impl Unpacking {
     /// The number of bytes after the end of the compressed stream, which are ignored. Final at the end.
     pub fn trailing(&self) -> usize {
         match &self.stream {
-            Stream::Plain { .. } | Stream::Gzip(_) => 0,
-            Stream::Zlib(stream) | Stream::Deflate(stream) => self.packed.len() - stream.consumed(),
-            Stream::Lz4(stream) => self.packed.len() - stream.consumed(),
+            BodyDecoder::Plain { .. } | BodyDecoder::Gzip(_) => 0,
+            BodyDecoder::Zlib(stream) | BodyDecoder::Deflate(stream) => self.packed.len() - stream.consumed(),
+            BodyDecoder::Lz4(stream) => self.packed.len() - stream.consumed(),
         }
     }
 
     /// The decompressed bytes.
     pub fn into_output(self) -> Vec<u8> {
         match self.stream {
-            Stream::Plain { .. } => self.packed,
-            Stream::Gzip(stream) => stream.into_output(),
-            Stream::Zlib(stream) | Stream::Deflate(stream) => stream.into_output(),
-            Stream::Lz4(stream) => stream.into_output(),
+            BodyDecoder::Plain { .. } => self.packed,
+            BodyDecoder::Gzip(stream) => stream.into_output(),
+            BodyDecoder::Zlib(stream) | BodyDecoder::Deflate(stream) => stream.into_output(),
+            BodyDecoder::Lz4(stream) => stream.into_output(),
         }
     }
 }

@@ -5,10 +5,10 @@ use tributary_event::Link;
 
 use super::super::body::BodyState;
 use super::super::clock;
-use super::super::delivered::{Delivered, Fresh, Known};
+use super::super::delivered::{Delivered, DeliveredTrace, Fresh};
 use super::super::symbols::Symbols;
-use super::super::wire::{self, Begin, Dialect, Entry, Epilog, Order};
-use super::Trace;
+use super::super::wire::{self, Begin, BodyItem, Epilog, Order, ZicoDialect};
+use super::OpenTrace;
 
 /// The flag of a record whose trace was submitted by itself before (gen2, section 2.4).
 const SENT: u64 = 0x2000;
@@ -26,7 +26,7 @@ pub(super) struct Copy {
     pub(super) is_same_trace: bool,
 }
 
-impl Trace {
+impl OpenTrace {
     /// Rule 22: gen2 agents submit a trace by itself, and again inside each enclosing trace.
     pub(super) fn look_for_copy(
         &mut self,
@@ -48,7 +48,7 @@ impl Trace {
         if place > 0
             && let Some(moment) = moment
             && let Some(known) = delivered.original(moment, 0, &state.changes)
-            && end_of(reader, Dialect::Gen2, &mut state.ahead)
+            && end_of(reader, ZicoDialect::Gen2, &mut state.ahead)
                 .is_some_and(|epilog| epilog.flags.is_some_and(|flags| flags & SENT != 0))
         {
             return self.skip(place, known, state);
@@ -88,7 +88,7 @@ impl Trace {
                 top.call = Some(call);
             }
         } else if delivered.knows(call)
-            && let Some(epilog) = end_of(reader, Dialect::Gen1, &mut state.ahead)
+            && let Some(epilog) = end_of(reader, ZicoDialect::Gen1, &mut state.ahead)
             && let Some(known) = delivered.original(call, clock::ticks(prolog.start, epilog.stop), &state.changes)
         {
             state.changes.copied.push((call, known.number));
@@ -98,7 +98,7 @@ impl Trace {
 
     /// Skips the copy of a delivered trace that began with the innermost record. The record that encloses it links to the
     /// delivered trace, once.
-    fn skip(&mut self, place: usize, known: Known, state: &mut BodyState) {
+    fn skip(&mut self, place: usize, known: DeliveredTrace, state: &mut BodyState) {
         let is_same_trace = known.link.trace_id == self.id;
         self.copy = Some(Copy { top: place, events: 0, is_repeat: place == 0, is_same_trace });
         if let Some(enclosing) = place.checked_sub(1)
@@ -111,7 +111,7 @@ impl Trace {
 
 /// The end of the record that just began. Reads ahead to it, at most `ahead` bytes, which it decreases: so all look-aheads of a
 /// body together cost linear time.
-fn end_of(mut reader: Reader<'_>, dialect: Dialect, ahead: &mut usize) -> Option<Epilog> {
+fn end_of(mut reader: Reader<'_>, dialect: ZicoDialect, ahead: &mut usize) -> Option<Epilog> {
     let mut depth = 1u64;
     let mut order = Order::Little;
     loop {
@@ -119,13 +119,13 @@ fn end_of(mut reader: Reader<'_>, dialect: Dialect, ahead: &mut usize) -> Option
         let entry = wire::entry(&mut reader, dialect, &mut order).ok()?;
         *ahead = ahead.checked_sub(reader.offset() - before)?;
         match entry {
-            Entry::Open(_) => depth += 1,
-            Entry::Epilog(epilog) if depth == 1 => return Some(epilog),
-            Entry::Epilog(_) => depth -= 1,
+            BodyItem::Open(_) => depth += 1,
+            BodyItem::Epilog(epilog) if depth == 1 => return Some(epilog),
+            BodyItem::Epilog(_) => depth -= 1,
             // Rule 21.
-            Entry::Break if dialect == Dialect::Gen2 => {}
-            Entry::Break if depth == 1 => return None,
-            Entry::Break => depth -= 1,
+            BodyItem::Break if dialect == ZicoDialect::Gen2 => {}
+            BodyItem::Break if depth == 1 => return None,
+            BodyItem::Break => depth -= 1,
             _ => {}
         }
     }

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use tributary_codec::cbor::{CborError, Fault, Item, Reader};
+use tributary_codec::cbor::{CborError, CborFault, CborItem, Reader};
 
-use super::{BREAK, Dialect, MAX_VALUE_DEPTH, REFERENCE, map};
+use super::{BREAK, MAX_VALUE_DEPTH, REFERENCE, ZicoDialect, map};
 
 const FALSE: u8 = 0xF4;
 const TRUE: u8 = 0xF5;
@@ -16,9 +16,9 @@ pub struct Exception<'a> {
     /// Its id; may be not unique.
     pub id: u64,
     /// Its class.
-    pub class: Name<'a>,
-    /// Its message. [`Name::None`] and the empty text differ.
-    pub message: Name<'a>,
+    pub class: TextOrSymbol<'a>,
+    /// Its message. [`TextOrSymbol::None`] and the empty text differ.
+    pub message: TextOrSymbol<'a>,
     /// The id of its cause. 0: none.
     pub cause: u64,
     /// A reader at the first frame of the stack, for [`frame`].
@@ -33,8 +33,8 @@ pub struct Exception<'a> {
 ///
 /// # Errors
 /// The bytes have another type, or end.
-pub fn exception<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Exception<'a>, CborError> {
-    let most = if dialect == Dialect::Gen2 { 6 } else { 5 };
+pub fn exception<'a>(reader: &mut Reader<'a>, dialect: ZicoDialect) -> Result<Exception<'a>, CborError> {
+    let most = if dialect == ZicoDialect::Gen2 { 6 } else { 5 };
     let length = reader.array(5..=most, "an array of id, class, message, cause and stack")?;
     let id = integer(reader)?;
     let class = name(reader, true)?;
@@ -48,8 +48,8 @@ pub fn exception<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Except
     };
     let before = *reader;
     let frames = match reader.item()? {
-        Item::Array(frames) => frames,
-        _ => return Err(CborError { offset: before.offset(), fault: Fault::Expected("an array of frames") }),
+        CborItem::Array(frames) => frames,
+        _ => return Err(CborError { offset: before.offset(), fault: CborFault::Expected("an array of frames") }),
     };
     let stack = *reader;
     let mut left = frames;
@@ -68,9 +68,9 @@ pub fn exception<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Except
 
 /// One frame of a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Frame<'a> {
+pub struct WireFrame<'a> {
     /// Its class, method and file.
-    pub names: [Name<'a>; 3],
+    pub names: [TextOrSymbol<'a>; 3],
     /// Its line: −2 native, −1 or 0 unknown.
     pub line: i64,
 }
@@ -79,10 +79,10 @@ pub struct Frame<'a> {
 ///
 /// # Errors
 /// The bytes have another type, or end.
-pub fn frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, CborError> {
+pub fn frame<'a>(reader: &mut Reader<'a>) -> Result<WireFrame<'a>, CborError> {
     reader.array(4..=4, "an array of class, method, file and line")?;
     let names = [name(reader, true)?, name(reader, true)?, name(reader, true)?];
-    Ok(Frame { names, line: integer(reader)? as i64 })
+    Ok(WireFrame { names, line: integer(reader)? as i64 })
 }
 
 /// Whether another element follows in a container with `left` elements, or up to a break, which is consumed.
@@ -96,14 +96,14 @@ pub fn next_of(reader: &mut Reader<'_>, left: &mut Option<u64>) -> Result<bool, 
             *left -= 1;
             Ok(true)
         }
-        None if reader.is_at_end() => Err(CborError { offset: reader.offset(), fault: Fault::End }),
+        None if reader.is_at_end() => Err(CborError { offset: reader.offset(), fault: CborFault::End }),
         None => Ok(!reader.take(BREAK)),
     }
 }
 
 /// A text, or the symbol that stands for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Name<'a> {
+pub enum TextOrSymbol<'a> {
     /// Null.
     None,
     /// The id of a string.
@@ -118,20 +118,20 @@ pub enum Name<'a> {
 ///
 /// # Errors
 /// The bytes have another type, or end.
-pub fn name<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<Name<'a>, CborError> {
+pub fn name<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<TextOrSymbol<'a>, CborError> {
     let before = *reader;
     Ok(match reader.item()? {
-        Item::Null | Item::Undefined => Name::None,
-        Item::Tag(REFERENCE) => Name::Symbol(integer(reader)?),
-        Item::Unsigned(id) if is_bare => Name::Symbol(id),
-        Item::Text(text) => Name::Text(Cow::Borrowed(text)),
-        Item::Pieces(true) => {
+        CborItem::Null | CborItem::Undefined => TextOrSymbol::None,
+        CborItem::Tag(REFERENCE) => TextOrSymbol::Symbol(integer(reader)?),
+        CborItem::Unsigned(id) if is_bare => TextOrSymbol::Symbol(id),
+        CborItem::Text(text) => TextOrSymbol::Text(Cow::Borrowed(text)),
+        CborItem::Pieces(true) => {
             *reader = before;
-            Name::Text(text(reader)?)
+            TextOrSymbol::Text(text(reader)?)
         }
         _ => {
             *reader = before;
-            return Err(CborError { offset: before.offset(), fault: Fault::Expected("a text or the id of one") });
+            return Err(CborError { offset: before.offset(), fault: CborFault::Expected("a text or the id of one") });
         }
     })
 }
@@ -140,12 +140,12 @@ pub fn name<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<Name<'a>, Cbor
 ///
 /// # Errors
 /// It is cut off, or nests too deeply.
-pub fn key<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<Name<'a>, CborError> {
+pub fn key<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<TextOrSymbol<'a>, CborError> {
     let before = *reader;
     name(reader, is_bare).or_else(|_| {
         *reader = before;
         reader.skip(MAX_VALUE_DEPTH)?;
-        Ok(Name::Other(before.offset(), reader.offset()))
+        Ok(TextOrSymbol::Other(before.offset(), reader.offset()))
     })
 }
 
@@ -162,17 +162,17 @@ pub fn text<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, CborError> {
 /// # Errors
 /// The bytes have another type, or end.
 pub fn string<'a>(reader: &mut Reader<'a>, is_text: bool) -> Result<Cow<'a, [u8]>, CborError> {
-    let expected = Fault::Expected(if is_text { "a text" } else { "a byte string" });
+    let expected = CborFault::Expected(if is_text { "a text" } else { "a byte string" });
     let before = *reader;
     match (reader.item()?, is_text) {
-        (Item::Text(whole), true) | (Item::Bytes(whole), false) => Ok(Cow::Borrowed(whole)),
-        (Item::Pieces(pieces_of_text), _) if pieces_of_text == is_text => {
+        (CborItem::Text(whole), true) | (CborItem::Bytes(whole), false) => Ok(Cow::Borrowed(whole)),
+        (CborItem::Pieces(pieces_of_text), _) if pieces_of_text == is_text => {
             let mut joined = Vec::new();
             loop {
                 let offset = reader.offset();
                 match (reader.item()?, is_text) {
-                    (Item::Break, _) => return Ok(Cow::Owned(joined)),
-                    (Item::Text(piece), true) | (Item::Bytes(piece), false) => joined.extend_from_slice(piece),
+                    (CborItem::Break, _) => return Ok(Cow::Owned(joined)),
+                    (CborItem::Text(piece), true) | (CborItem::Bytes(piece), false) => joined.extend_from_slice(piece),
                     _ => return Err(CborError { offset, fault: expected }),
                 }
             }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::live::Live;
 use super::super::messages::{Begin, Share, Shares};
-use super::super::output::{Context, Output};
+use super::super::output::{FileOutput, OutputContext};
 use super::super::template::Template;
 use super::Outputs;
 use tributary_event::{Kind, UnixNanos};
@@ -91,7 +91,7 @@ impl Outputs {
     /// Notes which messages were written, and what of those that wait.
     pub(super) fn commit_messages(&mut self) {
         let Outputs { context, outputs, .. } = self;
-        let Context { messages, unwritten, options, .. } = context;
+        let OutputContext { messages, unwritten, options, .. } = context;
         log_fault(messages.forget(unwritten));
         if !messages.is_needed() {
             return;
@@ -113,9 +113,9 @@ impl Outputs {
 
     /// Notes that all messages are on the disk, if they are.
     pub(super) fn mark_messages(&mut self) {
-        let Context { messages, unwritten, .. } = &mut self.context;
+        let OutputContext { messages, unwritten, .. } = &mut self.context;
         log_fault(messages.forget(unwritten));
-        let is_dirty = |output: &Output| output.live.as_ref().is_some_and(Live::is_dirty);
+        let is_dirty = |output: &FileOutput| output.live.as_ref().is_some_and(Live::is_dirty);
         if !self.outputs.iter().any(is_dirty) {
             log_fault(messages.mark());
         }

@@ -5,7 +5,7 @@ use super::super::options::{Compression, UNSYNCED_SOURCES_BYTES};
 use super::*;
 use std::sync::Arc;
 use tributary_event::{BatchBuilder, Header, Origin, Position, Severity};
-use tributary_sink::encode::Fields;
+use tributary_sink::encode::LineFields;
 use tributary_sink::{AckLevel, Kinds};
 
 mod parts;
@@ -183,7 +183,7 @@ fn defined_and_naming(lines: &[String]) -> (usize, usize) {
 
 fn compact_outputs(directory: &Path, fsync: Fsync, failing_syncs: u32) -> Outputs {
     let mut outputs = with_failing_syncs(directory, fsync, failing_syncs);
-    outputs.encoder = Encoder::new(outputs.options().format).with_fields(Fields::Compact);
+    outputs.encoder = Encoder::new(outputs.options().format).with_fields(LineFields::Compact);
     outputs
 }
 
@@ -326,7 +326,7 @@ fn a_batch_that_asks_for_it_waits_for_a_sync_of_its_file_and_of_no_other() {
     outputs.sync();
     assert_eq!(faults::syncs() - before, 1, "both batches share it");
     assert!(outputs.take_unwritten().is_empty());
-    let is_dirty = |output: &Output| output.live.as_ref().unwrap().is_dirty();
+    let is_dirty = |output: &FileOutput| output.live.as_ref().unwrap().is_dirty();
     assert_eq!(outputs.outputs.iter().map(is_dirty).collect::<Vec<_>>(), [false, true]);
     outputs.sync();
     assert_eq!(faults::syncs() - before, 1, "no request waits");

@@ -24,16 +24,16 @@ const STACK_LOCATIONS: u8 = 1;
 /// The dictionary, until its request is complete.
 #[derive(Debug)]
 pub(super) struct Dictionary {
-    strings: Table,
-    functions: Table,
-    locations: Table,
-    stacks: Table,
-    attributes: Table,
+    strings: DictionaryTable,
+    functions: DictionaryTable,
+    locations: DictionaryTable,
+    stacks: DictionaryTable,
+    attributes: DictionaryTable,
 }
 
 /// Entries of a dictionary, each once.
 #[derive(Debug)]
-struct Table {
+struct DictionaryTable {
     /// Its field in the dictionary.
     field: u8,
     encoded: Vec<u8>,
@@ -43,10 +43,10 @@ struct Table {
 /// What the tables have before an event is added.
 pub(super) struct Mark([(usize, usize); 5]);
 
-impl Table {
+impl DictionaryTable {
     /// A table whose first entry is the empty one.
-    fn new(field: u8) -> Table {
-        let mut table = Table { field, encoded: Vec::new(), indexes: HashMap::default() };
+    fn new(field: u8) -> DictionaryTable {
+        let mut table = DictionaryTable { field, encoded: Vec::new(), indexes: HashMap::default() };
         table.index_of(&[]);
         table
     }
@@ -77,11 +77,11 @@ impl Table {
 impl Default for Dictionary {
     fn default() -> Dictionary {
         Dictionary {
-            strings: Table::new(5),
-            functions: Table::new(3),
-            locations: Table::new(2),
-            stacks: Table::new(7),
-            attributes: Table::new(6),
+            strings: DictionaryTable::new(5),
+            functions: DictionaryTable::new(3),
+            locations: DictionaryTable::new(2),
+            stacks: DictionaryTable::new(7),
+            attributes: DictionaryTable::new(6),
         }
     }
 }
@@ -92,13 +92,13 @@ impl Dictionary {
         self.tables().iter().map(|table| table.encoded.len()).sum()
     }
 
-    fn tables(&self) -> [&Table; 5] {
+    fn tables(&self) -> [&DictionaryTable; 5] {
         [&self.strings, &self.functions, &self.locations, &self.stacks, &self.attributes]
     }
 
     /// What it has now.
     pub(super) fn mark(&self) -> Mark {
-        Mark(self.tables().map(Table::mark))
+        Mark(self.tables().map(DictionaryTable::mark))
     }
 
     /// Removes what was added since.

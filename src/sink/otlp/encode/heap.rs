@@ -7,7 +7,7 @@ use hashbrown::{Equivalent, HashMap};
 
 use super::body::Body;
 use super::dictionary::Dictionary;
-use super::profiles::{PROFILE_OVERHEAD, Profile, REQUEST_OVERHEAD, SAMPLE_OVERHEAD, Sample};
+use super::profiles::{EncodedProfile, EncodedSample, PROFILE_OVERHEAD, REQUEST_OVERHEAD, SAMPLE_OVERHEAD};
 use super::request::Groups;
 use tributary_codec::protobuf::push_varint;
 use tributary_event::{AttributeView, EventView, KeyView, ValueView, semconv};
@@ -22,7 +22,7 @@ const FRAME_TYPE: &str = "ruby";
 #[derive(Debug, Default)]
 pub(super) struct Heaps {
     dictionary: Dictionary,
-    dumps: Vec<Dump>,
+    dumps: Vec<DumpProfile>,
     known: HashMap<DumpKey, usize, RandomState>,
     /// The attributes of classes, and the stacks of sites.
     classes: HashMap<Box<str>, u32, RandomState>,
@@ -55,7 +55,7 @@ struct DumpKey {
 }
 
 #[derive(Debug)]
-struct Dump {
+struct DumpProfile {
     scope: usize,
     time: u64,
     /// Of both profiles: the origin and the id of the dump. Indexes, packed.
@@ -77,7 +77,7 @@ struct Sum {
 
 /// What the log of an object says.
 #[derive(Default)]
-struct Object<'a> {
+struct ObjectFields<'a> {
     class: Option<&'a str>,
     file: Option<&'a str>,
     line: u64,
@@ -85,9 +85,9 @@ struct Object<'a> {
     dump: Option<u64>,
 }
 
-impl<'a> Object<'a> {
-    fn of(event: EventView<'a>) -> Object<'a> {
-        let mut object = Object::default();
+impl<'a> ObjectFields<'a> {
+    fn of(event: EventView<'a>) -> ObjectFields<'a> {
+        let mut object = ObjectFields::default();
         let mut note = |key: KeyView<'a>, value: ValueView<'a>| match (key, value) {
             (KeyView::Name(semconv::RBKIT_CLASS_NAME), ValueView::Text(text)) => object.class = Some(text.text()),
             (KeyView::Name(semconv::CODE_FILE_PATH), ValueView::Text(text)) => object.file = Some(text.text()),
@@ -115,7 +115,7 @@ impl Heaps {
     /// Adds an object, unless `limit` is less than what the request would then have. Returns whether it was added; if not, the
     /// request is to be ended.
     pub(super) fn push(&mut self, scope: usize, event: EventView<'_>, has_origin: bool, limit: usize) -> bool {
-        let object = Object::of(event);
+        let object = ObjectFields::of(event);
         let mark = self.dictionary.mark();
         let time = event.time().unwrap_or(event.observed()).0;
         let origin = std::ptr::from_ref(&**event.origin()).addr();
@@ -124,7 +124,7 @@ impl Heaps {
         let stack = self.stack_of(SiteRef(object.file.unwrap_or_default(), object.line));
         let dictionary = &mut self.dictionary;
         let known = self.known.get(&key).copied();
-        let new = if known.is_none() { Some(Dump::new(dictionary, event, key, has_origin)) } else { None };
+        let new = if known.is_none() { Some(DumpProfile::new(dictionary, event, key, has_origin)) } else { None };
         let sum = known.and_then(|dump| self.dumps[dump].known.get(&(class, stack)).copied());
         // Of both profiles.
         let added = new.as_ref().map_or(0, |new| 2 * (PROFILE_OVERHEAD + new.attributes.len()))
@@ -190,8 +190,8 @@ impl Heaps {
     }
 }
 
-impl Dump {
-    fn new(dictionary: &mut Dictionary, event: EventView<'_>, key: DumpKey, has_origin: bool) -> Dump {
+impl DumpProfile {
+    fn new(dictionary: &mut Dictionary, event: EventView<'_>, key: DumpKey, has_origin: bool) -> DumpProfile {
         // Texts of the profiles, so that they are part of the length.
         for (of, unit) in [OBJECTS, SPACE] {
             dictionary.string(of);
@@ -202,20 +202,20 @@ impl Dump {
             let (index, _) = dictionary.attribute(semconv::RBKIT_DUMP_ID.as_str(), ValueView::U64(id));
             push_varint(&mut attributes, index.into());
         }
-        Dump { scope: key.scope, time: key.time, attributes, sums: Vec::new(), known: HashMap::default() }
+        DumpProfile { scope: key.scope, time: key.time, attributes, sums: Vec::new(), known: HashMap::default() }
     }
 
-    fn profile(&self, types: [u32; 4], value: fn(&Sum) -> u64) -> Profile {
+    fn profile(&self, types: [u32; 4], value: fn(&Sum) -> u64) -> EncodedProfile {
         let sample = |sum: &Sum| {
             let (mut attributes, mut values) = (Vec::new(), Vec::new());
             if sum.class > 0 {
                 push_varint(&mut attributes, sum.class.into());
             }
             push_varint(&mut values, value(sum).min(i64::MAX as u64));
-            Sample { stack: sum.stack, attributes, values, timestamps: Vec::new() }
+            EncodedSample { stack: sum.stack, attributes, values, timestamps: Vec::new() }
         };
         let samples = self.sums.iter().map(sample).collect();
-        Profile { types, period: 1, attributes: self.attributes.clone(), times: (self.time, self.time), samples }
+        EncodedProfile { types, period: 1, attributes: self.attributes.clone(), times: (self.time, self.time), samples }
     }
 }
 

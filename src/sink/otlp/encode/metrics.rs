@@ -30,7 +30,7 @@ const ATTRIBUTES: u8 = 7;
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     metrics: Vec<Metric>,
-    known: HashMap<Key, usize, RandomState>,
+    known: HashMap<MetricKey, usize, RandomState>,
 }
 
 /// What makes two points belong to one metric.
@@ -44,14 +44,14 @@ struct KeyRef<'a> {
 
 /// The same, with its name.
 #[derive(PartialEq, Eq, Hash, Debug)]
-struct Key {
+struct MetricKey {
     name: Box<str>,
     unit: &'static str,
     sum: Option<(bool, bool)>,
 }
 
-impl Equivalent<Key> for KeyRef<'_> {
-    fn equivalent(&self, key: &Key) -> bool {
+impl Equivalent<MetricKey> for KeyRef<'_> {
+    fn equivalent(&self, key: &MetricKey) -> bool {
         (self.name, self.unit, self.sum) == (&*key.name, key.unit, key.sum)
     }
 }
@@ -86,7 +86,7 @@ impl Metrics {
         let added = head.len() + METRIC_OVERHEAD;
         let index = self.metrics.len();
         self.metrics.push(Metric { head, sum, points: Vec::new() });
-        self.known.insert(Key { name: key.name.into(), unit: key.unit, sum }, index);
+        self.known.insert(MetricKey { name: key.name.into(), unit: key.unit, sum }, index);
         (index, added)
     }
 

@@ -105,7 +105,7 @@ pub struct Encoder {
     /// Events carry where they came from.
     has_origin: bool,
     caches: [Caches; 4],
-    pending: [Option<Pending>; 4],
+    pending: [Option<PendingExport>; 4],
     /// Length of the last request of each signal, in bytes.
     last_len: [usize; 4],
     /// Whether heap dumps become profiles.
@@ -118,7 +118,7 @@ pub struct Encoder {
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingExport {
     groups: Groups,
     profiles: Option<Profiles>,
     events: u32,
@@ -208,12 +208,13 @@ impl Encoder {
     /// Adds an event to a request. Returns `false` if that would be too long.
     fn append(&mut self, signal: Signal, event: EventView<'_>, is_counted: bool) -> bool {
         let (head_bytes, expected) = (self.head_bytes, self.last_len[signal.index()]);
-        let Pending { groups, profiles, events, .. } = self.pending[signal.index()].get_or_insert_with(|| Pending {
-            groups: Groups::new(head_bytes, expected),
-            profiles: (signal == Signal::Profiles).then(Profiles::default),
-            events: 0,
-            origin: event.origin().clone(),
-        });
+        let PendingExport { groups, profiles, events, .. } =
+            self.pending[signal.index()].get_or_insert_with(|| PendingExport {
+                groups: Groups::new(head_bytes, expected),
+                profiles: (signal == Signal::Profiles).then(Profiles::default),
+                events: 0,
+                origin: event.origin().clone(),
+            });
         let (caches, limit) = (&mut self.caches[signal.index()], self.max_request_bytes);
         let scope = groups.scope_of(event);
         let is_added = match event.data() {
@@ -237,7 +238,9 @@ impl Encoder {
     }
 
     fn end_request(&mut self, signal: Signal) {
-        let Some(Pending { groups, profiles, events, origin }) = self.pending[signal.index()].take() else { return };
+        let Some(PendingExport { groups, profiles, events, origin }) = self.pending[signal.index()].take() else {
+            return;
+        };
         self.last_len[signal.index()] = groups.len();
         let body = match profiles {
             Some(profiles) => profiles.finish(groups),

@@ -36,7 +36,7 @@ pub(super) const SAMPLE_OVERHEAD: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Profiles {
     dictionary: Dictionary,
-    profiles: Vec<Open>,
+    profiles: Vec<OpenProfile>,
     known: HashMap<ProfileKey, usize, RandomState>,
     /// Length of the profiles at most.
     len: usize,
@@ -55,16 +55,16 @@ struct ProfileKey {
 
 /// A profile that gets samples.
 #[derive(Debug)]
-struct Open {
+struct OpenProfile {
     scope: usize,
-    profile: Profile,
+    profile: EncodedProfile,
     /// The samples by their stack and attributes.
     known: HashMap<(u32, Box<[u8]>), usize, RandomState>,
 }
 
 /// A profile as it is written.
 #[derive(Debug)]
-pub(super) struct Profile {
+pub(super) struct EncodedProfile {
     /// Indexes of texts: type and unit of the values, and of the period.
     pub(super) types: [u32; 4],
     /// Never 0: Pyroscope refuses that.
@@ -73,12 +73,12 @@ pub(super) struct Profile {
     pub(super) attributes: Vec<u8>,
     /// The first and the last time of its samples.
     pub(super) times: (u64, u64),
-    pub(super) samples: Vec<Sample>,
+    pub(super) samples: Vec<EncodedSample>,
 }
 
 /// Values of one stack with the same attributes.
 #[derive(Debug, Default)]
-pub(super) struct Sample {
+pub(super) struct EncodedSample {
     pub(super) stack: u32,
     /// Indexes, packed.
     pub(super) attributes: Vec<u8>,
@@ -134,9 +134,9 @@ impl Profiles {
                 self.profiles.len() - 1
             }
         };
-        let Open { profile: Profile { samples, times, .. }, known, .. } = &mut self.profiles[at];
+        let OpenProfile { profile: EncodedProfile { samples, times, .. }, known, .. } = &mut self.profiles[at];
         let at = known_sample.unwrap_or_else(|| {
-            samples.push(Sample { stack, attributes, ..Sample::default() });
+            samples.push(EncodedSample { stack, attributes, ..EncodedSample::default() });
             known.insert(sample_key, samples.len() - 1);
             samples.len() - 1
         });
@@ -170,14 +170,14 @@ impl Profiles {
         sample: SampleView<'_>,
         has_origin: bool,
         time: u64,
-    ) -> Open {
+    ) -> OpenProfile {
         let dictionary = &mut self.dictionary;
         let attributes = if has_origin { dictionary.origin_attributes(event.origin()) } else { Vec::new() };
         let (sample_type, period_type, period) = types(sample);
         let texts = [sample_type.0, sample_type.1, period_type.0, period_type.1];
         let types = texts.map(|text| dictionary.string(text));
-        let profile = Profile { types, period, attributes, times: (time, time), samples: Vec::new() };
-        Open { scope, profile, known: HashMap::default() }
+        let profile = EncodedProfile { types, period, attributes, times: (time, time), samples: Vec::new() };
+        OpenProfile { scope, profile, known: HashMap::default() }
     }
 
     /// Ends the request.
@@ -189,7 +189,7 @@ impl Profiles {
     }
 }
 
-impl Profile {
+impl EncodedProfile {
     /// Adds it to a scope.
     pub(super) fn push_to(&self, groups: &mut Groups, scope: usize) {
         groups.push(scope, usize::MAX, |out| push_message(out, RECORDS, 3, |out| self.write(out)));

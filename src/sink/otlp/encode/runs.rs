@@ -18,12 +18,12 @@ const SPECIAL: [Name; 6] = [
 #[derive(Debug, Default)]
 pub(super) struct RunCache {
     /// By the index of the run.
-    runs: Vec<State>,
+    runs: Vec<RunEncoding>,
     encoded: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum State {
+enum RunEncoding {
     #[default]
     Unknown,
     /// It must be encoded for each event.
@@ -45,7 +45,7 @@ impl RunCache {
         if !run.is_shared() {
             return None;
         }
-        if let Some(State::Encoded(start, end)) = self.runs.get(run.index()) {
+        if let Some(RunEncoding::Encoded(start, end)) = self.runs.get(run.index()) {
             return Some(&self.encoded[*start..*end]);
         }
         self.encode(run, field)
@@ -53,21 +53,21 @@ impl RunCache {
 
     fn encode(&mut self, run: RunView<'_>, field: u8) -> Option<&[u8]> {
         if self.runs.len() <= run.index() {
-            self.runs.resize(run.index() + 1, State::Unknown);
+            self.runs.resize(run.index() + 1, RunEncoding::Unknown);
         }
         let state = &mut self.runs[run.index()];
-        if let State::Varying = state {
+        if let RunEncoding::Varying = state {
             return None;
         }
         if !run.members().all(is_constant) {
-            *state = State::Varying;
+            *state = RunEncoding::Varying;
             return None;
         }
         let start = self.encoded.len();
         for member in run.members() {
             push_attribute(&mut self.encoded, field, member.key(), member.value(), |_| false);
         }
-        *state = State::Encoded(start, self.encoded.len());
+        *state = RunEncoding::Encoded(start, self.encoded.len());
         Some(&self.encoded[start..])
     }
 }

@@ -32,8 +32,13 @@ impl Connector {
     pub(super) fn new(options: &UploadOptions, status: Arc<AtomicU16>) -> io::Result<Connector> {
         // Only the scheme counts: for https the authorities of the system are read.
         let endpoint = Uri::from_static(if options.is_plain() { "http://store" } else { "https://store" });
-        let client =
-            client::client(&endpoint, client::Version::Http1, options.connect_timeout, &options.tls, &options.proxy)?;
+        let client = client::client(
+            &endpoint,
+            client::HttpVersion::Http1,
+            options.connect_timeout,
+            &options.tls,
+            &options.proxy,
+        )?;
         Ok(Connector { client, request_timeout: options.request_timeout, status })
     }
 }

@@ -25,13 +25,13 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::store::{Fault, Outage, Store, refusing};
+use self::store::{Outage, UploadFault, UploadStore, refusing};
 use self::uploaded::Uploaded;
 use super::convert::MAX_SAME_NAME;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_sink::{DestinationState, RemoteStatus};
 use tributary_sink::{FileStatus, UploadStatus};
-use tributary_sink_file::names::{self, Found, State};
+use tributary_sink_file::names::{self, FileState, FoundFile};
 use tributary_sink_file::template::Template;
 use tributary_sink_file::tidy;
 use tributary_sink_forward::backoff::Pauses;
@@ -55,14 +55,14 @@ static DISCARDED: LogThrottle = LogThrottle::new();
 /// Uploads the files of one sink. Dropped, it stops at once; what is not confirmed then stays here.
 #[derive(Debug)]
 pub(super) struct Uploader {
-    shared: Arc<Shared>,
+    shared: Arc<SharedUploader>,
     thread: JoinHandle<()>,
     ended: Option<oneshot::Receiver<()>>,
     _stop: DropGuard,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedUploader {
     options: UploadOptions,
     archive: Template,
     /// The directory of the journal.
@@ -104,7 +104,7 @@ impl Uploader {
         };
         let url = options.url.to_string();
         let remote = status.uploads().map_or_else(Arc::default, |uploads| uploads.remote(sink, &url));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedUploader {
             remote,
             options: options.clone(),
             archive: archive.clone(),
@@ -152,7 +152,11 @@ impl Uploader {
 
     /// Removes the oldest of the found files by `remove`, but not one that is uploaded now. Those that were not uploaded are
     /// counted and logged.
-    pub(super) fn remove_old(&self, mut found: Vec<Found>, remove: impl FnOnce(&mut Vec<Found>) -> Vec<PathBuf>) {
+    pub(super) fn remove_old(
+        &self,
+        mut found: Vec<FoundFile>,
+        remove: impl FnOnce(&mut Vec<FoundFile>) -> Vec<PathBuf>,
+    ) {
         let mut files = self.shared.files();
         found.retain(|found| files.current.as_ref() != Some(&found.path));
         for path in remove(&mut found) {
@@ -168,7 +172,7 @@ impl Uploader {
     }
 }
 
-impl Shared {
+impl SharedUploader {
     fn files(&self) -> MutexGuard<'_, Files> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -233,7 +237,7 @@ impl Shared {
     }
 
     /// Uploads the files that are there, oldest first. Returns their number.
-    async fn upload_found(&self, store: &mut Option<Store>) -> Result<u64, Option<Outage>> {
+    async fn upload_found(&self, store: &mut Option<UploadStore>) -> Result<u64, Option<Outage>> {
         let found = match self.waiting() {
             Ok(found) => found,
             Err(error) => {
@@ -247,7 +251,7 @@ impl Shared {
         let mut waiting = (found.len() as u64, found.iter().map(|found| found.bytes).sum::<u64>());
         self.count(|uploads| uploads.set_waiting(waiting.0, waiting.1));
         let mut uploaded = 0;
-        for Found { path, bytes, .. } in found {
+        for FoundFile { path, bytes, .. } in found {
             self.files().current = Some(path.clone());
             let result = self.upload(store, &path, bytes).await;
             self.files().current = None;
@@ -265,21 +269,21 @@ impl Shared {
     }
 
     /// The files that are to be uploaded, oldest first.
-    fn waiting(&self) -> io::Result<Vec<Found>> {
+    fn waiting(&self) -> io::Result<Vec<FoundFile>> {
         let mut found = names::scan(&self.archive)?;
         let files = self.files();
-        found.retain(|Found { path, bytes, state, .. }| {
+        found.retain(|FoundFile { path, bytes, state, .. }| {
             let is_uploaded = || files.uploaded.as_ref().is_some_and(|uploaded| uploaded.contains(path, *bytes));
-            *state == State::Finished && !is_uploaded() && !has_journal(path, self.archive.base(), &self.journal)
+            *state == FileState::Finished && !is_uploaded() && !has_journal(path, self.archive.base(), &self.journal)
         });
         Ok(found)
     }
 
     /// Uploads a file, and removes it here or remembers it.
-    async fn upload(&self, store: &mut Option<Store>, path: &Path, bytes: u64) -> Result<(), Fault> {
+    async fn upload(&self, store: &mut Option<UploadStore>, path: &Path, bytes: u64) -> Result<(), UploadFault> {
         let store = match store {
             Some(store) => store,
-            None => store.insert(Store::open(&self.options).map_err(refusing)?),
+            None => store.insert(UploadStore::open(&self.options).map_err(refusing)?),
         };
         let relative = path.strip_prefix(self.archive.base()).unwrap_or(path);
         let names = relative.iter().map(|name| PathPart::from(name.to_string_lossy().into_owned()));
@@ -301,19 +305,19 @@ impl Shared {
     }
 
     /// Counts a failed attempt. `Ok`: it is about this file only, which is logged, and the next one is tried.
-    fn report(&self, path: &Path, fault: Fault) -> Result<(), Outage> {
+    fn report(&self, path: &Path, fault: UploadFault) -> Result<(), Outage> {
         let (url, file) = (self.options.url.to_string(), path.display());
         match fault {
             // Removed meanwhile, by an operator or by the limits, which have counted it.
-            Fault::File(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Fault::File(error) => {
+            UploadFault::File(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            UploadFault::File(error) => {
                 self.count(|uploads| uploads.add_failed(format!("{file}: {error}")));
                 if let Some(suppressed) = UNREADABLE.permit() {
                     tracing::warn!(%file, url, %error, suppressed, "cannot upload a file because of a fault here; it stays and is tried again");
                 }
                 Ok(())
             }
-            Fault::Bad(error) => {
+            UploadFault::Bad(error) => {
                 self.count(|uploads| uploads.add_failed(format!("{file}: {error}")));
                 self.remote.note_ready();
                 if let Some(suppressed) = BAD.permit() {
@@ -321,7 +325,7 @@ impl Shared {
                 }
                 Ok(())
             }
-            Fault::Store(outage) => {
+            UploadFault::Store(outage) => {
                 self.count(|uploads| uploads.add_failed(outage.why.clone()));
                 Err(outage)
             }
@@ -343,7 +347,7 @@ fn has_journal(path: &Path, archive: &Path, journals: &Path) -> bool {
 /// # Errors
 /// It does not, in its own words.
 pub fn probe(options: &UploadOptions, time: Duration) -> Result<(), String> {
-    let store = Store::open(options)?;
+    let store = UploadStore::open(options)?;
     let looked = run(time, async { Ok(store.probe(&options.url.prefix).await) });
     looked.unwrap_or_else(|error| Err(error.to_string()))
 }

@@ -231,7 +231,7 @@ fn read_url(section: &mut Section<'_>) -> Url {
 
 /// How a setting is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Value {
+enum SettingKind {
     /// A text, from a file or the environment where it is so written.
     Text,
     /// The same, which is not shown.
@@ -252,9 +252,9 @@ fn read_settings(section: &mut Section<'_>, provider: Provider) -> Vec<(&'static
     let own = SETTINGS.iter().filter(|(key, _)| is_of(key, provider));
     let read = own.filter_map(|(key, value)| {
         let value = match value {
-            Value::Text => section.optional_secret(key, false),
-            Value::Secret => section.optional_secret(key, true),
-            Value::Flag => section.bool(key, false).then(|| Secret::Text("true".to_owned())),
+            SettingKind::Text => section.optional_secret(key, false),
+            SettingKind::Secret => section.optional_secret(key, true),
+            SettingKind::Flag => section.bool(key, false).then(|| Secret::Text("true".to_owned())),
         };
         Some((*key, value?))
     });
@@ -262,44 +262,44 @@ fn read_settings(section: &mut Section<'_>, provider: Provider) -> Vec<(&'static
 }
 
 /// The settings of object_store that are read, under its names.
-const SETTINGS: [(&str, Value); 32] = [
-    ("aws_access_key_id", Value::Secret),
-    ("aws_secret_access_key", Value::Secret),
-    ("aws_session_token", Value::Secret),
-    ("aws_region", Value::Text),
-    ("aws_endpoint", Value::Text),
-    ("aws_virtual_hosted_style_request", Value::Flag),
-    ("aws_role_arn", Value::Text),
-    ("aws_role_session_name", Value::Text),
-    ("aws_web_identity_token_file", Value::Text),
-    ("aws_endpoint_url_sts", Value::Text),
-    ("aws_container_credentials_relative_uri", Value::Text),
-    ("aws_container_credentials_full_uri", Value::Text),
-    ("aws_container_authorization_token_file", Value::Text),
-    ("aws_metadata_endpoint", Value::Text),
-    ("aws_checksum_algorithm", Value::Text),
-    ("aws_server_side_encryption", Value::Text),
-    ("aws_sse_kms_key_id", Value::Text),
-    ("google_service_account", Value::Text),
-    ("google_service_account_key", Value::Secret),
-    ("google_application_credentials", Value::Text),
-    ("google_base_url", Value::Text),
-    ("google_skip_signature", Value::Flag),
-    ("azure_storage_account_name", Value::Text),
-    ("azure_storage_account_key", Value::Secret),
-    ("azure_storage_sas_key", Value::Secret),
-    ("azure_storage_client_id", Value::Text),
-    ("azure_storage_client_secret", Value::Secret),
-    ("azure_storage_tenant_id", Value::Text),
-    ("azure_storage_authority_host", Value::Text),
-    ("azure_storage_endpoint", Value::Text),
-    ("azure_federated_token_file", Value::Text),
-    ("azure_msi_endpoint", Value::Text),
+const SETTINGS: [(&str, SettingKind); 32] = [
+    ("aws_access_key_id", SettingKind::Secret),
+    ("aws_secret_access_key", SettingKind::Secret),
+    ("aws_session_token", SettingKind::Secret),
+    ("aws_region", SettingKind::Text),
+    ("aws_endpoint", SettingKind::Text),
+    ("aws_virtual_hosted_style_request", SettingKind::Flag),
+    ("aws_role_arn", SettingKind::Text),
+    ("aws_role_session_name", SettingKind::Text),
+    ("aws_web_identity_token_file", SettingKind::Text),
+    ("aws_endpoint_url_sts", SettingKind::Text),
+    ("aws_container_credentials_relative_uri", SettingKind::Text),
+    ("aws_container_credentials_full_uri", SettingKind::Text),
+    ("aws_container_authorization_token_file", SettingKind::Text),
+    ("aws_metadata_endpoint", SettingKind::Text),
+    ("aws_checksum_algorithm", SettingKind::Text),
+    ("aws_server_side_encryption", SettingKind::Text),
+    ("aws_sse_kms_key_id", SettingKind::Text),
+    ("google_service_account", SettingKind::Text),
+    ("google_service_account_key", SettingKind::Secret),
+    ("google_application_credentials", SettingKind::Text),
+    ("google_base_url", SettingKind::Text),
+    ("google_skip_signature", SettingKind::Flag),
+    ("azure_storage_account_name", SettingKind::Text),
+    ("azure_storage_account_key", SettingKind::Secret),
+    ("azure_storage_sas_key", SettingKind::Secret),
+    ("azure_storage_client_id", SettingKind::Text),
+    ("azure_storage_client_secret", SettingKind::Secret),
+    ("azure_storage_tenant_id", SettingKind::Text),
+    ("azure_storage_authority_host", SettingKind::Text),
+    ("azure_storage_endpoint", SettingKind::Text),
+    ("azure_federated_token_file", SettingKind::Text),
+    ("azure_msi_endpoint", SettingKind::Text),
 ];
 
 /// Whether the value of a setting is not shown.
 pub(super) fn is_secret(key: &str) -> bool {
-    SETTINGS.contains(&(key, Value::Secret))
+    SETTINGS.contains(&(key, SettingKind::Secret))
 }
 
 /// Whether the value of a setting is a file with a secret, which object_store reads.

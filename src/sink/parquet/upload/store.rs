@@ -19,7 +19,7 @@ use object_store::{
 use super::connector::{Connector, TAIL_BYTES};
 use super::options::{Provider, UploadOptions, is_secret};
 use tributary_sink::DestinationState;
-use tributary_sink_forward::Answer;
+use tributary_sink_forward::AttemptOutcome;
 
 /// The media type of Parquet files.
 const MEDIA_TYPE: &str = "application/vnd.apache.parquet";
@@ -54,7 +54,7 @@ const SHOWN_BYTES: usize = 600;
 
 /// A bucket.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct UploadStore {
     store: Box<dyn ObjectStore>,
     part_bytes: u64,
     /// The status of the last answer; 0: there was none.
@@ -65,7 +65,7 @@ pub(super) struct Store {
 
 /// Why a file was not uploaded.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum UploadFault {
     /// It cannot be read here.
     File(io::Error),
     /// The store does not take this file, in its own words.
@@ -84,22 +84,22 @@ pub(super) struct Outage {
 }
 
 /// An operator must correct something.
-pub(super) fn refusing(why: String) -> Fault {
-    Fault::Store(Outage { state: DestinationState::Refusing, why })
+pub(super) fn refusing(why: String) -> UploadFault {
+    UploadFault::Store(Outage { state: DestinationState::Refusing, why })
 }
 
-impl From<io::Error> for Fault {
-    fn from(error: io::Error) -> Fault {
-        Fault::File(error)
+impl From<io::Error> for UploadFault {
+    fn from(error: io::Error) -> UploadFault {
+        UploadFault::File(error)
     }
 }
 
-impl Store {
+impl UploadStore {
     /// Reads the files and variables with settings. Does not connect.
     ///
     /// # Errors
     /// One of them cannot be read, or is not valid.
-    pub(super) fn open(options: &UploadOptions) -> Result<Store, String> {
+    pub(super) fn open(options: &UploadOptions) -> Result<UploadStore, String> {
         let mut settings = vec![("allow_http", options.allow_http.to_string())];
         let mut secrets = Vec::new();
         for (key, value) in &options.settings {
@@ -112,7 +112,7 @@ impl Store {
         let status = Arc::<AtomicU16>::default();
         let connector = Connector::new(options, status.clone()).map_err(|error| error.to_string())?;
         let store = open(options, connector, settings).map_err(|error| shown(&error, &secrets))?;
-        Ok(Store { store, part_bytes: options.part_bytes as u64, status, secrets })
+        Ok(UploadStore { store, part_bytes: options.part_bytes as u64, status, secrets })
     }
 
     /// Asks for an object that nothing has written: whether the store answers, knows the bucket, and accepts the credentials.
@@ -133,7 +133,7 @@ impl Store {
     ///
     /// # Errors
     /// The file cannot be read, or the store does not confirm it.
-    pub(super) async fn upload(&self, path: &FilePath, key: &Path) -> Result<Path, Fault> {
+    pub(super) async fn upload(&self, path: &FilePath, key: &Path) -> Result<Path, UploadFault> {
         let mut file = File::open(path)?;
         let bytes = file.metadata()?.len();
         for number in 0..MAX_SAME_NAME {
@@ -149,12 +149,12 @@ impl Store {
                 Err(error) => return Err(self.explained(&error, &key).await),
             }
         }
-        Err(Fault::Bad(format!("the names {key} to {} are taken", numbered(key, MAX_SAME_NAME - 1))))
+        Err(UploadFault::Bad(format!("the names {key} to {} are taken", numbered(key, MAX_SAME_NAME - 1))))
     }
 
     /// Whether an object of the same length has the same end: the footer of a Parquet file, with the statistics of its columns
     /// and a checksum of the rows that it was made of.
-    async fn ends_alike(&self, file: &mut File, bytes: u64, key: &Path) -> Result<bool, Fault> {
+    async fn ends_alike(&self, file: &mut File, bytes: u64, key: &Path) -> Result<bool, UploadFault> {
         let start = bytes.saturating_sub(TAIL_BYTES as u64);
         let mut here = Vec::new();
         file.seek(SeekFrom::Start(start))?;
@@ -163,7 +163,7 @@ impl Store {
         Ok(here == there)
     }
 
-    async fn put(&self, file: &mut File, bytes: u64, key: &Path) -> Result<(), Fault> {
+    async fn put(&self, file: &mut File, bytes: u64, key: &Path) -> Result<(), UploadFault> {
         let attributes = Attributes::from_iter([(Attribute::ContentType, MEDIA_TYPE)]);
         let part_bytes = self.part_bytes.max(bytes.div_ceil(MAX_PARTS));
         if bytes <= part_bytes {
@@ -188,7 +188,7 @@ impl Store {
         bytes: u64,
         part_bytes: u64,
         upload: &mut dyn MultipartUpload,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), UploadFault> {
         let mut left = bytes;
         while left > 0 {
             let part = read(file, left.min(part_bytes))?;
@@ -198,19 +198,19 @@ impl Store {
         upload.complete().await.map(drop).map_err(|error| self.fault(&error))
     }
 
-    async fn confirm(&self, bytes: u64, key: &Path) -> Result<(), Fault> {
+    async fn confirm(&self, bytes: u64, key: &Path) -> Result<(), UploadFault> {
         match self.store.head(key).await {
             Ok(found) if found.size == bytes => Ok(()),
             Ok(found) => {
                 let why = format!("the object has {} bytes and the file {bytes}", found.size);
-                Err(Fault::Store(Outage { state: DestinationState::Away, why }))
+                Err(UploadFault::Store(Outage { state: DestinationState::Away, why }))
             }
             Err(error) => Err(self.explained(&error, key).await),
         }
     }
 
     /// The answer to a request for the length only has a status and no words: asks for a byte, which is refused with words.
-    async fn explained(&self, error: &Error, key: &Path) -> Fault {
+    async fn explained(&self, error: &Error, key: &Path) -> UploadFault {
         match self.store.get_range(key, 0..1).await {
             Err(Error::NotFound { .. }) | Ok(_) => self.fault(error),
             Err(explained) => self.fault(&explained),
@@ -218,18 +218,20 @@ impl Store {
     }
 
     /// What an error means: the rule of all destinations, for the status that the store has answered last.
-    fn fault(&self, error: &Error) -> Fault {
+    fn fault(&self, error: &Error) -> UploadFault {
         let (status, why) = (self.status.load(Relaxed), shown(error, &self.secrets));
-        let away = |why| Fault::Store(Outage { state: DestinationState::Away, why });
-        match Answer::of_status(status, why, None) {
-            Answer::Refusing(why) => refusing(why),
+        let away = |why| UploadFault::Store(Outage { state: DestinationState::Away, why });
+        match AttemptOutcome::of_status(status, why, None) {
+            AttemptOutcome::Refusing(why) => refusing(why),
             // Stores of S3 also answer 400 to wrong credentials, regions and clocks.
-            Answer::Bad(why) if BAD_SETTINGS.iter().any(|code| why.contains(code)) => refusing(why),
-            Answer::Bad(why) if why.contains("RequestTimeout") => away(why),
-            Answer::Bad(why) | Answer::TooLarge(why) => Fault::Bad(why),
-            Answer::Away(why, _) => away(why),
+            AttemptOutcome::Bad(why) if BAD_SETTINGS.iter().any(|code| why.contains(code)) => refusing(why),
+            AttemptOutcome::Bad(why) if why.contains("RequestTimeout") => away(why),
+            AttemptOutcome::Bad(why) | AttemptOutcome::TooLarge(why) => UploadFault::Bad(why),
+            AttemptOutcome::Away(why, _) => away(why),
             // An answer that is no error, and that object_store does not understand.
-            Answer::Accepted | Answer::Duplicate | Answer::Partial(..) => away(shown(error, &self.secrets)),
+            AttemptOutcome::Accepted | AttemptOutcome::Duplicate | AttemptOutcome::Partial(..) => {
+                away(shown(error, &self.secrets))
+            }
         }
     }
 }

@@ -8,10 +8,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-use super::{NatsListener, Shared};
-use crate::nats::delivery::{self, Answer, Delivered};
+use super::{NatsListener, SharedListener};
+use crate::nats::delivery::{self, Acknowledgement, Delivered};
 use crate::nats::session::Session;
-use crate::quarantine::Record;
+use crate::quarantine::QuarantineRecord;
 use tributary_driver::{Account, call, loss_batch};
 use tributary_event::{BatchBuilder, Loss, MessagePart, Reason};
 use tributary_memory::MemoryLease;
@@ -35,7 +35,7 @@ enum Outcome {
 
 /// Decodes a message. Dropped, it counts what is not decided as not received: the message comes again.
 struct Decoding<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedListener,
     out: Output,
     account: Account,
 }
@@ -86,7 +86,7 @@ impl NatsListener {
     }
 
     /// The answer to a message.
-    async fn work_on(&self, session: &Session, message: &Message, delivered: Delivered) -> Answer {
+    async fn work_on(&self, session: &Session, message: &Message, delivered: Delivered) -> Acknowledgement {
         let shared = &*self.0;
         let began = shared.clock.now();
         let options = &shared.options;
@@ -115,7 +115,7 @@ impl NatsListener {
             Outcome::Delivered => {
                 let level = shared.sender.delivery().level();
                 shared.counters.acknowledged(level, shared.clock.now().elapsed - began.elapsed);
-                Answer::Accepted
+                Acknowledgement::Accepted
             }
             Outcome::Unreadable(why) => {
                 if !self.keep(request, &why).await {
@@ -132,7 +132,7 @@ impl NatsListener {
                         "a message cannot be delivered; it is in the quarantine"
                     );
                 }
-                Answer::Never
+                Acknowledgement::Never
             }
             Outcome::Failed(why) => {
                 debug!(
@@ -147,16 +147,16 @@ impl NatsListener {
     }
 
     /// The message comes again, later each time.
-    fn again(&self, delivered: Delivered) -> Answer {
+    fn again(&self, delivered: Delivered) -> Acknowledgement {
         let options = &self.0.options;
         let doublings = u32::try_from(delivered.times.saturating_sub(1)).unwrap_or(u32::MAX).min(16);
-        Answer::Again(options.retry_min.saturating_mul(1 << doublings).min(options.retry_max))
+        Acknowledgement::Again(options.retry_min.saturating_mul(1 << doublings).min(options.retry_max))
     }
 
     /// Decodes a message and hands its events over; waits until every sink has them.
     async fn decode(&self, request: Request, mut part: MessagePart, is_repeated: bool) -> Outcome {
         let shared = &*self.0;
-        let Shared { counters, sender, clock, origin, .. } = shared;
+        let SharedListener { counters, sender, clock, origin, .. } = shared;
         let delivery = sender.delivery();
         let out = Output::new(BatchBuilder::new(origin.clone()));
         let mut decoding = Decoding { shared, out, account: Account::default() };
@@ -212,7 +212,7 @@ impl NatsListener {
 
     /// A message that is not decoded: its loss is reported.
     async fn refuse(&self, request: &Request, reason: Reason, why: String) -> Outcome {
-        let Shared { counters, sender, clock, origin, .. } = &*self.0;
+        let SharedListener { counters, sender, clock, origin, .. } = &*self.0;
         let bytes = request.body.len() as u64;
         counters.received(bytes);
         counters.lost(reason, bytes);
@@ -231,7 +231,7 @@ impl NatsListener {
         let shared = &*self.0;
         let Some(quarantine) = &shared.quarantine else { return true };
         let (at, origin) = (shared.clock.now().unix, shared.origin.clone());
-        let kept = quarantine.keep(Record { at, origin, reason: reason.to_owned(), request }).await;
+        let kept = quarantine.keep(QuarantineRecord { at, origin, reason: reason.to_owned(), request }).await;
         if let Err(error) = &kept
             && let Some(suppressed) = quarantine.trouble.permit()
         {

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use tributary::simulate::endless::{Machine, Version};
+use tributary::simulate::endless::{AgentVersion, Machine};
 
 use super::super::STREAM;
 use super::super::daemon::until_ready;
@@ -25,10 +25,10 @@ fn the_sums_add_up_although_two_daemons_have_published_the_same_upload() {
     let seconds = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let ready = seconds();
     until("the clock shows a later second", || (seconds() > ready + 2).then_some(()));
-    let machine = Machine::new(1, 0, now(), Version::V3).upload(50).unwrap();
-    let again = later(&machine.bundle, Version::V3, 1_000_000_000);
-    assert_eq!(upload(&daemons[0], Version::V3, &machine.bundle), 200);
-    assert_eq!(upload(&daemons[1], Version::V3, &again), 200);
+    let machine = Machine::new(1, 0, now(), AgentVersion::V3).upload(50).unwrap();
+    let again = later(&machine.bundle, AgentVersion::V3, 1_000_000_000);
+    assert_eq!(upload(&daemons[0], AgentVersion::V3, &machine.bundle), 200);
+    assert_eq!(upload(&daemons[1], AgentVersion::V3, &again), 200);
     let admins = [&daemons[0], &daemons[1], &consuming].map(|daemon| daemon.admin_address().to_string());
     let mut arguments = vec!["fleet", "audit", "--wait", "60s", "--stream", STREAM];
     arguments.extend(admins.iter().flat_map(|admin| ["--admin", admin.as_str()]));

@@ -1,7 +1,7 @@
 //! Uploads of Endless machines that are sent again to another daemon.
 
-use tributary::protocol::endless::wire::{Layout, bundle};
-use tributary::simulate::endless::{Machine, Version};
+use tributary::protocol::endless::wire::{BundleLayout, bundle};
+use tributary::simulate::endless::{AgentVersion, Machine};
 
 use super::super::STREAM;
 use super::super::daemon::assert_once;
@@ -16,15 +16,15 @@ pub(super) fn now() -> u64 {
     (now.as_nanos() - 60_000_000_000) as u64
 }
 
-pub(super) fn number(version: Version) -> u64 {
-    if version == Version::V2 { 2 } else { 3 }
+pub(super) fn number(version: AgentVersion) -> u64 {
+    if version == AgentVersion::V2 { 2 } else { 3 }
 }
 
 /// The bundle as the machine sends it `nanos` nanoseconds later: only the stamp at its front differs.
-pub(super) fn later(bundle: &[u8], version: Version, nanos: i64) -> Vec<u8> {
+pub(super) fn later(bundle: &[u8], version: AgentVersion, nanos: i64) -> Vec<u8> {
     let mut bundle = bundle.to_vec();
-    let start = if version == Version::V2 { 8 } else { 0 };
-    if version == Version::V2 {
+    let start = if version == AgentVersion::V2 { 8 } else { 0 };
+    if version == AgentVersion::V2 {
         let sent = i32::from_le_bytes(bundle[..4].try_into().unwrap());
         bundle[..4].copy_from_slice(&(sent + 1).to_le_bytes());
     }
@@ -36,13 +36,13 @@ pub(super) fn later(bundle: &[u8], version: Version, nanos: i64) -> Vec<u8> {
 }
 
 /// Uploads a bundle; returns the status.
-pub(super) fn upload(daemon: &Binary, version: Version, bundle: &[u8]) -> u16 {
+pub(super) fn upload(daemon: &Binary, version: AgentVersion, bundle: &[u8]) -> u16 {
     ask(daemon.address("desktops"), &plain(number(version), bundle)).status
 }
 
 #[test]
 fn the_same_upload_that_is_sent_to_two_daemons_with_other_stamps_is_in_the_stream_once() {
-    for version in [Version::V2, Version::V3] {
+    for version in [AgentVersion::V2, AgentVersion::V3] {
         let Some(server) = NatsServer::start() else { return };
         // Messages are the same whatever else the sink is configured to, and whatever waits in it.
         let edges = [
@@ -91,24 +91,24 @@ fn counts_of_a_day_are_dropped_if_the_same_machine_sends_them_again_and_kept_if_
     let edges = [Edge::new(&server, "", "", ""), Edge::new(&server, "", "", "")];
     let [first, second] = edges.each_ref().map(Edge::start);
     // A bundle of aggregates only has nothing by which its machine could be recognized, except for the origin of its clock.
-    let mut machine = Machine::new(3, 0, now(), Version::V3);
+    let mut machine = Machine::new(3, 0, now(), AgentVersion::V3);
     let mut aggregates_only = || loop {
         let upload = machine.upload(1).unwrap();
-        let [singular, aggregate, _] = bundle(&upload.bundle, Layout::V3).unwrap().sections;
+        let [singular, aggregate, _] = bundle(&upload.bundle, BundleLayout::V3).unwrap().sections;
         if singular.is_empty() && !aggregate.is_empty() {
             return upload.bundle;
         }
     };
     let counts = aggregates_only();
-    assert_eq!(upload(&first, Version::V3, &counts), 200);
-    assert_eq!(upload(&second, Version::V3, &later(&counts, Version::V3, 2_000_000_000)), 200);
+    assert_eq!(upload(&first, AgentVersion::V3, &counts), 200);
+    assert_eq!(upload(&second, AgentVersion::V3, &later(&counts, AgentVersion::V3, 2_000_000_000)), 200);
     super::until_events(&server, 1);
     assert_once(&server, 1);
     // The same counts from a machine that was started an hour later.
     let mut of_another = counts.clone();
     let relative = i64::from_le_bytes(of_another[..8].try_into().unwrap()) - 3_600_000_000_000;
     of_another[..8].copy_from_slice(&relative.to_le_bytes());
-    assert_eq!(upload(&second, Version::V3, &of_another), 200);
+    assert_eq!(upload(&second, AgentVersion::V3, &of_another), 200);
     super::until_events(&server, 2);
     assert_eq!(super::events(&server).len(), 2);
 }
@@ -120,10 +120,10 @@ fn ids_survive_a_kill_and_a_restart_from_the_spool() {
     let edges = [Edge::new(&server, "", "", spool), Edge::new(&server, "", "", spool)];
     let [first, second] = edges.each_ref().map(Edge::start);
     server.kill();
-    let uploaded = Machine::new(4, 0, now(), Version::V3).upload(700).unwrap();
+    let uploaded = Machine::new(4, 0, now(), AgentVersion::V3).upload(700).unwrap();
     for (place, daemon) in [&first, &second].into_iter().enumerate() {
         // Both have it on their disks, and answer.
-        assert_eq!(upload(daemon, Version::V3, &later(&uploaded.bundle, Version::V3, place as i64)), 200);
+        assert_eq!(upload(daemon, AgentVersion::V3, &later(&uploaded.bundle, AgentVersion::V3, place as i64)), 200);
     }
     for daemon in [first, second] {
         daemon.signal("KILL");
@@ -144,9 +144,9 @@ fn without_content_ids_each_daemon_has_ids_of_its_own() {
     let Some(server) = NatsServer::start() else { return };
     let edges = ["content_ids = false", "content_ids = false"].map(|sink| Edge::new(&server, "", "", sink));
     let daemons = edges.each_ref().map(Edge::start);
-    let uploaded = Machine::new(5, 0, now(), Version::V3).upload(10).unwrap();
+    let uploaded = Machine::new(5, 0, now(), AgentVersion::V3).upload(10).unwrap();
     for daemon in &daemons {
-        assert_eq!(upload(daemon, Version::V3, &uploaded.bundle), 200);
+        assert_eq!(upload(daemon, AgentVersion::V3, &uploaded.bundle), 200);
     }
     super::until_events(&server, 20);
     assert_eq!(super::events(&server).len(), 20);

@@ -1,6 +1,6 @@
 //! Traces of Zorka agents that are sent again to another daemon.
 
-use tributary::simulate::zico::{Bodies, Dialect, Jvm};
+use tributary::simulate::zico::{Bodies, Jvm, ZicoDialect};
 
 use super::endless::now;
 use super::{Edge, STREAM, events, ids, metric, post};
@@ -34,7 +34,7 @@ fn a_trace_that_is_sent_again_to_another_daemon_after_a_lost_answer_is_in_the_st
     let Some(server) = NatsServer::start() else { return };
     let edges = [Edge::new(&server, "", "", ""), Edge::new(&server, "", "", "")];
     let [first, second] = edges.each_ref().map(Edge::start);
-    let mut jvm = Jvm::new(7, 0, now(), Dialect::Gen2);
+    let mut jvm = Jvm::new(7, 0, now(), ZicoDialect::Gen2);
     let mut is_open = false;
     let mut compared = 0;
     for number in 0..40_u64 {
@@ -71,7 +71,7 @@ fn each_report_of_a_trace_that_is_sent_again_is_in_the_stream() {
     let Some(server) = NatsServer::start() else { return };
     let edge = Edge::new(&server, "", "", "");
     let daemon = edge.start();
-    let mut jvm = Jvm::new(7, 0, now(), Dialect::Gen2);
+    let mut jvm = Jvm::new(7, 0, now(), ZicoDialect::Gen2);
     let trace = jvm.trace(200, now());
     let bodies = jvm.bodies(trace.submissions().last().unwrap());
     let id = "1a4e24519af51247249a70e975bbfafe";
@@ -113,7 +113,7 @@ fn traces_of_one_distributed_trace_and_of_other_sessions_are_all_kept() {
     let Some(server) = NatsServer::start() else { return };
     let edge = Edge::new(&server, "", "max_remembered = 0", "");
     let daemon = edge.start();
-    let mut jvm = Jvm::new(9, 0, now(), Dialect::Gen2);
+    let mut jvm = Jvm::new(9, 0, now(), ZicoDialect::Gen2);
     for number in 0..30 {
         let trace = jvm.trace(50, now());
         for submission in trace.submissions() {

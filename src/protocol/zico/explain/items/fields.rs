@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 
-use tributary_codec::cbor::{CborError, Fault, Item, Reader};
+use tributary_codec::cbor::{CborError, CborFault, CborItem, Reader};
 use tributary_explain::Sheet;
-use tributary_explain::cbor::{Values, elements, field, head, inside, reference, said, size};
+use tributary_explain::cbor::{CborStyle, elements, field, head, inside, reference, said, size};
 use tributary_explain::words::{duration, moment};
 
 use super::{REFERENCE, TICK_NANOS, TIME_BITS, Written};
@@ -12,15 +12,15 @@ use super::{REFERENCE, TICK_NANOS, TIME_BITS, Written};
 pub(super) fn tag(reader: &Reader<'_>) -> Result<u64, CborError> {
     let mut next = *reader;
     match next.item()? {
-        Item::Tag(tag) => Ok(tag),
-        _ => Err(CborError { offset: reader.offset(), fault: Fault::Expected("a tag") }),
+        CborItem::Tag(tag) => Ok(tag),
+        _ => Err(CborError { offset: reader.offset(), fault: CborFault::Expected("a tag") }),
     }
 }
 
 /// The length of the array after the next tag.
 pub(super) fn length_of(mut reader: Reader<'_>) -> Option<u64> {
     reader.item().ok()?;
-    if let Item::Array(length) = reader.item().ok()? { length } else { None }
+    if let CborItem::Array(length) = reader.item().ok()? { length } else { None }
 }
 
 /// A tag, and an array of one of these lengths.
@@ -45,8 +45,8 @@ pub(super) fn record(reader: &mut Reader<'_>, sheet: &mut Sheet, words: &str) ->
         reader.item()?;
         let offset = reader.offset();
         match reader.item()? {
-            Item::Array(None) => Ok(words),
-            _ => Err(CborError { offset, fault: Fault::Expected("an array up to a break") }),
+            CborItem::Array(None) => Ok(words),
+            _ => Err(CborError { offset, fault: CborFault::Expected("an array up to a break") }),
         }
     })
 }
@@ -80,7 +80,7 @@ pub(super) fn integer(reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str) ->
 fn read_integer(reader: &mut Reader<'_>) -> Result<u64, CborError> {
     let before = *reader;
     match reader.item()? {
-        Item::Bool(truth) => Ok(truth.into()),
+        CborItem::Bool(truth) => Ok(truth.into()),
         _ => {
             *reader = before;
             reader.integer_bits()
@@ -106,9 +106,9 @@ fn symbol_name(id: u64) -> String {
 pub(super) fn name(reader: &mut Reader<'_>, sheet: &mut Sheet, label: &str, is_bare: bool) -> Written {
     let mut next = *reader;
     match next.item()? {
-        Item::Tag(REFERENCE) => field(reader, sheet, label, reference),
-        Item::Unsigned(id) if is_bare => head(reader, sheet, label, symbol_name(id)),
-        item @ (Item::Null | Item::Undefined) => head(reader, sheet, label, said(item)),
+        CborItem::Tag(REFERENCE) => field(reader, sheet, label, reference),
+        CborItem::Unsigned(id) if is_bare => head(reader, sheet, label, symbol_name(id)),
+        item @ (CborItem::Null | CborItem::Undefined) => head(reader, sheet, label, said(item)),
         _ => text(reader, sheet, label),
     }
 }
@@ -117,18 +117,20 @@ pub(super) fn name(reader: &mut Reader<'_>, sheet: &mut Sheet, label: &str, is_b
 pub(super) fn text(reader: &mut Reader<'_>, sheet: &mut Sheet, label: &str) -> Written {
     let mut next = *reader;
     match next.item()? {
-        Item::Text(_) | Item::Pieces(true) => Values { reference: None, most_depth: 0 }.value(reader, sheet, label, 0),
-        _ => Err(CborError { offset: reader.offset(), fault: Fault::Expected("a text or the id of one") }),
+        CborItem::Text(_) | CborItem::Pieces(true) => {
+            CborStyle { reference: None, most_depth: 0 }.value(reader, sheet, label, 0)
+        }
+        _ => Err(CborError { offset: reader.offset(), fault: CborFault::Expected("a text or the id of one") }),
     }
 }
 
-pub(super) fn attributes(reader: &mut Reader<'_>, sheet: &mut Sheet, values: Values) -> Written {
+pub(super) fn attributes(reader: &mut Reader<'_>, sheet: &mut Sheet, values: CborStyle) -> Written {
     let mut pairs = None;
     field(reader, sheet, "attributes", |reader| {
         reader.item()?;
         let offset = reader.offset();
-        let Item::Map(left) = reader.item()? else {
-            return Err(CborError { offset, fault: Fault::Expected("a map") });
+        let CborItem::Map(left) = reader.item()? else {
+            return Err(CborError { offset, fault: CborFault::Expected("a map") });
         };
         pairs = left;
         Ok(size(left, "pair"))
@@ -136,7 +138,7 @@ pub(super) fn attributes(reader: &mut Reader<'_>, sheet: &mut Sheet, values: Val
     values.pairs(reader, sheet, pairs, 0)
 }
 
-pub(super) fn exception(reader: &mut Reader<'_>, sheet: &mut Sheet, values: Values, most: u64) -> Written {
+pub(super) fn exception(reader: &mut Reader<'_>, sheet: &mut Sheet, values: CborStyle, most: u64) -> Written {
     let length = tagged(reader, sheet, "exception", 5..=most)?;
     inside(sheet, |sheet| {
         integer(reader, sheet, "id")?;
@@ -144,12 +146,12 @@ pub(super) fn exception(reader: &mut Reader<'_>, sheet: &mut Sheet, values: Valu
         name(reader, sheet, "message", false)?;
         let mut next = *reader;
         match next.item()? {
-            Item::Null => head(reader, sheet, "cause", "null")?,
+            CborItem::Null => head(reader, sheet, "cause", "null")?,
             _ => integer(reader, sheet, "cause")?,
         }
         let mut next = *reader;
-        let Item::Array(frames) = next.item()? else {
-            return Err(CborError { offset: reader.offset(), fault: Fault::Expected("an array of frames") });
+        let CborItem::Array(frames) = next.item()? else {
+            return Err(CborError { offset: reader.offset(), fault: CborFault::Expected("an array of frames") });
         };
         head(reader, sheet, "stack", size(frames, "frame"))?;
         inside(sheet, |sheet| elements(reader, sheet, frames, frame))?;
@@ -183,10 +185,10 @@ pub(super) fn word(
         Some(if is_little { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) })
     };
     match reader.item()? {
-        Item::Bytes(bytes) if sizes.contains(&bytes.len()) && bytes.len() % 8 == 0 => {
+        CborItem::Bytes(bytes) if sizes.contains(&bytes.len()) && bytes.len() % 8 == 0 => {
             Ok((read(bytes).unwrap_or_default(), bytes.get(8..).and_then(read)))
         }
-        _ => Err(CborError { offset, fault: Fault::Expected("a byte string of 8, or at the end of 16") }),
+        _ => Err(CborError { offset, fault: CborFault::Expected("a byte string of 8, or at the end of 16") }),
     }
 }
 

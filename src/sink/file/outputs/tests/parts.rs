@@ -234,7 +234,7 @@ fn a_message_whose_events_are_all_dropped_is_not_known() {
     let fault = SinkFault { action: "write".to_owned(), source };
     let trouble = (0..8).fold(None, |before: Option<Trouble>, _| Some(Trouble::after(before.as_ref(), &fault)));
     let origin = Arc::new(Origin::new("datadog", "web".into(), "peer".into(), 1));
-    let mut output = Output::new(path.clone(), UnixNanos(0), origin);
+    let mut output = FileOutput::new(path.clone(), UnixNanos(0), origin);
     output.trouble = trouble;
     outputs.outputs = vec![output];
     write(&mut outputs, 2, &dropped);
