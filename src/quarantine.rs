@@ -13,19 +13,18 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
-use tokio_util::task::TaskTracker;
 
 use crate::config::{ListenerConfig, ProtocolOptions};
 use tributary_driver::decode;
 use tributary_endless::EndlessExchange;
 use tributary_event::{Batch, Origin, UnixNanos};
 use tributary_memory::MemoryBudget;
+use tributary_pipeline::DeliveryOutcome;
 use tributary_pipeline::accounting::ListenerCounters;
-use tributary_pipeline::{DeliveryOutcome, Sender};
 use tributary_protocol::nats::NatsExchange;
 use tributary_protocol::{Exchange, Now, Protocol, Request};
 use tributary_system::blocking::Job;
-use tributary_transport::clock::Clock;
+use tributary_transport::context::ListenerContext;
 use tributary_transport::options::QuarantineOptions;
 use tributary_transport::quarantine::RECEIVED_HEADER;
 use tributary_zico::ZicoExchange;
@@ -231,29 +230,19 @@ pub(crate) struct Quarantined {
     directory: PathBuf,
     longest: Duration,
     decoder: Decoder,
-    sender: Sender,
-    counters: Arc<ListenerCounters>,
-    clock: Clock,
-    tasks: TaskTracker,
+    context: ListenerContext,
     /// Held while a request is tried again: each is delivered once.
     one_by_one: tokio::sync::Mutex<()>,
 }
 
 impl Quarantined {
     /// `None`: the listener has no quarantine.
-    pub(crate) fn of(
-        listener: &ListenerConfig,
-        memory: &Arc<MemoryBudget>,
-        sender: Sender,
-        counters: Arc<ListenerCounters>,
-        clock: Clock,
-        tasks: TaskTracker,
-    ) -> Option<Arc<Quarantined>> {
+    pub(crate) fn of(listener: &ListenerConfig, context: ListenerContext) -> Option<Arc<Quarantined>> {
         let (options, longest) = options(listener).filter(|(options, _)| !options.dir.as_os_str().is_empty())?;
         let directory = options.dir.join(&listener.name);
-        let decoder = Decoder::of(listener, memory)?;
+        let decoder = Decoder::of(listener, &context.memory)?;
         let one_by_one = tokio::sync::Mutex::default();
-        Some(Arc::new(Quarantined { directory, longest, decoder, sender, counters, clock, tasks, one_by_one }))
+        Some(Arc::new(Quarantined { directory, longest, decoder, context, one_by_one }))
     }
 
     /// Its requests, oldest first.
@@ -268,7 +257,7 @@ impl Quarantined {
     /// Decodes a request again and delivers it. Waits at most as long as a peer does; what is not done by then continues.
     pub(crate) async fn retry(self: Arc<Self>, id: String) -> Retried {
         let longest = self.longest;
-        let tasks = self.tasks.clone();
+        let tasks = self.context.tasks.clone();
         match timeout(longest, tasks.spawn(self.deliver(id))).await {
             Ok(Ok(retried)) => retried,
             Ok(Err(error)) => Retried::Failed(format!("a bug of ours: {error}")),
@@ -278,10 +267,11 @@ impl Quarantined {
 
     async fn deliver(self: Arc<Self>, id: String) -> Retried {
         let _one = self.one_by_one.lock().await;
-        let delivery = self.sender.delivery();
+        let delivery = self.context.sender.delivery();
         let (runtime, quarantined) = (Handle::current(), self.clone());
         let decoded = Job::start("quarantine", move || {
-            let Quarantined { directory, decoder, counters, clock, .. } = &*quarantined;
+            let Quarantined { directory, decoder, context: ListenerContext { counters, clock, .. }, .. } =
+                &*quarantined;
             let unreadable = |error: io::Error| Retried::Failed(error.to_string());
             let stored = find(directory, &id).map_err(unreadable)?.ok_or(Retried::Unknown)?;
             let request = stored.read().map_err(unreadable)?;

@@ -27,12 +27,12 @@ use tributary_memory::MemoryBudget;
 use tributary_nats::NatsFault;
 use tributary_pipeline::accounting::{Accounting, ListenerCounters, StoreFault, StoreStatus};
 use tributary_pipeline::{RequestedLevel, Sender};
-use tributary_protocol::Protocol;
 use tributary_rbkit as rbkit;
 use tributary_rbkit::{AgentOptions, Control, PendingUndo, RbkitAgent, RbkitCommand, Subscription, UndoStore};
 use tributary_sink::AckLevel;
 use tributary_transport::capture::Capture;
 use tributary_transport::clock::Clock;
+use tributary_transport::context::ListenerContext;
 use tributary_transport::dialer::{Dialer, Finish, NothingToFinish};
 #[cfg(feature = "fleet")]
 use tributary_transport::nats::NatsListener;
@@ -75,15 +75,19 @@ pub(super) struct BoundListener {
     listener: Option<Listener>,
     /// A second handle of its socket.
     socket: Option<Socket>,
-    /// The registered agents, for protocols whose agents register, and the status of their store if it is a new one.
-    agents: Option<Arc<dyn Registrations>>,
-    store: Option<Arc<StoreStatus>>,
-    /// The processes that it connects to, and the store of what is switched on in them.
-    processes: Vec<RbkitAgent>,
-    profiles: Option<Arc<ProfileStore>>,
-    /// The traced programs of the listener whose socket it takes over.
-    runs: Option<Hq>,
     counters: Arc<ListenerCounters>,
+    parts: ProtocolParts,
+}
+
+/// What a listener of one protocol has beside its socket.
+enum ProtocolParts {
+    /// The traced programs of the listener whose socket it takes over.
+    Bytefrog(Option<Hq>),
+    /// The processes that it connects to, and the store of what is switched on in them.
+    Rbkit(Vec<RbkitAgent>, Option<Arc<ProfileStore>>),
+    /// The registered agents, when they are open, and the status of their store if it is a new one.
+    Zico(Option<Arc<dyn Registrations>>, Option<Arc<StoreStatus>>),
+    Others,
 }
 
 /// A listener that serves.
@@ -120,32 +124,34 @@ impl BoundListener {
         let _entered = decoding.enter();
         let ListenerConfig { name, listen, options, protocol } = config;
         let counters = accounting.listener(name, protocol.protocol());
-        let (processes, profiles) = open_processes(name, protocol)?;
+        let parts = ProtocolParts::open(name, protocol)?;
         let Some(listen) = listen else {
-            let (socket, agents, store, runs) = (None, None, None, None);
-            return Ok(BoundListener { listener: None, socket, agents, store, processes, profiles, runs, counters });
+            return Ok(BoundListener { listener: None, socket: None, counters, parts });
         };
         let open = || {
             let bind = || tcp::bind(*listen).map_err(|error| port_holder::explained(*listen, &error));
             let socket = socket.map_or_else(bind, Ok)?;
             let second = socket.try_clone()?;
-            let listener = Listener::on(socket, name, protocol.protocol(), options.clone(), counters.clone())?;
-            Ok((listener, second))
+            Ok((Listener::on(socket, options)?, second))
         };
         let (listener, second) =
             open().map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;
-        let (listener, socket, agents, store, runs) = (Some(listener), Some(second), None, None, None);
-        Ok(BoundListener { listener, socket, agents, store, processes, profiles, runs, counters })
+        Ok(BoundListener { listener: Some(listener), socket: Some(second), counters, parts })
     }
 
     /// The processes that it connects to.
     pub(super) fn processes(&self) -> &[RbkitAgent] {
-        &self.processes
+        match &self.parts {
+            ProtocolParts::Rbkit(processes, _) => processes,
+            _ => &[],
+        }
     }
 
     /// Takes over the socket of `running`: its traced programs open their data connections here.
     pub(super) fn replace(&mut self, running: &ListenerHandle) {
-        self.runs = running.traced.as_ref().map(|(hq, _)| hq.clone());
+        if let ProtocolParts::Bytefrog(runs) = &mut self.parts {
+            *runs = running.traced.as_ref().map(|(hq, _)| hq.clone());
+        }
     }
 
     /// Lets the accounting show its counters.
@@ -161,8 +167,8 @@ impl BoundListener {
         decoding: &Handle,
     ) -> Result<(), StartError> {
         let ProtocolOptions::Zico(zico, options, _) = &config.protocol else { return Ok(()) };
-        if let Some(known) = known {
-            self.agents = Some(known);
+        if known.is_some() {
+            self.parts = ProtocolParts::Zico(known, None);
             return Ok(());
         }
         let status = Arc::<StoreStatus>::default();
@@ -178,8 +184,7 @@ impl BoundListener {
             };
             opened.map_err(|error| StartError { part, source: io::Error::other(error) })
         };
-        self.agents = Some(open()?);
-        self.store = Some(status);
+        self.parts = ProtocolParts::Zico(Some(open()?), Some(status));
         Ok(())
     }
 }
@@ -195,20 +200,24 @@ fn note_store(status: &Arc<StoreStatus>) -> impl Fn(Option<&NatsFault>) + Send +
     }
 }
 
-/// The processes of an `rbkit` listener, and the store of what is switched on in them.
-fn open_processes(
-    name: &str,
-    protocol: &ProtocolOptions,
-) -> Result<(Vec<RbkitAgent>, Option<Arc<ProfileStore>>), StartError> {
-    let ProtocolOptions::Rbkit(options) = protocol else { return Ok((Vec::new(), None)) };
-    let open = |state_dir: &PathBuf| {
-        ProfileStore::open(state_dir, name)
-            .map_err(|source| StartError { part: format!("the state_dir of listener {name}"), source })
-    };
-    let profiles = options.state_dir.as_ref().map(open).transpose()?;
-    let store = || profiles.clone().map(|store| store as Arc<dyn UndoStore>);
-    let processes = options.agents.iter().map(|agent| RbkitAgent::with_store(agent.clone(), store())).collect();
-    Ok((processes, profiles))
+impl ProtocolParts {
+    /// Opens what needs no socket.
+    fn open(name: &str, protocol: &ProtocolOptions) -> Result<ProtocolParts, StartError> {
+        let options = match protocol {
+            ProtocolOptions::Bytefrog(_) => return Ok(ProtocolParts::Bytefrog(None)),
+            ProtocolOptions::Zico(..) => return Ok(ProtocolParts::Zico(None, None)),
+            ProtocolOptions::Rbkit(options) => options,
+            _ => return Ok(ProtocolParts::Others),
+        };
+        let open = |state_dir: &PathBuf| {
+            ProfileStore::open(state_dir, name)
+                .map_err(|source| StartError { part: format!("the state_dir of listener {name}"), source })
+        };
+        let profiles = options.state_dir.as_ref().map(open).transpose()?;
+        let store = || profiles.clone().map(|store| store as Arc<dyn UndoStore>);
+        let processes = options.agents.iter().map(|agent| RbkitAgent::with_store(agent.clone(), store())).collect();
+        Ok(ProtocolParts::Rbkit(processes, profiles))
+    }
 }
 
 impl fmt::Debug for ListenerHandle {
@@ -348,126 +357,115 @@ impl Runtime {
         level: AckLevel,
     ) -> ListenerHandle {
         let _entered = self.decoding.enter();
-        let BoundListener { listener, socket, agents, store, processes, profiles, runs, counters } = bound_listener;
-        store.into_iter().for_each(|store| counters.set_store(store));
+        let BoundListener { listener, socket, counters, parts } = bound_listener;
+        let (stop, abort) = (self.stop.child_token(), self.abort.child_token());
+        let level = RequestedLevel::new(level);
         let mut running = ListenerHandle {
             config: config.clone(),
             address: listener.as_ref().and_then(|listener| listener.address().ok()),
             socket,
-            agents: agents.clone(),
-            processes,
+            agents: None,
+            processes: Vec::new(),
             tls: listener.as_ref().and_then(Listener::tls),
             counters: counters.clone(),
-            stop: self.stop.child_token(),
-            abort: self.abort.child_token(),
+            stop: stop.clone(),
+            abort: abort.clone(),
             tasks: Vec::new(),
             traced: None,
-            level: RequestedLevel::new(level),
+            level: level.clone(),
         };
-        let sender = self.sender.clone().counted(self.memory.clone()).with_level(running.level.clone());
-        let (clock, tasks) = (self.clock, self.tasks.clone());
-        let memory = self.memory.with_reserve(config.options.reserved_bytes);
-        let (stop, abort) = (running.stop.clone(), running.abort.clone());
-        let (max_message_bytes, emit_definitions) = (config.options.max_message_bytes, config.options.emit_definitions);
         let capture = config.options.capture.as_ref().and_then(|options| {
             Capture::start(options, &config.name, config.protocol.protocol(), &self.tasks, &self.abort)
         });
-        let listener = listener.map(|mut listener| {
-            listener.capture = capture.clone();
-            listener.memory = memory.clone();
-            listener
-        });
-        let (again, counted) = (sender.clone(), counters.clone());
-        if let Some(quarantined) = Quarantined::of(config, &memory, again, counted, clock, tasks.clone()) {
+        let context = ListenerContext {
+            options: config.options.clone().into(),
+            counters,
+            memory: self.memory.with_reserve(config.options.reserved_bytes),
+            capture,
+            sender: self.sender.clone().counted(self.memory.clone()).with_level(level),
+            clock: self.clock,
+            tasks: self.tasks.clone(),
+            stop,
+            abort,
+        };
+        if let Some(quarantined) = Quarantined::of(config, context.clone()) {
             self.directory.add_quarantine(&config.name, quarantined);
         }
-        let serving = match (config.protocol.clone(), listener) {
-            (ProtocolOptions::Bytefrog(mut options), Some(mut listener)) => {
+        let (max_message_bytes, emit_definitions) = (config.options.max_message_bytes, config.options.emit_definitions);
+        let serving = match (config.protocol.clone(), parts, listener) {
+            (ProtocolOptions::Bytefrog(mut options), ProtocolParts::Bytefrog(runs), Some(mut listener)) => {
                 // Agents need time after `stop`, too.
                 options.stop_wait = options.stop_wait.min(self.grace / 2);
-                let sender = sender.with_max_wait(options.max_stall);
-                let mut hq = Hq::new(options, emit_definitions, memory);
+                let context = context.with_max_wait(options.max_stall);
+                let mut hq = Hq::new(options, emit_definitions, context.memory.clone());
                 if let Some(runs) = runs {
                     hq = hq.continuing(&runs);
                 }
                 let draining = Draining { hurry: self.hurry.clone(), ..Draining::default() };
                 listener.draining = Some(draining.clone());
                 running.traced = Some((hq.clone(), draining));
-                self.directory.add_bytefrog(&config.name, BytefrogAgents::new(hq.clone(), clock));
+                self.directory.add_bytefrog(&config.name, BytefrogAgents::new(hq.clone(), context.clock));
                 let make = move |peer: SocketAddr, _: &Arc<MemoryBudget>| hq.session(Some(peer.ip()));
-                tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+                tokio::spawn(listener.serve(make, context))
             }
-            (ProtocolOptions::Datadog(options), Some(listener)) => {
+            (ProtocolOptions::Datadog(options), _, Some(listener)) => {
                 let make = move |_, memory: &Arc<MemoryBudget>| {
                     DatadogSession::new(options.clone(), max_message_bytes, emit_definitions, memory)
                 };
-                tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+                tokio::spawn(listener.serve(make, context))
             }
-            (ProtocolOptions::Endless(options, seen, http), Some(listener)) => {
+            (ProtocolOptions::Endless(options, seen, http), _, Some(listener)) => {
                 let time = options.dedup.time;
-                let mut exchange = EndlessExchange::new(options, &memory);
+                let mut exchange = EndlessExchange::new(options, &context.memory);
                 let status = Arc::<StoreStatus>::default();
-                counters.set_store(status.clone());
+                context.counters.set_store(status.clone());
                 if let Some(bucket) = &seen.seen {
                     let note = note_store(&status);
                     let store = SeenStore::start(&seen, bucket, &config.name, time, note, &self.decoding);
                     exchange = exchange.with_elsewhere(Arc::new(store));
                 }
-                tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
+                tokio::spawn(listener.serve_http(exchange, http, context))
             }
-            (ProtocolOptions::Zico(options, store, http), Some(listener)) => {
+            (ProtocolOptions::Zico(options, store, http), ProtocolParts::Zico(agents, status), Some(listener)) => {
+                status.into_iter().for_each(|status| context.counters.set_store(status));
+                running.agents.clone_from(&agents);
                 // Every listener whose agents register has a store.
                 let agents = agents.unwrap_or_else(|| Arc::new(Recorded::new()));
-                let timeout = store.session_timeout;
-                let exchange = ZicoExchange::new(options, timeout, agents, emit_definitions, &memory);
-                tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
+                let exchange =
+                    ZicoExchange::new(options, store.session_timeout, agents, emit_definitions, &context.memory);
+                tokio::spawn(listener.serve_http(exchange, http, context))
             }
-            (ProtocolOptions::Rbkit(options), listener) => {
-                let sender = sender.with_max_wait(options.max_stall);
+            (ProtocolOptions::Rbkit(options), ProtocolParts::Rbkit(processes, profiles), listener) => {
+                let context = context.with_max_wait(options.max_stall);
                 let options = Arc::new(options);
                 log_profiles(&config.name, &options, profiles.as_deref());
-                self.dial(&mut running, &options, counters, sender.clone(), capture, &memory);
+                running.processes = processes;
+                self.dial(&mut running, &options, &context);
                 let Some(listener) = listener else { return running };
                 // A peer that connects to this listener publishes, and cannot be asked for its name.
                 let make = move |_, memory: &Arc<MemoryBudget>| {
                     let agent = RbkitAgent::new(AgentOptions::default());
                     Subscription::new(agent, options.clone(), max_message_bytes).within(memory)
                 };
-                tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+                tokio::spawn(listener.serve(make, context))
             }
-            // A configuration that names it is refused.
-            #[cfg(not(feature = "fleet"))]
-            (ProtocolOptions::Nats(_), _) => return running,
             #[cfg(feature = "fleet")]
-            (ProtocolOptions::Nats(options), _) => {
-                let listener = NatsListener::new(&config.name, *options, counters, memory, sender, clock);
-                tokio::spawn(listener.serve(stop, abort))
-            }
-            // Listeners of all other protocols are bound.
-            (_, None) => return running,
+            (ProtocolOptions::Nats(options), ..) => tokio::spawn(NatsListener::new(*options, context).serve()),
+            // Listeners of all other protocols are bound. A configuration that names NATS in a build without it is refused.
+            _ => return running,
         };
         running.tasks.push(serving);
         running
     }
 
     /// Keeps the connections of an `rbkit` listener to its processes open.
-    fn dial(
-        &self,
-        running: &mut ListenerHandle,
-        options: &Arc<rbkit::Options>,
-        counters: Arc<ListenerCounters>,
-        sender: Sender,
-        capture: Option<Arc<Capture>>,
-        memory: &Arc<MemoryBudget>,
-    ) {
+    fn dial(&self, running: &mut ListenerHandle, options: &Arc<rbkit::Options>, context: &ListenerContext) {
         let config = &running.config;
         let reconnect = (options.reconnect.min, options.reconnect.max);
-        let tokens = (running.stop.clone(), self.abort.clone());
-        let (hand_over, tasks) = ((sender, self.clock), self.tasks.clone());
-        let own = config.options.clone();
-        let dialer = Dialer::new(&config.name, Protocol::Rbkit, reconnect, own, counters, hand_over, tasks, tokens)
-            .recorded(capture)
-            .within(memory.clone());
+        // What is left to undo at a process when its listener has stopped has the time of the daemon.
+        let context = ListenerContext { abort: self.abort.clone(), ..context.clone() };
+        let memory = context.memory.clone();
+        let dialer = Dialer::new(reconnect, context);
         let agents = running.processes.clone();
         let max_message_bytes = config.options.max_message_bytes;
         let has_store = options.state_dir.is_some();

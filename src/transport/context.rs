@@ -1,4 +1,4 @@
-//! What a connection needs beside its socket and its session.
+//! What a listener and its connections need beside their sockets and sessions.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,11 +16,70 @@ use tributary_protocol::{LossLimit, Session};
 use super::capture::{Capture, Recording};
 use super::clock::Clock;
 use super::options::ListenerOptions;
+use super::tcp::Draining;
 
 /// See [`LastWrites`]. A part of the second that a stop adds to its grace period.
 pub(super) const LAST_WRITES: Duration = Duration::from_millis(250);
 /// A connection that is given up this time after the first begins a new period.
 const LAST_WRITES_AGAIN: Duration = Duration::from_secs(60);
+
+/// What a listener, or a dialer, of any protocol needs. Its name and its protocol are those of its counters.
+#[derive(Clone, Debug)]
+pub struct ListenerContext {
+    /// Its options.
+    pub options: Arc<ListenerOptions>,
+    /// Its counters.
+    pub counters: Arc<ListenerCounters>,
+    /// The memory of its connections.
+    pub memory: Arc<MemoryBudget>,
+    /// Records what its connections receive. None: nothing is recorded.
+    pub capture: Option<Arc<Capture>>,
+    /// Where its events go.
+    pub sender: Sender,
+    /// The clock of the daemon.
+    pub clock: Clock,
+    /// Tracks every task that still has events to hand over.
+    pub tasks: TaskTracker,
+    /// Cancelled when the listener stops.
+    pub stop: CancellationToken,
+    /// Cancelled when tasks that have not ended by themselves are aborted.
+    pub abort: CancellationToken,
+}
+
+impl ListenerContext {
+    /// The same, whose batches wait for a full queue at most this long.
+    #[must_use]
+    pub fn with_max_wait(self, longest: Duration) -> ListenerContext {
+        ListenerContext { sender: self.sender.with_max_wait(longest), ..self }
+    }
+
+    /// The origin of what a peer sends on the connection with this number.
+    pub(super) fn origin(&self, peer: &str, connection: u64) -> Origin {
+        let (protocol, name) = (self.counters.protocol().as_str(), self.counters.name());
+        Origin::new(protocol, name.into(), peer.into(), connection).with_identity(self.options.identity.clone())
+    }
+
+    /// What its connections share.
+    pub(super) fn of_connections(self, draining: Option<&Draining>) -> ConnectionContext {
+        let ListenerContext { options, counters, memory, capture, sender, clock, tasks, stop, abort } = self;
+        ConnectionContext {
+            hurry: draining.map(|draining| draining.hurry.clone()).unwrap_or_default(),
+            stop_handshakes: if draining.is_some() { abort.clone() } else { stop.clone() },
+            options,
+            sender,
+            counters,
+            clock,
+            memory,
+            allowance: Allowance::default(),
+            admitted_with: None,
+            capture,
+            tasks,
+            stop,
+            abort,
+            last_writes: Arc::default(),
+        }
+    }
+}
 
 /// What all connections of a listener share, and what one of them was admitted with.
 #[derive(Clone, Debug)]

@@ -12,22 +12,14 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, info};
 
-use tributary_event::Origin;
-use tributary_memory::{Allowance, MemoryBudget, MemoryLease};
-use tributary_pipeline::Sender;
-use tributary_pipeline::accounting::ListenerCounters;
-use tributary_protocol::{Protocol, Session};
+use tributary_memory::{Allowance, MemoryLease};
+use tributary_protocol::Session;
 use tributary_system::blocking;
 
-use super::capture::Capture;
-use super::clock::Clock;
 use super::connection::Connection;
-use super::context::ConnectionContext;
-use super::options::ListenerOptions;
+use super::context::{ConnectionContext, ListenerContext};
 use super::read_buffer::CONNECTION_BYTES;
 use super::stream::ConnectionStream;
 use super::tcp::{connection_memory, next_connection, set_options};
@@ -39,57 +31,21 @@ const FINISH_LIMIT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct Dialer {
     name: Arc<str>,
-    protocol: Protocol,
     /// The waits between attempts: the first one and the longest one.
     reconnect: (Duration, Duration),
+    listener: ListenerContext,
     context: ConnectionContext,
 }
 
 impl Dialer {
-    /// A dialer for the listener of `counters`. A connection that is still open when `abort` is cancelled is abandoned.
-    #[allow(clippy::too_many_arguments)]
-    pub fn new(
-        name: &str,
-        protocol: Protocol,
-        reconnect: (Duration, Duration),
-        options: ListenerOptions,
-        counters: Arc<ListenerCounters>,
-        (sender, clock): (Sender, Clock),
-        tasks: TaskTracker,
-        (stop, abort): (CancellationToken, CancellationToken),
-    ) -> Self {
-        let (options, memory) = (options.into(), MemoryBudget::unlimited());
-        let context = ConnectionContext {
-            options,
-            sender,
-            counters,
-            clock,
-            memory,
-            allowance: Allowance::default(),
-            admitted_with: None,
-            capture: None,
-            tasks,
-            hurry: CancellationToken::new(),
-            stop_handshakes: stop.clone(),
-            stop,
-            abort,
-            last_writes: Arc::default(),
-        };
-        Dialer { name: name.into(), protocol, reconnect, context }
-    }
-
-    /// The same with recorded connections.
-    #[must_use]
-    pub fn recorded(mut self, capture: Option<Arc<Capture>>) -> Self {
-        self.context.capture = capture;
-        self
-    }
-
-    /// The same with the memory of its connections taken from `memory`.
-    #[must_use]
-    pub fn within(mut self, memory: Arc<MemoryBudget>) -> Self {
-        self.context.memory = memory;
-        self
+    /// A dialer for the listener of this context. A connection that is still open when it is aborted is abandoned.
+    pub fn new(reconnect: (Duration, Duration), context: ListenerContext) -> Self {
+        Dialer {
+            name: context.counters.name().into(),
+            reconnect,
+            listener: context.clone(),
+            context: context.of_connections(None),
+        }
     }
 
     /// Keeps a connection to `address` (`HOST:PORT`) open until the daemon stops. `make` makes the session of each.
@@ -190,9 +146,8 @@ impl Dialer {
             ..self.context.clone()
         };
         let number = next_connection();
-        let span = debug_span!("connection", protocol = self.protocol.as_str(), peer = address, connection = number);
-        let origin = Origin::new(self.protocol.as_str(), self.name.clone(), address.into(), number)
-            .with_identity(context.options.identity.clone());
+        let origin = self.listener.origin(address, number);
+        let span = debug_span!("connection", protocol = origin.protocol, peer = address, connection = number);
         let open = context.counters.connection();
         set_options(&stream, &context.options);
         let opened = context.clock.now().elapsed;

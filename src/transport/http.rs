@@ -11,15 +11,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use tributary_memory::MemoryBudget;
-use tributary_pipeline::Sender;
 use tributary_protocol::Exchange;
 
-use super::clock::Clock;
+use super::context::ListenerContext;
 use super::decode_buffers::DecodeBuffers;
 use super::http_head::{BadHead, report_bad_head};
 use super::http_state::{HttpState, SMALL_BODY_BYTES};
@@ -35,34 +32,20 @@ use super::ticker::Ticker;
 const HTTP_CONNECTION_BYTES: u64 = CONNECTION_BYTES + SMALL_BODY_BYTES;
 
 impl Listener {
-    /// Accepts connections like [`Listener::serve`], and answers their requests with `exchange`. Bodies take their memory
-    /// from `budget`.
-    #[expect(clippy::too_many_arguments, reason = "those of `serve`, and two more")]
-    pub async fn serve_http<E: Exchange>(
-        mut self,
-        exchange: E,
-        options: HttpOptions,
-        budget: Arc<MemoryBudget>,
-        sender: Sender,
-        clock: Clock,
-        tasks: TaskTracker,
-        stop: CancellationToken,
-        abort: CancellationToken,
-    ) {
-        self.memory = budget.clone();
+    /// Accepts connections like [`Listener::serve`], and answers their requests with `exchange`.
+    pub async fn serve_http<E: Exchange>(self, exchange: E, options: HttpOptions, context: ListenerContext) {
         let http = Arc::new(HttpState {
             exchange,
             permits: Arc::new(Semaphore::new(options.max_requests)),
-            quarantine: Quarantine::new(&options.quarantine, &self.name),
+            quarantine: Quarantine::new(&options.quarantine, context.counters.name()),
             options,
             decode_buffers: DecodeBuffers::default(),
         });
-        let ticker = Ticker::new(http.clone(), self.origin(), self.counters.clone(), sender.clone(), clock);
         let connections = TaskTracker::new();
-        tasks.spawn(ticker.run(connections.clone(), stop.clone(), abort.clone()));
+        context.tasks.spawn(Ticker::new(http.clone(), &context).run(connections.clone()));
         let bytes = HTTP_CONNECTION_BYTES + 2 * http.options.max_head_bytes as u64;
         let serve = move |accepted| serve_connection(accepted, http.clone());
-        self.accept(serve, bytes, sender, clock, connections, stop, abort).await;
+        self.accept(serve, bytes, ListenerContext { tasks: connections, ..context }).await;
     }
 }
 

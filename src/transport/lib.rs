@@ -9,7 +9,7 @@ mod body;
 pub mod capture;
 pub mod clock;
 mod connection;
-mod context;
+pub mod context;
 mod decode_buffers;
 pub mod descriptors;
 pub mod dialer;

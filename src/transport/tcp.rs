@@ -17,16 +17,12 @@ use tracing::{Instrument, debug, debug_span, warn};
 
 use tributary_event::{Loss, Origin, Reason};
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_memory::{Allowance, MemoryBudget, MemoryLease};
-use tributary_pipeline::Sender;
-use tributary_pipeline::accounting::ListenerCounters;
-use tributary_protocol::{Protocol, Session};
+use tributary_memory::{MemoryBudget, MemoryLease};
+use tributary_protocol::Session;
 
 use super::admission::{Admission, ConnectionSlot};
-use super::capture::Capture;
-use super::clock::Clock;
 use super::connection::Connection;
-use super::context::ConnectionContext;
+use super::context::{ConnectionContext, ListenerContext};
 use super::descriptors;
 use super::options::ListenerOptions;
 use super::proxy;
@@ -56,18 +52,6 @@ pub(super) fn next_connection() -> u64 {
 
 /// A listener that is bound and not yet serving.
 pub struct Listener {
-    /// The operator's name for it.
-    pub name: Arc<str>,
-    /// The protocol of its peers.
-    pub protocol: Protocol,
-    /// Its options.
-    pub options: Arc<ListenerOptions>,
-    /// Its counters.
-    pub counters: Arc<ListenerCounters>,
-    /// Records what its connections receive. `None`, the initial value: nothing is recorded.
-    pub capture: Option<Arc<Capture>>,
-    /// The memory of its connections. Initially without a limit.
-    pub memory: Arc<MemoryBudget>,
     /// Initially none. For a protocol whose peers open further connections while they shut down: after the stop it
     /// accepts connections as long as any of its own is open.
     pub draining: Option<Draining>,
@@ -105,44 +89,13 @@ pub(super) struct Accepted {
 }
 
 impl Listener {
-    /// Binds the address and reads the TLS files.
-    ///
-    /// # Errors
-    /// The address cannot be bound, or TLS cannot be set up; the message names which.
-    pub fn bind(
-        name: &str,
-        protocol: Protocol,
-        address: SocketAddr,
-        options: ListenerOptions,
-    ) -> Result<Listener, io::Error> {
-        Listener::on(bind(address)?, name, protocol, options, ListenerCounters::new(name.into(), protocol))
-    }
-
-    /// A listener on a socket that is bound, which continues these counters.
+    /// A listener on a socket that is bound. It reads the TLS files.
     ///
     /// # Errors
     /// TLS cannot be set up, or the socket does not listen.
-    pub fn on(
-        socket: Socket,
-        name: &str,
-        protocol: Protocol,
-        options: ListenerOptions,
-        counters: Arc<ListenerCounters>,
-    ) -> Result<Listener, io::Error> {
+    pub fn on(socket: Socket, options: &ListenerOptions) -> Result<Listener, io::Error> {
         let tls = options.tls.as_ref().map(Tls::open).transpose().map_err(io::Error::other)?;
-        let socket = TcpListener::from_std(socket.into())?;
-        let memory = MemoryBudget::unlimited();
-        Ok(Listener {
-            name: name.into(),
-            protocol,
-            options: options.into(),
-            counters,
-            capture: None,
-            memory,
-            draining: None,
-            socket,
-            tls,
-        })
+        Ok(Listener { draining: None, socket: TcpListener::from_std(socket.into())?, tls })
     }
 
     /// Its TLS, whose files can be read again while it serves.
@@ -158,17 +111,12 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Accepts connections until `stop` is cancelled. A task of its own, tracked by `tasks`, serves each connection with a
-    /// session that `make` makes for its peer and the memory of its address. Tasks that have not ended when `abort` is cancelled
-    /// are aborted.
+    /// Accepts connections until it stops. A task of its own serves each connection with a session that `make` makes for its peer
+    /// and the memory of its address.
     pub async fn serve<S: Session>(
         self,
         make: impl Fn(SocketAddr, &Arc<MemoryBudget>) -> S + Send + Sync + 'static,
-        sender: Sender,
-        clock: Clock,
-        tasks: TaskTracker,
-        stop: CancellationToken,
-        abort: CancellationToken,
+        context: ListenerContext,
     ) {
         let serve = move |Accepted { stream, peer, origin, context, opened }| {
             let session = make(peer, &context.memory);
@@ -177,46 +125,22 @@ impl Listener {
                 connection.serve().await;
             }
         };
-        self.accept(serve, CONNECTION_BYTES, sender, clock, tasks, stop, abort).await;
-    }
-
-    /// The origin of events that belong to no connection.
-    pub(super) fn origin(&self) -> Origin {
-        Origin::new(self.protocol.as_str(), self.name.clone(), "".into(), 0)
-            .with_identity(self.options.identity.clone())
+        self.accept(serve, CONNECTION_BYTES, context).await;
     }
 
     /// Like [`Listener::serve`], with the future that `serve` makes of an admitted connection, after its TLS handshake. Each
     /// connection takes `bytes` of memory when it is admitted, and more for TLS.
-    #[expect(clippy::too_many_arguments, reason = "those of `serve`, and one more")]
     pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
         self,
         serve: impl Fn(Accepted) -> F + Send + Sync + 'static,
         bytes: u64,
-        sender: Sender,
-        clock: Clock,
-        tasks: TaskTracker,
-        stop: CancellationToken,
-        abort: CancellationToken,
+        listener: ListenerContext,
     ) {
-        let Listener { name, protocol, options, counters, capture, memory, draining, socket, tls } = self;
+        let Listener { draining, socket, tls } = self;
         let bytes = if tls.is_some() { bytes + TLS_BYTES } else { bytes };
-        let context = ConnectionContext {
-            options: options.clone(),
-            sender,
-            counters,
-            clock,
-            memory: memory.clone(),
-            allowance: Allowance::default(),
-            admitted_with: None,
-            capture,
-            tasks: tasks.clone(),
-            stop: stop.clone(),
-            hurry: draining.as_ref().map(|draining| draining.hurry.clone()).unwrap_or_default(),
-            stop_handshakes: if draining.is_some() { abort.clone() } else { stop.clone() },
-            abort: abort.clone(),
-            last_writes: Arc::default(),
-        };
+        let ListenerContext { options, memory, clock, tasks, stop, abort, counters, .. } = listener.clone();
+        let (name, protocol) = (Arc::<str>::from(counters.name()), counters.protocol());
+        let context = listener.of_connections(draining.as_ref());
         let serve = Arc::new(serve);
         let admission = Arc::new(Admission::new(&options, clock));
         let permits = Arc::new(Semaphore::new(options.max_connections));

@@ -5,19 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::error;
 
 use tributary_driver::{Account, call, loss_batch};
 use tributary_event::{Batch, BatchBuilder, Loss, Origin, Reason};
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_pipeline::Sender;
-use tributary_pipeline::accounting::ListenerCounters;
 use tributary_protocol::{Exchange, Flow, Now, Output};
 
-use super::clock::Clock;
-use super::context::LAST_WRITES;
+use super::context::{LAST_WRITES, ListenerContext};
 use super::http_state::HttpState;
 
 /// How often [`Exchange::tick`] is called.
@@ -32,26 +28,19 @@ pub(super) struct Ticker<E> {
     out: Output,
     account: Account,
     origin: Arc<Origin>,
-    counters: Arc<ListenerCounters>,
-    sender: Sender,
-    clock: Clock,
+    context: ListenerContext,
 }
 
 impl<E: Exchange> Ticker<E> {
-    pub(super) fn new(
-        http: Arc<HttpState<E>>,
-        origin: Origin,
-        counters: Arc<ListenerCounters>,
-        sender: Sender,
-        clock: Clock,
-    ) -> Self {
-        let origin = Arc::new(origin);
+    pub(super) fn new(http: Arc<HttpState<E>>, context: &ListenerContext) -> Self {
+        let origin = Arc::new(context.origin("", 0));
         let out = Output::new(BatchBuilder::new(origin.clone()));
-        Ticker { http, out, account: Account::default(), origin, counters, sender, clock }
+        Ticker { http, out, account: Account::default(), origin, context: context.clone() }
     }
 
     /// Calls `tick` until the daemon stops, and `finish` when the last connection has ended.
-    pub(super) async fn run(mut self, connections: TaskTracker, stop: CancellationToken, abort: CancellationToken) {
+    pub(super) async fn run(mut self, connections: TaskTracker) {
+        let stop = self.context.stop.clone();
         let ticking = async {
             loop {
                 sleep(TICK).await;
@@ -62,7 +51,7 @@ impl<E: Exchange> Ticker<E> {
         let _ = stop.run_until_cancelled(ticking).await;
         connections.close();
         connections.wait().await;
-        self.finish(&abort).await;
+        self.finish().await;
     }
 
     /// Makes one call, again while it has more to write, and hands the events over.
@@ -70,7 +59,7 @@ impl<E: Exchange> Ticker<E> {
         loop {
             let (flow, batch) = self.call(&method);
             if let Some(batch) = batch {
-                self.sender.send(batch).await;
+                self.context.sender.send(batch).await;
             }
             if flow != Flow::Again {
                 return;
@@ -80,7 +69,8 @@ impl<E: Exchange> Ticker<E> {
 
     /// Writes what the exchange still has. When the grace period is over, no batch waits for a full queue (it counts as
     /// failed), and what cannot be written within [`LAST_WRITES`] is reported as a loss.
-    async fn finish(&mut self, abort: &CancellationToken) {
+    async fn finish(&mut self) {
+        let abort = self.context.abort.clone();
         let mut until = None;
         loop {
             let (flow, batch) = self.call(&E::finish);
@@ -88,7 +78,7 @@ impl<E: Exchange> Ticker<E> {
                 tokio::select! {
                     // It is polled before it is given up.
                     biased;
-                    () = self.sender.send(batch) => {}
+                    () = self.context.sender.send(batch) => {}
                     () = abort.cancelled() => {}
                 }
             }
@@ -98,7 +88,7 @@ impl<E: Exchange> Ticker<E> {
             if !abort.is_cancelled() {
                 continue;
             }
-            let now = self.clock.now();
+            let now = self.context.clock.now();
             if now.elapsed >= *until.get_or_insert(now.elapsed + LAST_WRITES) {
                 error!(
                     listener = &*self.origin.listener,
@@ -106,10 +96,10 @@ impl<E: Exchange> Ticker<E> {
                 );
                 let detail = "no time was left: events of requests that were decoded are missing";
                 let loss = Loss { reason: Reason::Failed, bytes: 0, events: None, detail, excerpt: &[] };
-                let batch = loss_batch(&self.counters, &self.origin, now.unix, 0, loss);
+                let batch = loss_batch(&self.context.counters, &self.origin, now.unix, 0, loss);
                 tokio::select! {
                     biased;
-                    () = self.sender.send(batch) => {}
+                    () = self.context.sender.send(batch) => {}
                     () = abort.cancelled() => {}
                 }
                 return;
@@ -119,11 +109,11 @@ impl<E: Exchange> Ticker<E> {
 
     /// Makes one call; returns whether to call again, and the events to hand over.
     fn call(&mut self, method: &impl Fn(&E, Now, &mut Output) -> Flow) -> (Flow, Option<Batch>) {
-        let now = self.clock.now();
+        let now = self.context.clock.now();
         let (out, account) = (&mut self.out, &mut self.account);
         let exchange = &self.http.exchange;
         let step = catch_unwind(AssertUnwindSafe(|| {
-            call(out, account, &self.counters, now, |out| method(exchange, now, out))
+            call(out, account, &self.context.counters, now, |out| method(exchange, now, out))
         }));
         match step {
             Ok(step) => (step.flow, step.batch),
@@ -141,6 +131,6 @@ impl<E: Exchange> Ticker<E> {
         }
         let detail = "a bug of ours: events that were due are lost";
         let loss = Loss { reason: Reason::Failed, bytes: 0, events: None, detail, excerpt: &[] };
-        loss_batch(&self.counters, &self.origin, now.unix, 0, loss)
+        loss_batch(&self.context.counters, &self.origin, now.unix, 0, loss)
     }
 }

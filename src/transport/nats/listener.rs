@@ -21,16 +21,13 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use tributary_event::Origin;
+use tributary_memory::MemoryLease;
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_memory::{MemoryBudget, MemoryLease};
-use tributary_pipeline::Sender;
-use tributary_pipeline::accounting::ListenerCounters;
-use tributary_protocol::Protocol;
 use tributary_protocol::nats::NatsExchange;
 
 use super::options::NatsOptions;
 use super::session::{self, Session};
-use crate::clock::Clock;
+use crate::context::ListenerContext;
 use crate::quarantine::Quarantine;
 
 /// How long a request for a message stays open at the server.
@@ -53,10 +50,7 @@ struct SharedListener {
     origin: Arc<Origin>,
     exchange: NatsExchange,
     quarantine: Option<Quarantine>,
-    memory: Arc<MemoryBudget>,
-    counters: Arc<ListenerCounters>,
-    sender: Sender,
-    clock: Clock,
+    context: ListenerContext,
     sessions: watch::Sender<Option<Arc<Session>>>,
     in_flight: InFlight,
     failing: LogThrottle,
@@ -64,25 +58,14 @@ struct SharedListener {
 }
 
 impl NatsListener {
-    /// A listener of this name.
-    pub fn new(
-        name: &str,
-        options: NatsOptions,
-        counters: Arc<ListenerCounters>,
-        memory: Arc<MemoryBudget>,
-        sender: Sender,
-        clock: Clock,
-    ) -> NatsListener {
-        let peer = options.servers.shown().into();
+    /// A listener of this context.
+    pub fn new(options: NatsOptions, context: ListenerContext) -> NatsListener {
         NatsListener(Arc::new(SharedListener {
-            origin: Arc::new(Origin::new(Protocol::Nats.as_str(), name.into(), peer, 0)),
-            exchange: NatsExchange::new(options.limits, &memory),
-            quarantine: Quarantine::new(&options.quarantine, name),
+            origin: Arc::new(context.origin(&options.servers.shown(), 0)),
+            exchange: NatsExchange::new(options.limits, &context.memory),
+            quarantine: Quarantine::new(&options.quarantine, context.counters.name()),
             options,
-            memory,
-            counters,
-            sender,
-            clock,
+            context,
             sessions: watch::Sender::new(None),
             in_flight: InFlight::default(),
             failing: LogThrottle::new(),
@@ -90,11 +73,11 @@ impl NatsListener {
         }))
     }
 
-    /// Receives until `stop` is cancelled, then finishes the messages that are in flight; gives them up when `abort` is
-    /// cancelled.
-    pub async fn serve(self, stop: CancellationToken, abort: CancellationToken) {
+    /// Receives until it stops, then finishes the messages that are in flight, unless they are aborted.
+    pub async fn serve(self) {
         let shared = &self.0;
-        shared.counters.stream().set_fault(Some("it has not connected yet".to_owned()));
+        let ListenerContext { stop, abort, counters, .. } = &shared.context;
+        counters.stream().set_fault(Some("it has not connected yet".to_owned()));
         let mut tasks = JoinSet::new();
         for _ in 0..shared.options.max_in_flight {
             let (listener, stop) = (self.clone(), stop.clone());
@@ -103,10 +86,10 @@ impl NatsListener {
         let finished = async { while tasks.join_next().await.is_some() {} };
         tokio::select! {
             () = finished => {}
-            () = session::keep_open(&shared.options, &shared.counters, &shared.sessions) => {}
+            () = session::keep_open(&shared.options, counters, &shared.sessions) => {}
             () = abort.cancelled() => {}
         }
-        shared.counters.stream().set_fault(None);
+        counters.stream().set_fault(None);
         shared.sessions.send_replace(None);
     }
 
@@ -176,7 +159,7 @@ impl NatsListener {
 
     /// The memory of a message, as soon as there is some.
     async fn memory_for_message(&self) -> MemoryLease {
-        let SharedListener { memory, options, clock, .. } = &*self.0;
+        let SharedListener { options, context: ListenerContext { memory, clock, .. }, .. } = &*self.0;
         let mut lease = memory.passing(0);
         while !lease.try_resize(options.limits.max_message_bytes) {
             lease.note_refusal(clock.now().elapsed);

@@ -9,12 +9,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tributary::memory::MemoryBudget;
 use tributary::pipeline::accounting::ListenerCounters;
-use tributary::pipeline::{Sender, Sinks, Workers};
+use tributary::pipeline::{Sinks, Workers};
 use tributary::protocol::{Exchange, Protocol, Session};
 use tributary::sink::memory::{Memory, MemoryLines};
 use tributary::transport::clock::Clock;
+use tributary::transport::context::ListenerContext;
 use tributary::transport::options::{HttpOptions, ListenerOptions, QuarantineOptions};
-use tributary::transport::tcp::Listener;
+use tributary::transport::tcp::{Listener, bind};
 
 use super::within;
 
@@ -32,19 +33,12 @@ pub struct Custom {
     serving: JoinHandle<()>,
 }
 
-/// What a listener needs to serve.
-struct Parts {
-    sender: Sender,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-    abort: CancellationToken,
-}
-
 impl Custom {
     /// With a session for each connection.
     pub fn of_sessions<S: Session>(options: ListenerOptions, make: impl Fn() -> S + Send + Sync + 'static) -> Custom {
-        Custom::start(Protocol::Datadog, options, |listener, Parts { sender, tasks, stop, abort }| {
-            tokio::spawn(listener.serve(move |_, _: &_| make(), sender, Clock::start(), tasks, stop, abort))
+        let memory = MemoryBudget::unlimited();
+        Custom::start(Protocol::Datadog, options, memory, |listener, context| {
+            tokio::spawn(listener.serve(move |_, _: &_| make(), context))
         })
     }
 
@@ -52,16 +46,17 @@ impl Custom {
     pub fn of_exchange<E: Exchange>(options: ListenerOptions, exchange: E) -> Custom {
         let quarantine = QuarantineOptions { dir: "".into(), ..Default::default() };
         let http = HttpOptions { quarantine, ..HttpOptions::default() };
-        let budget = MemoryBudget::new(64 << 20);
-        Custom::start(Protocol::Endless, options, |listener, Parts { sender, tasks, stop, abort }| {
-            tokio::spawn(listener.serve_http(exchange, http, budget, sender, Clock::start(), tasks, stop, abort))
+        let memory = MemoryBudget::new(64 << 20);
+        Custom::start(Protocol::Endless, options, memory, |listener, context| {
+            tokio::spawn(listener.serve_http(exchange, http, context))
         })
     }
 
     fn start(
         protocol: Protocol,
         options: ListenerOptions,
-        serve: impl FnOnce(Listener, Parts) -> JoinHandle<()>,
+        budget: Arc<MemoryBudget>,
+        serve: impl FnOnce(Listener, ListenerContext) -> JoinHandle<()>,
     ) -> Custom {
         let (memory, lines) = Memory::new();
         let mut sinks = Sinks::new(CancellationToken::new());
@@ -69,11 +64,21 @@ impl Custom {
         let (sender, workers) = sinks.start();
         let (tasks, stop, abort) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
         // Every loopback address reaches it.
-        let listener = Listener::bind("test", protocol, ([0, 0, 0, 0], 0).into(), options).unwrap();
+        let listener = Listener::on(bind(([0, 0, 0, 0], 0).into()).unwrap(), &options).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], listener.address().unwrap().port()));
-        let counters = listener.counters.clone();
-        let parts = Parts { sender, tasks: tasks.clone(), stop: stop.clone(), abort: abort.clone() };
-        let serving = serve(listener, parts);
+        let counters = ListenerCounters::new("test".into(), protocol);
+        let context = ListenerContext {
+            options: options.into(),
+            counters: counters.clone(),
+            memory: budget,
+            capture: None,
+            sender,
+            clock: Clock::start(),
+            tasks: tasks.clone(),
+            stop: stop.clone(),
+            abort: abort.clone(),
+        };
+        let serving = serve(listener, context);
         Custom { address, counters, abort, stop, lines, workers, tasks, serving }
     }
 

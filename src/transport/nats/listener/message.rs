@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use super::{NatsListener, SharedListener};
+use crate::context::ListenerContext;
 use crate::nats::delivery::{self, Acknowledgement, Delivered};
 use crate::nats::session::Session;
 use crate::quarantine::QuarantineRecord;
@@ -43,7 +44,7 @@ struct Decoding<'a> {
 impl Drop for Decoding<'_> {
     fn drop(&mut self) {
         self.out.inflated(self.account.buffered(), 0);
-        self.account.settle(&self.shared.counters, &mut self.out);
+        self.account.settle(&self.shared.context.counters, &mut self.out);
     }
 }
 
@@ -60,14 +61,14 @@ impl NatsListener {
         let Some((reply, delivered)) = message.reply.as_ref().and_then(|of| Some((of.as_str(), Delivered::of(of)?)))
         else {
             if let Some(suppressed) = shared.failing.permit() {
-                let (listener, subject) = (shared.counters.name(), message.subject.as_str());
+                let (listener, subject) = (shared.context.counters.name(), message.subject.as_str());
                 warn!(listener, subject, suppressed, "a message is none of JetStream; it is ignored");
             }
             return;
         };
         let Some(_claim) = shared.in_flight.claim(delivered.sequence) else { return };
         if delivered.times > 1 {
-            shared.counters.stream().add_redelivered();
+            shared.context.counters.stream().add_redelivered();
         }
         let ack_wait = session.consumer.ack_wait;
         let sessions = shared.sessions.subscribe();
@@ -88,7 +89,7 @@ impl NatsListener {
     /// The answer to a message.
     async fn work_on(&self, session: &Session, message: &Message, delivered: Delivered) -> Acknowledgement {
         let shared = &*self.0;
-        let began = shared.clock.now();
+        let began = shared.context.clock.now();
         let options = &shared.options;
         let request = delivery::request(message, &options.stream, delivered);
         let max_deliver = options.max_deliver as u64;
@@ -113,17 +114,17 @@ impl NatsListener {
         };
         match outcome {
             Outcome::Delivered => {
-                let level = shared.sender.delivery().level();
-                shared.counters.acknowledged(level, shared.clock.now().elapsed - began.elapsed);
+                let level = shared.context.sender.delivery().level();
+                shared.context.counters.acknowledged(level, shared.context.clock.now().elapsed - began.elapsed);
                 Acknowledgement::Accepted
             }
             Outcome::Unreadable(why) => {
                 if !self.keep(request, &why).await {
                     return self.again(delivered);
                 }
-                shared.counters.stream().add_quarantined();
+                shared.context.counters.stream().add_quarantined();
                 if let Some(suppressed) = shared.failing.permit() {
-                    let (listener, sequence) = (shared.counters.name(), delivered.sequence);
+                    let (listener, sequence) = (shared.context.counters.name(), delivered.sequence);
                     error!(
                         listener,
                         sequence,
@@ -156,7 +157,7 @@ impl NatsListener {
     /// Decodes a message and hands its events over; waits until every sink has them.
     async fn decode(&self, request: Request, mut part: MessagePart, is_repeated: bool) -> Outcome {
         let shared = &*self.0;
-        let SharedListener { counters, sender, clock, origin, .. } = shared;
+        let SharedListener { context: ListenerContext { counters, sender, clock, .. }, origin, .. } = shared;
         let delivery = sender.delivery();
         let out = Output::new(BatchBuilder::new(origin.clone()));
         let mut decoding = Decoding { shared, out, account: Account::default() };
@@ -212,7 +213,7 @@ impl NatsListener {
 
     /// A message that is not decoded: its loss is reported.
     async fn refuse(&self, request: &Request, reason: Reason, why: String) -> Outcome {
-        let SharedListener { counters, sender, clock, origin, .. } = &*self.0;
+        let SharedListener { context: ListenerContext { counters, sender, clock, .. }, origin, .. } = &*self.0;
         let bytes = request.body.len() as u64;
         counters.received(bytes);
         counters.lost(reason, bytes);
@@ -230,12 +231,12 @@ impl NatsListener {
     async fn keep(&self, request: Request, reason: &str) -> bool {
         let shared = &*self.0;
         let Some(quarantine) = &shared.quarantine else { return true };
-        let (at, origin) = (shared.clock.now().unix, shared.origin.clone());
+        let (at, origin) = (shared.context.clock.now().unix, shared.origin.clone());
         let kept = quarantine.keep(QuarantineRecord { at, origin, reason: reason.to_owned(), request }).await;
         if let Err(error) = &kept
             && let Some(suppressed) = quarantine.trouble.permit()
         {
-            let listener = shared.counters.name();
+            let listener = shared.context.counters.name();
             error!(listener, %error, suppressed, "cannot write a message to the quarantine; it is delivered again");
         }
         kept.is_ok()
