@@ -48,6 +48,13 @@ impl Missed {
 }
 
 impl Contents {
+    /// That of events of one connection.
+    pub fn of(origin: &Arc<Origin>, events: u64) -> Contents {
+        let mut contents = Contents::default();
+        contents.add(origin, events);
+        contents
+    }
+
     /// Adds events of a connection.
     pub fn add(&mut self, origin: &Arc<Origin>, events: u64) {
         let known = self.origins.iter().position(|(known, _)| Arc::ptr_eq(known, origin));

@@ -18,6 +18,7 @@ mod outbox;
 pub mod probe;
 pub(crate) mod proxy;
 mod sending;
+mod sink;
 mod spool_options;
 mod store;
 #[cfg(test)]
@@ -42,8 +43,9 @@ use contents::{AllContents, Missed};
 use give_up::Deliveries;
 pub use give_up::GiveUp;
 pub use lines::divide_lines;
-pub use outbox::Outbox;
+use outbox::Outbox;
 pub use proxy::Proxy;
+pub use sink::{CompleteRequest, RemoteSink, RequestEncoder};
 pub use spool_options::SpoolOptions;
 use store::Reach;
 pub(crate) use store::RequestStore;

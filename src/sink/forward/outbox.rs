@@ -33,7 +33,7 @@ const OWN_PROTOCOL: &str = "tributary";
 /// With a spool, events are written when their request is in its file, and durable when that is synced. Without one they are
 /// written when the destination has answered, and never durable.
 #[derive(Debug)]
-pub struct Outbox {
+pub(crate) struct Outbox {
     sink: String,
     endpoint: String,
     spool: Option<SpoolOptions>,
@@ -77,7 +77,7 @@ struct AwaitedBatch {
 
 impl Outbox {
     /// An outbox of the sink with this name. It opens its spool in [`Outbox::start`].
-    pub fn new(sink: &str, endpoint: String, spool: Option<SpoolOptions>, pace: Pace) -> Outbox {
+    pub(crate) fn new(sink: &str, endpoint: String, spool: Option<SpoolOptions>, pace: Pace) -> Outbox {
         Outbox {
             sink: sink.to_owned(),
             status: Arc::new(RemoteStatus::new(sink, &endpoint)),
@@ -104,7 +104,10 @@ impl Outbox {
     ///
     /// # Errors
     /// That of `connect`, or the spool cannot be opened.
-    pub fn start<D: Destination>(&mut self, connect: impl FnOnce() -> Result<D, SinkFault>) -> Result<(), SinkError> {
+    pub(crate) fn start<D: Destination>(
+        &mut self,
+        connect: impl FnOnce() -> Result<D, SinkFault>,
+    ) -> Result<(), SinkError> {
         if self.forwarder.is_some() {
             return Ok(());
         }
@@ -119,7 +122,7 @@ impl Outbox {
     }
 
     /// Whether it has started.
-    pub fn is_started(&self) -> bool {
+    pub(crate) fn is_started(&self) -> bool {
         self.forwarder.is_some()
     }
 
@@ -138,7 +141,7 @@ impl Outbox {
     }
 
     /// Notes a batch whose events the sink encodes now.
-    pub fn begin(&mut self, events: &Selection<'_>) {
+    pub(crate) fn begin(&mut self, events: &Selection<'_>) {
         if events.is_awaited() && events.is_counted() {
             self.begun.push((events.number(), events.level()));
         }
@@ -152,27 +155,12 @@ impl Outbox {
     }
 
     /// Counts events that the sink's encoder has taken.
-    pub fn hold(&mut self, events: u64) {
+    pub(crate) fn hold(&mut self, events: u64) {
         self.held += events;
     }
 
-    /// The next complete request has this event.
-    pub fn note_origin(&mut self, origin: &Arc<Origin>) {
-        self.next.add(origin, 1);
-    }
-
-    /// Takes a complete request. Its events were [held](Outbox::hold); `origin` is theirs if all have the same, unless their
-    /// origins were [noted](Outbox::note_origin).
-    pub fn push(&mut self, payload: Bytes, events: u32, origin: Option<Arc<Origin>>) {
-        let mut contents = std::mem::take(&mut self.next);
-        if let Some(origin) = origin {
-            contents.add(&origin, events.into());
-        }
-        self.requests.push_back((payload, events, contents));
-    }
-
     /// Takes a complete request with these contents. Its events were [held](Outbox::hold).
-    pub fn push_with(&mut self, payload: Bytes, events: u32, contents: Contents) {
+    pub(crate) fn push(&mut self, payload: Bytes, events: u32, contents: Contents) {
         let reports = std::mem::take(&mut self.next);
         self.requests.push_back((payload, events, contents.with_reports_of(reports)));
     }
@@ -182,7 +170,7 @@ impl Outbox {
     ///
     /// # Errors
     /// The requests cannot be kept, or the destination does not take them now. They stay here, or in the store.
-    pub async fn flush(&mut self) -> Result<(), SinkError> {
+    pub(crate) async fn flush(&mut self) -> Result<(), SinkError> {
         let Some(forwarder) = &self.forwarder else { return Ok(()) };
         while let Some((payload, events, contents)) = self.requests.front() {
             let appended = forwarder.append(payload.clone(), *events, contents);
@@ -226,7 +214,7 @@ impl Outbox {
 
     /// Waits until a flush can achieve more than the last one: the destination has taken a request, or has not, and a request
     /// or a peer waits for that.
-    pub async fn woken(&mut self) {
+    pub(crate) async fn woken(&mut self) {
         match &self.forwarder {
             Some(forwarder) if self.is_stopped || !self.awaited.is_empty() => forwarder.woken().await,
             _ => pending().await,
@@ -235,14 +223,14 @@ impl Outbox {
 
     /// Forces the appended requests to the disk, if they are kept there. What the disk does not take now stays in memory, and
     /// its batches stay unsynced.
-    pub fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         if let Some(forwarder) = &self.forwarder {
             self.log_shortage(forwarder.sync());
         }
     }
 
     /// Logs refusals, and syncs what the destination has not settled for some time.
-    pub fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         self.log_refusals();
         if let Some(forwarder) = &self.forwarder {
             self.log_shortage(forwarder.sync_waiting(UNSYNCED_TIME));
@@ -253,7 +241,7 @@ impl Outbox {
     ///
     /// # Errors
     /// The system's.
-    pub async fn close(&mut self) -> Result<(), SinkError> {
+    pub(crate) async fn close(&mut self) -> Result<(), SinkError> {
         let Some(forwarder) = &self.forwarder else { return Ok(()) };
         forwarder.settled_within(CLOSE_TIMEOUT).await;
         // What the disk does not take is sent, while the destination takes it.
@@ -270,7 +258,7 @@ impl Outbox {
     }
 
     /// Stops to send immediately. What a spool has is sent after the next start, everything else has failed.
-    pub fn give_up(&mut self) {
+    pub(crate) fn give_up(&mut self) {
         if let Some(forwarder) = &self.forwarder {
             let _ = forwarder.close();
             if self.spool.is_none() {
@@ -282,7 +270,7 @@ impl Outbox {
 
     /// What is not safe enough for its peers. A request that neither the disk nor the destination takes now fails for them, and
     /// is sent all the same as soon as it can be.
-    pub fn unwritten(&mut self) -> Unwritten {
+    pub(crate) fn unwritten(&mut self) -> Unwritten {
         let mut unwritten = Unwritten::default();
         let mut awaited = std::mem::take(&mut self.awaited);
         if let Some(forwarder) = &self.forwarder {
@@ -312,12 +300,12 @@ impl Outbox {
     }
 
     /// What it does, for others.
-    pub fn remote(&self) -> Option<Arc<RemoteStatus>> {
-        Some(self.status.clone())
+    pub(crate) fn remote(&self) -> Arc<RemoteStatus> {
+        self.status.clone()
     }
 
     /// The events until now.
-    pub fn progress(&self) -> SinkProgress {
+    pub(crate) fn progress(&self) -> SinkProgress {
         let sent = self.forwarder.as_ref().map(Forwarder::progress).unwrap_or_default();
         let is_lost = self.given_up > 0 && self.spool.is_none();
         SinkProgress {
@@ -328,7 +316,7 @@ impl Outbox {
     }
 
     /// A fault of the sink that another attempt can end.
-    pub fn fault(&self, action: &str, source: io::Error) -> SinkError {
+    pub(crate) fn fault(&self, action: &str, source: io::Error) -> SinkError {
         SinkError::Retry(SinkFault { action: format!("{action} {}", self.endpoint), source })
     }
 

@@ -360,7 +360,7 @@ async fn a_full_spool_takes_requests_as_soon_as_others_are_delivered() {
     let (mut full, mut began) = (false, Instant::now());
     for _ in 0..200 {
         outbox.hold(1);
-        outbox.push(payload.clone(), 1, None);
+        outbox.push(payload.clone(), 1, Contents::default());
         while outbox.flush().await.is_err() {
             if !std::mem::replace(&mut full, true) {
                 began = Instant::now();
@@ -401,7 +401,7 @@ async fn a_peer_that_waits_is_answered_when_the_destination_has_its_events_or_ne
         let batch = a_log();
         outbox.begin(&Selection::new(&batch, Kinds::ALL).numbered(7).at_level(AckLevel::Durable));
         outbox.hold(1);
-        outbox.push(Bytes::from_static(&[1]), 1, None);
+        outbox.push(Bytes::from_static(&[1]), 1, Contents::default());
         outbox.flush().await.unwrap();
         assert!(outbox.unwritten().unsynced.contains(&7));
         let unwritten = loop {
@@ -489,7 +489,7 @@ async fn a_request_that_is_never_taken_stops_no_sink_without_a_spool() {
     for number in 1..=60 {
         outbox.begin(&Selection::new(&batch, Kinds::ALL).numbered(number));
         outbox.hold(1);
-        outbox.push(Bytes::copy_from_slice(&[number as u8]), 1, None);
+        outbox.push(Bytes::copy_from_slice(&[number as u8]), 1, Contents::default());
         while outbox.flush().await.is_err() {}
         failed.extend(outbox.unwritten().failed.into_keys());
         sleep(Duration::from_secs(10)).await;
@@ -500,7 +500,7 @@ async fn a_request_that_is_never_taken_stops_no_sink_without_a_spool() {
     // One that is not given up yet when the sink ends has failed.
     peer.state().never = vec![99];
     outbox.hold(1);
-    outbox.push(Bytes::from_static(&[99]), 1, None);
+    outbox.push(Bytes::from_static(&[99]), 1, Contents::default());
     while outbox.flush().await.is_err() {}
     outbox.close().await.unwrap();
     assert_eq!((outbox.progress().failed, outbox.progress().waiting), (2, 0));

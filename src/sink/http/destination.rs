@@ -23,7 +23,7 @@ pub fn lines(body: &[u8]) -> io::Result<Vec<u8>> {
 
 /// An HTTP server that takes JSON lines by POST.
 #[derive(Debug)]
-pub(super) struct Server {
+pub struct Server {
     endpoint: Uri,
     headers: HeaderMap,
     client: HttpClient,

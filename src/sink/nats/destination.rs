@@ -22,7 +22,7 @@ const NDJSON: &str = "application/x-ndjson";
 
 /// A stream of JetStream.
 #[derive(Debug)]
-pub(super) struct JetStream {
+pub struct JetStream {
     sink: String,
     options: Options,
     /// The connection in use. Locked while another one is made, so that all messages wait for that one.

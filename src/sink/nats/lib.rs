@@ -23,8 +23,10 @@ mod sink;
 mod stream;
 mod subject;
 
+#[cfg(feature = "client")]
+pub use destination::JetStream;
 pub use message::lines;
 pub use options::Options;
 #[cfg(feature = "client")]
-pub use sink::Nats;
+pub use sink::{Nats, NatsEncoder};
 pub use tributary_sink_forward::{GiveUp, SpoolOptions, WhenFull};

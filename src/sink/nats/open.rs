@@ -5,13 +5,11 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::message::{NatsMessage, body_bytes, divide, store};
 use super::options::{MAX_OPEN_BATCHES, Options};
 use super::subject;
 use tributary_event::{ContentId, Kind, Origin};
-use tributary_sink_forward::{Contents, EncodedRequest};
+use tributary_sink_forward::{CompleteRequest, Contents, EncodedRequest};
 
 /// The messages of a sink that are being made.
 #[derive(Debug)]
@@ -28,14 +26,6 @@ pub(super) struct OpenMessages {
     content: Vec<OpenMessage>,
     /// Complete, and not compressed yet.
     complete: Vec<OpenMessage>,
-}
-
-/// A complete message.
-#[derive(Debug)]
-pub(super) struct Complete {
-    pub(super) payload: Bytes,
-    pub(super) events: u32,
-    pub(super) contents: Contents,
 }
 
 #[derive(Debug)]
@@ -119,7 +109,7 @@ impl OpenMessages {
     }
 
     /// The complete messages, in parts where they are too long.
-    pub(super) fn take_complete(&mut self) -> Vec<Complete> {
+    pub(super) fn take_complete(&mut self) -> Vec<CompleteRequest> {
         let mut taken = Vec::new();
         for OpenMessage { subject, id, lines, events, contents, .. } in self.complete.drain(..) {
             let payload = store(&subject, id.as_deref(), &lines, self.compress_above);
@@ -132,7 +122,7 @@ impl OpenMessages {
                     Some([first, second]) => parts.extend([second, first]),
                     None => {
                         let EncodedRequest { payload, events, .. } = part;
-                        taken.push(Complete { payload, events, contents: contents.clone() });
+                        taken.push(CompleteRequest { payload, events, contents: contents.clone() });
                     }
                 }
             }
@@ -189,7 +179,7 @@ mod tests {
 
     fn taken(open: &mut OpenMessages) -> Vec<(String, u32, String)> {
         let complete = open.take_complete().into_iter();
-        let shown = |complete: Complete| {
+        let shown = |complete: CompleteRequest| {
             let text = String::from_utf8(lines(&complete.payload).unwrap().unwrap()).unwrap();
             (NatsMessage::of(&complete.payload).unwrap().subject, complete.events, text)
         };

@@ -27,7 +27,7 @@ const AGENT: HeaderValue = HeaderValue::from_static(concat!("tributary/", env!("
 
 /// A receiver of OTLP.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub struct Receiver {
     sink: String,
     endpoint: Endpoint,
     protocol: Protocol,

@@ -20,15 +20,16 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tokio::time::Instant;
+use std::time::Duration;
+
 use tracing::warn;
 
-use tributary_event::Origin;
-use tributary_memory::log_throttle::LogThrottle;
-use tributary_sink::{RemoteStatus, Selection, Sink, SinkError, SinkFault, SinkProgress, Unwritten};
-use tributary_sink_forward::{Outbox, Pace};
+use tributary_event::EventView;
+use tributary_sink::{RemoteState, Selection, SinkFault};
+use tributary_sink_forward::{CompleteRequest, Contents, Pace, RemoteSink, RequestEncoder};
 
-use destination::{ProfilesOff, Receiver};
+use destination::ProfilesOff;
+pub use destination::Receiver;
 pub use encode::{Body, Encoder, ExportRequest, Signal};
 pub use options::{Options, Protocol};
 use payload::HEAD_BYTES;
@@ -38,32 +39,32 @@ pub use tributary_sink_forward::client::ClientTls;
 pub use tributary_sink_forward::{Compression, GiveUp, Proxy, SpoolOptions, WhenFull};
 
 /// Sends events by OTLP.
+pub type Otlp = RemoteSink<OtlpEncoder>;
+
+/// Makes requests of OTLP.
 #[derive(Debug)]
-pub struct Otlp {
+pub struct OtlpEncoder {
     options: Options,
-    name: String,
+    sink: String,
     encoder: Encoder,
-    /// Since when the encoder has events, and since when a heap dump that is not complete.
-    since: Option<Instant>,
-    heap_since: Option<Instant>,
-    /// A peer waits for events in open requests.
-    is_awaited: bool,
-    /// No batch follows.
-    is_finishing: bool,
-    outbox: Outbox,
     profiles_off: ProfilesOff,
     /// Requests with heap dumps that the receiver did not take.
     refused_heaps: Arc<AtomicU64>,
-    /// Events that are larger than a request may be, and those that are not reported yet.
-    too_large: u64,
-    lost: Vec<(Arc<Origin>, u64)>,
-    /// Reports these events in the log.
-    too_large_log: LogThrottle,
 }
 
-impl Otlp {
-    /// A sink with these options. It opens its spool and connects when it runs.
-    pub fn new(name: &str, options: Options) -> Otlp {
+impl RequestEncoder for OtlpEncoder {
+    type Options = Options;
+    type Destination = Receiver;
+
+    fn new(sink: &str, options: Options) -> OtlpEncoder {
+        let mut encoder = Encoder::new(options.max_request_bytes, options.origin, HEAD_BYTES);
+        encoder.set_heap_profiles(options.sends(Signal::Profiles), options.summed_heaps.clone());
+        let (profiles_off, refused_heaps) = (ProfilesOff::default(), Arc::default());
+        OtlpEncoder { options, sink: sink.to_owned(), encoder, profiles_off, refused_heaps }
+    }
+
+    fn delivery(&self) -> (String, Pace, Option<SpoolOptions>) {
+        let options = &self.options;
         let pace = Pace {
             max_in_flight: options.max_in_flight,
             request_timeout: options.timeout,
@@ -71,155 +72,65 @@ impl Otlp {
             max_retry_delay: options.max_retry_delay,
             give_up: options.give_up,
         };
-        let mut encoder = Encoder::new(options.max_request_bytes, options.origin, HEAD_BYTES);
-        encoder.set_heap_profiles(options.sends(Signal::Profiles), options.summed_heaps.clone());
-        Otlp {
-            name: name.to_owned(),
-            encoder,
-            since: None,
-            heap_since: None,
-            is_awaited: false,
-            is_finishing: false,
-            outbox: Outbox::new(name, options.endpoint.to_string(), options.spool.clone(), pace),
-            profiles_off: ProfilesOff::default(),
-            refused_heaps: Arc::default(),
-            too_large: 0,
-            lost: Vec::new(),
-            too_large_log: LogThrottle::new(),
-            options,
-        }
+        (options.endpoint.to_string(), pace, options.spool.clone())
     }
 
-    /// Starts to send, on the first call that succeeds.
-    fn start(&mut self) -> Result<(), SinkError> {
-        let Otlp { options, name, outbox, profiles_off, refused_heaps, .. } = self;
-        let fault =
-            |source: io::Error| SinkFault { action: format!("prepare requests to {}", options.endpoint), source };
-        outbox.start(|| Receiver::new(name, options, profiles_off.clone(), refused_heaps.clone()).map_err(fault))
+    fn destination(&self) -> Result<Receiver, SinkFault> {
+        let receiver = Receiver::new(&self.sink, &self.options, self.profiles_off.clone(), self.refused_heaps.clone());
+        let action = || format!("prepare requests to {}", self.options.endpoint);
+        receiver.map_err(|source| SinkFault { action: action(), source })
     }
 
-    fn is_due(&self, since: Option<Instant>) -> bool {
-        since.is_some_and(|since| since.elapsed() >= self.options.max_request_delay)
+    fn max_delay(&self) -> Duration {
+        self.options.max_request_delay
     }
 
-    /// Ends the requests that are due, or for which a peer waits.
-    fn end_requests(&mut self) {
-        if self.is_awaited || self.is_finishing || self.is_due(self.since) {
-            self.encoder.end_requests();
-            (self.since, self.is_awaited) = (None, false);
-        }
-        // The profiles of a heap dump do not count, so no peer waits for them.
-        if self.is_finishing || self.is_due(self.heap_since) {
-            self.encoder.end_heap();
-            self.heap_since = None;
-        }
-    }
-
-    /// Compresses the complete requests.
-    fn push_requests(&mut self) -> Result<(), SinkError> {
-        for ExportRequest { signal, body, events, origin } in self.encoder.take_requests() {
-            match payload::store(signal, self.options.compression, body) {
-                Ok(payload) => self.outbox.push(payload, events, Some(origin)),
-                Err(source) => return Err(self.outbox.fault("compress a request for", source)),
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Sink for Otlp {
-    async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
-        let is_counted = events.is_counted();
-        self.outbox.begin(&events);
+    fn begin_batch(&mut self) {
         self.encoder.begin_batch();
-        for event in events.events() {
-            if self.encoder.push(event, is_counted) {
-                self.outbox.hold(is_counted.into());
-                continue;
-            }
-            if is_counted {
-                self.too_large += 1;
-                self.lost.push((event.origin().clone(), 1));
-            }
-            if let Some(suppressed) = self.too_large_log.permit() {
-                let (name, limit) = (event.name().text(), self.options.max_request_bytes);
-                warn!(
-                    sink = self.name,
-                    event = name,
-                    max_request_bytes = limit,
-                    suppressed,
-                    "an event is larger than a request may be; it counts as failed"
-                );
-            }
-        }
-        self.is_awaited |= events.is_awaited() && events.count() > 0;
-        let or_now = |since: Option<Instant>| since.unwrap_or_else(Instant::now);
-        self.since = self.encoder.has_pending().then(|| or_now(self.since));
-        self.heap_since = self.encoder.has_heap().then(|| or_now(self.heap_since));
-        Ok(())
     }
 
-    async fn flush(&mut self) -> Result<(), SinkError> {
-        self.end_requests();
-        self.push_requests()?;
-        self.start()?;
-        self.outbox.flush().await
+    fn push(&mut self, event: EventView<'_>, batch: &Selection<'_>) -> io::Result<bool> {
+        Ok(self.encoder.push(event, batch.is_counted()))
     }
 
-    fn flush_due(&self) -> Option<Instant> {
-        let first = [self.since, self.heap_since].into_iter().flatten().min();
-        first.map(|first| first + self.options.max_request_delay)
+    fn has_open(&self) -> bool {
+        self.encoder.has_pending()
     }
 
-    fn finish(&mut self) {
-        self.is_finishing = true;
+    fn end_requests(&mut self) {
+        self.encoder.end_requests();
     }
 
-    async fn woken(&mut self) {
-        self.outbox.woken().await;
+    /// The profiles of a heap dump, whose objects are logs.
+    fn has_open_copy(&self) -> bool {
+        self.encoder.has_heap()
     }
 
-    async fn sync(&mut self) -> Result<(), SinkError> {
-        self.outbox.sync();
-        Ok(())
+    fn end_copies(&mut self) {
+        self.encoder.end_heap();
     }
 
-    async fn tick(&mut self) -> Result<(), SinkError> {
-        self.start()?;
-        self.outbox.tick();
-        Ok(())
+    fn take_requests(&mut self) -> io::Result<Vec<CompleteRequest>> {
+        let complete = |ExportRequest { signal, body, events, origin }| {
+            let payload = payload::store(signal, self.options.compression, body)?;
+            Ok(CompleteRequest { payload, events, contents: Contents::of(&origin, events.into()) })
+        };
+        self.encoder.take_requests().into_iter().map(complete).collect()
     }
 
-    fn unwritten(&mut self) -> Unwritten {
-        let mut unwritten = self.outbox.unwritten();
-        unwritten.lost.append(&mut self.lost);
-        unwritten
-    }
-
-    async fn close(&mut self) -> Result<(), SinkError> {
-        self.outbox.close().await
-    }
-
-    async fn give_up(&mut self) {
-        self.outbox.give_up();
+    fn log_too_large(&self, sink: &str, event: &str, suppressed: Option<u64>) {
+        let max_request_bytes = self.options.max_request_bytes;
+        warn!(
+            sink,
+            event, max_request_bytes, suppressed, "an event is larger than a request may be; it counts as failed"
+        );
     }
 
     fn reopen(&mut self) {
         self.profiles_off.try_again();
     }
 
-    fn is_queue_open(&self) -> bool {
-        self.outbox.is_started()
-    }
-
-    fn remote(&self) -> Option<Arc<RemoteStatus>> {
-        let status = self.outbox.remote()?;
-        status.update(|state| state.refused_heap_profiles = self.refused_heaps.load(Relaxed));
-        Some(status)
-    }
-
-    fn progress(&self) -> Option<SinkProgress> {
-        let sent = self.outbox.progress();
-        Some(SinkProgress { failed: sent.failed + self.too_large, ..sent })
+    fn update_status(&self, status: &mut RemoteState) {
+        status.refused_heap_profiles = self.refused_heaps.load(Relaxed);
     }
 }
