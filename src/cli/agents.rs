@@ -103,7 +103,7 @@ struct StoreFile {
 pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     match &arguments.command {
         None => live::list(&arguments.endpoint, arguments.format),
-        Some(AgentsCommand::Tell { endpoint, id, command }) => live::tell(endpoint, id, command),
+        Some(AgentsCommand::Tell { endpoint, id, command }) => live::send_command(endpoint, id, command),
         Some(AgentsCommand::Registered { source, format }) => list(&stores(source)?, *format),
         Some(AgentsCommand::Forget { source, agents }) => forget(&stores(source)?, agents),
     }

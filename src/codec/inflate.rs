@@ -11,7 +11,7 @@ use flate2::{Crc, Decompress, FlushDecompress, Status};
 /// The most bytes that one step produces.
 pub const STEP_BYTES: usize = 256 * 1024;
 /// The least free output buffer of a step.
-const LEAST_ROOM_BYTES: usize = 4 * 1024;
+const MIN_SPACE_BYTES: usize = 4 * 1024;
 
 /// Why a stream cannot be inflated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -227,9 +227,9 @@ impl Deflated {
         let before = self.output.len();
         // A small buffer for small streams, because many can be in progress. One byte more than allowed, so that a stream of
         // exactly the limit can end.
-        let room = before.max(4 * input.len()).clamp(LEAST_ROOM_BYTES, STEP_BYTES);
-        let room = room.min((self.limit - before).saturating_add(1));
-        self.output.resize(before + room, 0);
+        let space = before.max(4 * input.len()).clamp(MIN_SPACE_BYTES, STEP_BYTES);
+        let space = space.min((self.limit - before).saturating_add(1));
+        self.output.resize(before + space, 0);
         let (read, written) = (self.inflater.total_in(), self.inflater.total_out());
         let result = self.inflater.decompress(&input[self.at..], &mut self.output[before..], FlushDecompress::None);
         let read = (self.inflater.total_in() - read) as usize;

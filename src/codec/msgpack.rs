@@ -236,8 +236,8 @@ impl<'a> Reader<'a> {
 
     /// Checks that at least this many bytes follow.
     fn check(&self, field: &'static str, start: usize, bytes: u64, expected: &'static str) -> Result<(), DecodeError> {
-        let room = self.bytes.rest().len() as u64 + self.missing;
-        if bytes <= room { Ok(()) } else { Err(invalid(field, start, bytes, expected)) }
+        let space = self.bytes.rest().len() as u64 + self.missing;
+        if bytes <= space { Ok(()) } else { Err(invalid(field, start, bytes, expected)) }
     }
 }
 

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_version_2_is_told_as_soon_as_it_is_there() {
+    fn what_is_wrong_in_version_2_is_reported_as_soon_as_it_is_there() {
         assert_eq!(fault(b"\r\n\r\n\0\r\nQUIX"), 10);
         assert_eq!(fault(&[SIGNATURE, b"\x11"].concat()), 12);
         assert_eq!(fault(&[SIGNATURE, b"\x22"].concat()), 12);

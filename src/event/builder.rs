@@ -233,14 +233,14 @@ impl BatchBuilder {
         self.origin_index = None;
         self.resource_index = None;
         // A little more than this batch has, so that a slightly larger one is not copied while it grows.
-        let room = |len: usize| len + len / 8;
+        let capacity = |len: usize| len + len / 8;
         self.expected = Expected {
-            text: room(self.batch.text.len()),
-            events: room(self.batch.events.len()),
-            attributes: room(self.batch.attributes.len()),
-            spans: room(self.batch.spans.len()),
-            metrics: room(self.batch.metrics.len()),
-            samples: room(self.batch.samples.len()),
+            text: capacity(self.batch.text.len()),
+            events: capacity(self.batch.events.len()),
+            attributes: capacity(self.batch.attributes.len()),
+            spans: capacity(self.batch.spans.len()),
+            metrics: capacity(self.batch.metrics.len()),
+            samples: capacity(self.batch.samples.len()),
         };
         std::mem::take(&mut self.batch)
     }

@@ -43,7 +43,7 @@ pub struct Sheet {
     level: usize,
     faults: VecDeque<DecoderFault>,
     /// Bytes of the last field that are not shown and not counted in a line yet.
-    untold: u64,
+    hidden_bytes: u64,
     hides_secrets: bool,
 }
 
@@ -101,7 +101,7 @@ impl Sheet {
 
     /// Adds bytes to the last field: only their number is shown.
     pub fn more(&mut self, bytes: &[u8]) {
-        self.untold += bytes.len() as u64;
+        self.hidden_bytes += bytes.len() as u64;
         self.offset += bytes.len() as u64;
     }
 
@@ -165,18 +165,18 @@ impl Sheet {
             self.text.push('\n');
         }
         self.offset += bytes.len() as u64;
-        self.untold = (bytes.len() - shown) as u64;
-        if self.untold == 0 {
+        self.hidden_bytes = (bytes.len() - shown) as u64;
+        if self.hidden_bytes == 0 {
             self.show_faults(self.offset);
         }
     }
 
     /// Ends the last field.
     fn settle(&mut self) {
-        let untold = take(&mut self.untold);
-        if untold > 0 {
+        let hidden_bytes = take(&mut self.hidden_bytes);
+        if hidden_bytes > 0 {
             self.margin();
-            let _ = writeln!(self.text, "{:10}… {untold} bytes more", "");
+            let _ = writeln!(self.text, "{:10}… {hidden_bytes} bytes more", "");
             self.show_faults(self.offset);
         }
     }

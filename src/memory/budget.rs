@@ -118,7 +118,7 @@ impl MemoryBudget {
 
     /// Whether less is free than a further connection may need.
     pub fn is_full(&self) -> bool {
-        self.used() + CONNECTION_ROOM > self.shared.part(CONNECTIONS)
+        self.used() + CONNECTION_BYTES > self.shared.part(CONNECTIONS)
     }
 
     /// Whether next to nothing is left for what lasts: then what is not in use must be dropped.
@@ -212,18 +212,18 @@ impl AddressMemory {
 
 impl Reserve {
     fn try_take(&self, bytes: u64) -> bool {
-        let has_room = self.used.fetch_add(bytes, Relaxed).saturating_add(bytes) <= self.limit;
-        if !has_room {
+        let has_memory = self.used.fetch_add(bytes, Relaxed).saturating_add(bytes) <= self.limit;
+        if !has_memory {
             self.used.fetch_sub(bytes, Relaxed);
         }
-        has_room
+        has_memory
     }
 }
 
 /// Value of `address_limit`: half of the shared memory.
 const HALF: u64 = u64::MAX;
 /// What a connection of any kind takes with small options.
-const CONNECTION_ROOM: u64 = 72 << 10;
+const CONNECTION_BYTES: u64 = 72 << 10;
 /// What [`MemoryBudget::is_short`] calls a moment.
 const SHORTAGE: Duration = Duration::from_secs(2);
 /// Sixteenths of the shared memory that each use may fill.
@@ -304,13 +304,13 @@ impl MemoryLease {
     #[must_use]
     pub fn try_resize(&mut self, bytes: u64) -> bool {
         let before = self.held;
-        let has_room = self.resize(bytes) || self.held <= before;
-        if !has_room {
+        let has_memory = self.resize(bytes) || self.held <= before;
+        if !has_memory {
             let is_refused_by_address = self.is_refused_by_address;
             let _ = self.resize(before + self.floor);
             self.is_refused_by_address = is_refused_by_address;
         }
-        has_room
+        has_memory
     }
 
     /// Remembers that the last size was refused at this time (see [`MemoryBudget::is_short`]): for everybody, or, if the
@@ -422,7 +422,7 @@ mod tests {
     const MINIMUM: u64 = MemoryLease::MINIMUM;
 
     #[test]
-    fn each_use_leaves_room_for_the_more_important_ones_and_all_is_given_back() {
+    fn each_use_leaves_memory_for_the_more_important_ones_and_all_is_given_back() {
         let budget = MemoryBudget::new(1600 * KIB);
         let mut large = budget.lease();
         assert!(large.resize(FLOOR + 1200 * KIB));
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_of_one_address_takes_half_and_others_find_room() {
+    fn what_passes_of_one_address_takes_half_and_others_get_memory() {
         let budget = MemoryBudget::new(1600 * KIB);
         let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|address| budget.of_address(address.parse().unwrap()));
         let same = budget.of_address("::ffff:192.0.2.1".parse().unwrap());

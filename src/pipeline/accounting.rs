@@ -388,7 +388,7 @@ pub struct SinkTotals {
     pub waiting: u64,
     /// Attempts to send that failed and were repeated.
     pub retries: u64,
-    /// As in [`Progress`](tributary_sink::Progress).
+    /// As in [`SinkProgress`](tributary_sink::SinkProgress).
     pub duplicates: u64,
     pub uncertain_duplicates: u64,
     /// Batches that wait in its queue or are being written.

@@ -139,8 +139,8 @@ impl AgentRegistry {
 /// The service of the first root span of an agent: of a process, the service that it is, not one that it calls.
 fn service(batch: &Batch, agent: &Resource) -> Option<Box<str>> {
     // Only Datadog agents name services beside their own resource.
-    let is_told = batch.origin().is_none_or(|origin| origin.protocol != "datadog");
-    if is_told || agent.text(semconv::SERVICE_NAME).is_some() {
+    let is_other_protocol = batch.origin().is_none_or(|origin| origin.protocol != "datadog");
+    if is_other_protocol || agent.text(semconv::SERVICE_NAME).is_some() {
         return None;
     }
     let is_root = |event: &EventView<'_>| {
@@ -158,12 +158,12 @@ fn is_kept(known: &[(String, ResourceValue)], resource: &Resource) -> bool {
 }
 
 fn kept(resource: &Resource) -> Vec<(String, ResourceValue)> {
-    let mut room = MAX_RESOURCE_BYTES;
+    let mut space = MAX_RESOURCE_BYTES;
     let fits = |(key, value): &&(String, ResourceValue)| {
         let bytes = ATTRIBUTE_BYTES + key.len() + if let ResourceValue::Text(text) = value { text.len() } else { 0 };
-        let fits = bytes <= room;
+        let fits = bytes <= space;
         if fits {
-            room -= bytes;
+            space -= bytes;
         }
         fits
     };

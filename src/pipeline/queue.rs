@@ -36,7 +36,7 @@ pub(super) struct QueuedBatch {
 #[derive(Debug)]
 pub(super) struct QueuedEvents {
     taken: TakenEvents,
-    _room: OwnedSemaphorePermit,
+    _capacity: OwnedSemaphorePermit,
     _counted: InQueue,
 }
 
@@ -75,10 +75,10 @@ impl WaitingBatch {
 }
 
 impl QueuedBatch {
-    fn new(waiting: WaitingBatch, room: OwnedSemaphorePermit, counters: &SinkQueueState) -> Self {
+    fn new(waiting: WaitingBatch, capacity: OwnedSemaphorePermit, counters: &SinkQueueState) -> Self {
         let WaitingBatch { taken, handle } = waiting;
-        let counted = counters.sink.in_queue((room.num_permits() * PERMIT_BYTES) as u64);
-        let contents = QueuedEvents { taken, _room: room, _counted: counted };
+        let counted = counters.sink.in_queue((capacity.num_permits() * PERMIT_BYTES) as u64);
+        let contents = QueuedEvents { taken, _capacity: capacity, _counted: counted };
         QueuedBatch { contents, handle }
     }
 
@@ -113,8 +113,8 @@ pub(super) struct SinkQueue {
     /// Nothing waits for the sink: it gets what its budget allows and its queue has capacity for. The rest is skipped.
     budget: Option<Arc<TimeBudget>>,
     queued_batches: mpsc::Sender<QueuedBatch>,
-    room: Arc<Semaphore>,
-    room_permits: u32,
+    capacity: Arc<Semaphore>,
+    capacity_permits: u32,
     /// A batch has waited `max_wait` in vain, and the queue has had no capacity since.
     is_jammed: Arc<AtomicBool>,
     counters: Arc<SinkQueueState>,
@@ -124,7 +124,7 @@ pub(super) struct SinkQueue {
 #[derive(Debug)]
 pub(super) struct SinkQueueState {
     pub(super) sink: Arc<SinkCounters>,
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
     pending: PendingLosses,
     shed_log: ShedLog,
     /// A connection of each listener whose events the sink holds because it cannot write them now. Connections of these
@@ -147,14 +147,14 @@ impl SinkQueue {
         let (queued_batches, receiver) = mpsc::channel(options.buffer_batches.max(1));
         let permits = usize::try_from(options.buffer_bytes).unwrap_or(usize::MAX).div_ceil(PERMIT_BYTES);
         let permits = permits.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
-        let room = Arc::new(Semaphore::new(permits));
+        let capacity = Arc::new(Semaphore::new(permits));
         sink.set_queue_capacity(QueueCapacity {
             batches: options.buffer_batches.max(1) as u64,
             bytes: (permits * PERMIT_BYTES) as u64,
         });
         let counters = Arc::new(SinkQueueState {
             sink,
-            room: room.clone(),
+            capacity: capacity.clone(),
             pending: PendingLosses::default(),
             shed_log: ShedLog::default(),
             held: watch::Sender::default(),
@@ -166,8 +166,8 @@ impl SinkQueue {
             rules,
             budget,
             queued_batches,
-            room,
-            room_permits: permits as u32,
+            capacity,
+            capacity_permits: permits as u32,
             is_jammed: Arc::default(),
             counters: counters.clone(),
         };
@@ -227,8 +227,8 @@ impl SinkQueue {
         if self.counters.is_held(waiting.handle.origin()) {
             return self.full(waiting, has_max_wait);
         }
-        let room = match self.room.clone().try_acquire_many_owned(self.weight(&waiting)) {
-            Ok(room) => room,
+        let capacity = match self.capacity.clone().try_acquire_many_owned(self.weight(&waiting)) {
+            Ok(capacity) => capacity,
             Err(TryAcquireError::NoPermits) => return self.full(waiting, has_max_wait),
             // The queue is closed. The dropped handle counts the events as failed.
             Err(TryAcquireError::Closed) => return None,
@@ -236,7 +236,7 @@ impl SinkQueue {
         match self.queued_batches.try_reserve() {
             Ok(place) => {
                 self.is_jammed.store(false, Ordering::Relaxed);
-                place.send(QueuedBatch::new(waiting, room, &self.counters));
+                place.send(QueuedBatch::new(waiting, capacity, &self.counters));
                 None
             }
             Err(mpsc::error::TrySendError::Full(())) => self.full(waiting, has_max_wait),
@@ -275,15 +275,15 @@ impl SinkQueue {
         let weight = self.weight(&waiting);
         let place = async {
             self.counters.released(origin.as_ref()).await;
-            let room = self.room.clone().acquire_many_owned(weight).await.ok()?;
-            Some((room, self.queued_batches.reserve().await.ok()?))
+            let capacity = self.capacity.clone().acquire_many_owned(weight).await.ok()?;
+            Some((capacity, self.queued_batches.reserve().await.ok()?))
         };
         let place = match max_wait {
             Some(max_wait) => timeout(max_wait, place).await,
             None => Ok(place.await),
         };
         match place {
-            Ok(Some((room, place))) => place.send(QueuedBatch::new(waiting, room, &self.counters)),
+            Ok(Some((capacity, place))) => place.send(QueuedBatch::new(waiting, capacity, &self.counters)),
             // The queue is closed. The dropped handle counts the events as failed.
             Ok(None) => {}
             Err(_) => {
@@ -311,14 +311,14 @@ impl SinkQueue {
 
     /// A batch larger than the whole queue takes all of it.
     fn weight(&self, waiting: &WaitingBatch) -> u32 {
-        u32::try_from(waiting.queue_bytes().div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX).clamp(1, self.room_permits)
+        u32::try_from(waiting.queue_bytes().div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX).clamp(1, self.capacity_permits)
     }
 }
 
 impl SinkQueueState {
     /// Closes the queue: senders that wait for capacity return, and their events count as failed, like all that follow.
     pub(super) fn close(&self) {
-        self.room.close();
+        self.capacity.close();
     }
 
     /// Whether the sink as a whole cannot write now.

@@ -47,14 +47,14 @@ pub struct OpenCalls {
     threads: HashMap<u64, ThreadCalls, RandomState>,
     len: usize,
     /// The capacity of all stacks, in calls.
-    room: usize,
+    capacity: usize,
     max: usize,
 }
 
 impl OpenCalls {
     /// No calls; at most `max` will be open.
     pub fn new(max: usize) -> OpenCalls {
-        OpenCalls { threads: HashMap::default(), len: 0, room: 0, max }
+        OpenCalls { threads: HashMap::default(), len: 0, capacity: 0, max }
     }
 
     /// The node of the innermost open call of a thread.
@@ -77,9 +77,9 @@ impl OpenCalls {
         if is_full {
             return false;
         }
-        let room = stack.calls.capacity();
+        let capacity = stack.calls.capacity();
         stack.push(OpenCall { method, node, start: stack.now, within: 0 });
-        self.room += stack.calls.capacity() - room;
+        self.capacity += stack.calls.capacity() - capacity;
         self.len += 1;
         true
     }
@@ -90,14 +90,14 @@ impl OpenCalls {
         let stack = self.threads.get_mut(&thread)?;
         stack.advance(time);
         let place = stack.innermost(method)?;
-        let room = stack.calls.capacity();
+        let capacity = stack.calls.capacity();
         self.len -= stack.calls.len() - place;
         while stack.calls.len() > place + 1 {
             let unfinished = stack.pop()?;
             stack.calls.last_mut()?.within += unfinished.within;
         }
         let call = stack.pop()?;
-        self.room -= room - stack.calls.capacity();
+        self.capacity -= capacity - stack.calls.capacity();
         let time = stack.now - call.start;
         if let Some(caller) = stack.calls.last_mut() {
             caller.within += time;
@@ -108,7 +108,7 @@ impl OpenCalls {
     /// Ends every open call without an exit.
     pub fn end_all(&mut self) {
         self.threads = HashMap::default();
-        (self.len, self.room) = (0, 0);
+        (self.len, self.capacity) = (0, 0);
     }
 
     /// The nodes of all open calls.
@@ -120,7 +120,7 @@ impl OpenCalls {
     pub fn forget_idle_threads(&mut self) {
         self.threads.retain(|_, thread| !thread.calls.is_empty());
         let calls = self.threads.values().map(|thread| thread.calls.capacity());
-        self.room = calls.sum();
+        self.capacity = calls.sum();
         if self.threads.capacity() > 4 * self.threads.len() + 64 {
             self.threads.shrink_to(2 * self.threads.len());
         }
@@ -128,7 +128,7 @@ impl OpenCalls {
 
     /// Bytes of memory, approximately.
     pub fn memory_bytes(&self) -> usize {
-        self.room * size_of::<OpenCall>()
+        self.capacity * size_of::<OpenCall>()
             + self.len * size_of::<(u32, u32)>()
             + self.threads.capacity() * (size_of::<(u64, ThreadCalls)>() + 1)
     }
@@ -159,13 +159,13 @@ impl ThreadCalls {
                 deep.remove(&call.method);
             }
         }
-        let (len, room) = (self.calls.len(), self.calls.capacity());
+        let (len, capacity) = (self.calls.len(), self.calls.capacity());
         if len <= SHALLOW {
             self.deep = None;
         }
         // A stack that was deep once does not keep its capacity.
-        if room > SHALLOW && len <= room / 4 {
-            self.calls.shrink_to(room / 2);
+        if capacity > SHALLOW && len <= capacity / 4 {
+            self.calls.shrink_to(capacity / 2);
         }
         Some(call)
     }

@@ -29,10 +29,10 @@ pub struct CoveredMethod<'a> {
     pub function: std::borrow::Cow<'a, str>,
     /// Its descriptor, if it is known.
     pub descriptor: Option<std::borrow::Cow<'a, str>>,
-    /// How often it was run, according to events of the kind `told`; 0: it is known only by name.
+    /// How often it was run, according to events of the kind `evidence`; 0: it is known only by name.
     pub runs: u64,
     /// The kind of the events.
-    pub told: RunEvidence,
+    pub evidence: RunEvidence,
 }
 
 /// The kinds of events that report runs of methods. Several may report the same runs.
@@ -82,7 +82,7 @@ pub struct Coverage {
 #[derive(Debug, Default)]
 struct CoverageRow {
     /// By [`RunEvidence`].
-    told: [u64; 4],
+    evidence: [u64; 4],
     /// How often each line was run.
     lines: BTreeMap<u64, u64>,
     /// The lines of its class file; `None`: no class file has the method.
@@ -118,8 +118,8 @@ impl Coverage {
             self.left_out += 1;
             return;
         };
-        let told = &mut row.told[method.told as usize];
-        *told = told.saturating_add(method.runs);
+        let evidence = &mut row.evidence[method.evidence as usize];
+        *evidence = evidence.saturating_add(method.runs);
         if let Some(id) = id
             && (method.descriptor.is_some() || !self.names.contains_key(&id))
         {
@@ -245,7 +245,11 @@ fn give_descriptors(methods: &mut Methods) {
             }
             Some(_) if is_ambiguous && has_run => {}
             Some(first) => {
-                first.told.iter_mut().zip(unknown.told).for_each(|(told, more)| *told = told.saturating_add(more));
+                first
+                    .evidence
+                    .iter_mut()
+                    .zip(unknown.evidence)
+                    .for_each(|(evidence, more)| *evidence = evidence.saturating_add(more));
                 unknown.lines.into_iter().for_each(|(line, runs)| *first.lines.entry(line).or_default() += runs);
             }
         }
@@ -255,7 +259,7 @@ fn give_descriptors(methods: &mut Methods) {
 impl CoverageRow {
     /// How often it was run.
     fn runs(&self) -> u64 {
-        self.told.into_iter().max().unwrap_or(0)
+        self.evidence.into_iter().max().unwrap_or(0)
     }
 }
 

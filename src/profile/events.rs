@@ -186,7 +186,7 @@ impl<'a> Parts<'a> {
                     function,
                     descriptor,
                     runs,
-                    told: RunEvidence::Method,
+                    evidence: RunEvidence::Method,
                 })))
             }
             PartsData::Log if name == LOCATION || name == VISIT => {

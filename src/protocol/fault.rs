@@ -26,8 +26,8 @@ impl SessionFault {
 
     /// Adds lost bytes.
     pub fn count(&mut self, bytes: &[u8]) {
-        let room = Loss::EXCERPT - self.excerpt.len();
-        self.excerpt.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let space = Loss::EXCERPT - self.excerpt.len();
+        self.excerpt.extend_from_slice(&bytes[..bytes.len().min(space)]);
         self.bytes += bytes.len() as u64;
     }
 
@@ -42,7 +42,7 @@ impl SessionFault {
     }
 
     /// Writes the loss event.
-    pub fn tell(&self, now: Now, out: &mut Output) {
+    pub fn report(&self, now: Now, out: &mut Output) {
         let SessionFault { reason, offset, bytes, detail, excerpt } = self;
         let position = Position { sequence: None, offset: *offset, length: *bytes };
         let loss = Loss { reason: *reason, bytes: *bytes, events: None, detail, excerpt };

@@ -71,8 +71,8 @@ impl Sink for Memory {
 
     async fn flush(&mut self) -> Result<(), SinkError> {
         let mut lines = self.lines.locked();
-        let room = self.most.saturating_sub(lines.len()).min(self.waiting.len());
-        lines.extend(self.waiting.drain(..room));
+        let space = self.most.saturating_sub(lines.len()).min(self.waiting.len());
+        lines.extend(self.waiting.drain(..space));
         if self.waiting.is_empty() {
             return Ok(());
         }

@@ -114,7 +114,7 @@ impl Spool {
             return self.sync();
         }
         if self.shortage.is_some() && self.recent.is_empty() {
-            self.shortage = self.require_room(0).err().map(|error| error.to_string());
+            self.shortage = self.require_space(0).err().map(|error| error.to_string());
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Spool {
     fn try_write(&mut self, position: Position, payload: &[u8], events: u32, time: u64) -> Result<(), AppendError> {
         let record_bytes = (HEAD_BYTES + payload.len()) as u64;
         let gap = position.number - self.written.number;
-        self.require_room(record_bytes + if gap <= MAX_GAP { gap * HEAD_BYTES as u64 } else { 0 })?;
+        self.require_space(record_bytes + if gap <= MAX_GAP { gap * HEAD_BYTES as u64 } else { 0 })?;
         let segment_len = self.writer.as_ref().map_or(0, Writer::len);
         let is_segment_full = segment_len > HEADER_BYTES && segment_len + record_bytes > self.limits.segment_bytes;
         if is_segment_full && gap == 0 && self.recent.start().number < self.written.number {
@@ -217,7 +217,7 @@ impl Spool {
         Ok(())
     }
 
-    fn require_room(&self, record_bytes: u64) -> Result<(), AppendError> {
+    fn require_space(&self, record_bytes: u64) -> Result<(), AppendError> {
         let SpoolLimits { max_bytes, min_free_bytes, .. } = self.limits;
         let needed = record_bytes + HEADER_BYTES;
         if self.waiting().bytes + needed > max_bytes {

@@ -152,11 +152,11 @@ pub(super) async fn read_body(
                     if body.capacity() - body.len() < data.len() {
                         // Grows by a quarter: unused capacity takes memory, too, and so do both copies while the old
                         // one moves into the new one.
-                        let room = data.len().max(body.len() / 4);
-                        if !lease.resize((body.capacity() + body.len() + room) as u64) {
+                        let space = data.len().max(body.len() / 4);
+                        if !lease.resize((body.capacity() + body.len() + space) as u64) {
                             break Cut::OutOfMemory;
                         }
-                        body.reserve_exact(room);
+                        body.reserve_exact(space);
                     }
                     body.extend_from_slice(&data);
                 }
@@ -222,8 +222,8 @@ async fn drain_body(incoming: &mut Incoming, undecided: &mut UndecidedBytes) -> 
     {
         if let Ok(data) = frame.into_data() {
             undecided.received(data.len());
-            let room = Loss::EXCERPT - excerpt.len();
-            excerpt.extend_from_slice(&data[..data.len().min(room)]);
+            let space = Loss::EXCERPT - excerpt.len();
+            excerpt.extend_from_slice(&data[..data.len().min(space)]);
         }
     }
     excerpt

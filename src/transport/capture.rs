@@ -144,12 +144,12 @@ impl Capture {
 impl Queue {
     /// Takes capacity of the queue for `bytes`. `false`: there is none.
     fn takes(&self, bytes: usize) -> bool {
-        let has_room = self.bytes.fetch_add(bytes, Relaxed) + bytes <= MAX_QUEUED_BYTES;
-        if !has_room {
+        let has_space = self.bytes.fetch_add(bytes, Relaxed) + bytes <= MAX_QUEUED_BYTES;
+        if !has_space {
             self.bytes.fetch_sub(bytes, Relaxed);
             self.warn("bytes arrive faster than they are written");
         }
-        has_room
+        has_space
     }
 
     /// Logs a warning, throttled.
@@ -301,7 +301,7 @@ impl Writer {
         }
         put_bytes(&mut text, at, bytes);
         counts += text.len() as u64;
-        if self.has_room(recorded.counts, counts)? {
+        if self.has_space(recorded.counts, counts)? {
             self.append(recorded, &text)?;
             recorded.counts += counts;
             self.kept()?.bytes += counts;
@@ -322,7 +322,7 @@ impl Writer {
 
     /// Frees space for `more` bytes of a file that counts `already`, by removing the oldest finished files. `false`:
     /// the file alone would be too large, or all others are still being written.
-    fn has_room(&mut self, already: u64, more: u64) -> io::Result<bool> {
+    fn has_space(&mut self, already: u64, more: u64) -> io::Result<bool> {
         let max_bytes = self.max_bytes;
         let kept = self.kept()?;
         if already + more > max_bytes {

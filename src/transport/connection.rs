@@ -170,16 +170,16 @@ impl<S: Session> Connection<S> {
 
     /// Reads what has arrived. `None`: nothing, or there is no memory for it (see [`ReadBuffer::is_stuck`]).
     async fn read(&mut self) -> Option<io::Result<usize>> {
-        let Some(buffer) = self.input.room() else {
+        let Some(buffer) = self.input.free_space() else {
             self.input.note_refusal(self.now().elapsed);
             return None;
         };
-        let room = buffer.capacity() - buffer.len();
+        let free_space = buffer.capacity() - buffer.len();
         let result = self.stream.read_now(buffer).await?;
         if let Ok(bytes) = result {
             self.driver.received(bytes as u64);
             self.last_read = self.now().elapsed;
-            self.input.read(bytes, room);
+            self.input.read(bytes, free_space);
         }
         Some(result)
     }

@@ -116,8 +116,8 @@ async fn read_rest(
         let Ok(Ok(read @ 1..)) = read else { break };
         bytes += read as u64;
         undecided.received(read);
-        let room = Loss::EXCERPT - excerpt.len();
-        excerpt.extend_from_slice(&buffer[..read.min(room)]);
+        let space = Loss::EXCERPT - excerpt.len();
+        excerpt.extend_from_slice(&buffer[..read.min(space)]);
     }
 }
 

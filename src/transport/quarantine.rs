@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_room_also_those_of_an_earlier_run() {
+    fn the_oldest_are_removed_also_those_of_an_earlier_run() {
         let dir = tempfile::tempdir().unwrap();
         // Small files count as one block of the disk each.
         let limit = 10_000;

@@ -73,7 +73,7 @@ impl ReadBuffer {
     }
 
     /// The buffer, with capacity to read into. `None`: there is no memory for more than is buffered.
-    pub(super) fn room(&mut self) -> Option<&mut BytesMut> {
+    pub(super) fn free_space(&mut self) -> Option<&mut BytesMut> {
         self.is_stuck = false;
         let spare = self.bytes.capacity() - self.bytes.len();
         let consumed = self.allocated - self.bytes.capacity();
@@ -102,9 +102,9 @@ impl ReadBuffer {
         Some(&mut self.bytes)
     }
 
-    /// `bytes` were read, and `room` bytes were free before: the size of the next read follows the traffic.
-    pub(super) fn read(&mut self, bytes: usize, room: usize) {
-        if bytes >= room {
+    /// `bytes` were read, and `free_space` bytes were free before: the size of the next read follows the traffic.
+    pub(super) fn read(&mut self, bytes: usize, free_space: usize) {
+        if bytes >= free_space {
             let is_little_used = self.lease.budget().used() <= LITTLE_MEMORY;
             let most = if is_little_used { MAX_READ_BYTES } else { MAX_READ_BYTES_OF_MANY };
             self.read_bytes = (self.read_bytes * 2).min(most).max(self.read_bytes);
@@ -191,12 +191,12 @@ mod tests {
     fn read(buffer: &mut ReadBuffer, mut bytes: usize) -> usize {
         let wanted = bytes;
         while bytes > 0
-            && let Some(bytes_mut) = buffer.room()
+            && let Some(bytes_mut) = buffer.free_space()
         {
-            let room = bytes_mut.capacity() - bytes_mut.len();
-            let here = bytes.min(room);
+            let free_space = bytes_mut.capacity() - bytes_mut.len();
+            let here = bytes.min(free_space);
             bytes_mut.extend_from_slice(&vec![7; here]);
-            buffer.read(here, room);
+            buffer.read(here, free_space);
             bytes -= here;
         }
         wanted - bytes
@@ -230,9 +230,9 @@ mod tests {
         }
         let (allocated, used) = (buffer.allocated, memory.used());
         for left in 0..1000 {
-            let room = buffer.room().unwrap();
-            let bytes = room.capacity() - room.len();
-            room.extend_from_slice(&vec![7; bytes]);
+            let free_space = buffer.free_space().unwrap();
+            let bytes = free_space.capacity() - free_space.len();
+            free_space.extend_from_slice(&vec![7; bytes]);
             buffer.read(bytes, bytes);
             buffer.advance(buffer.len() - left);
             assert_eq!((buffer.allocated, memory.used()), (allocated, used));
@@ -246,9 +246,9 @@ mod tests {
         assert!(other.try_resize(LITTLE_MEMORY + 1));
         let (mut buffer, mut most) = (ReadBuffer::new(16 << 20, &memory), 0);
         for _ in 0..100 {
-            let room = buffer.room().unwrap();
-            let bytes = room.capacity() - room.len();
-            room.extend_from_slice(&vec![7; bytes]);
+            let free_space = buffer.free_space().unwrap();
+            let bytes = free_space.capacity() - free_space.len();
+            free_space.extend_from_slice(&vec![7; bytes]);
             buffer.read(bytes, bytes);
             // A part of a message is left.
             buffer.advance(buffer.len() - 10);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_it_fills_its_room_gets_stuck_and_continues_when_there_is_memory() {
+    fn without_memory_it_fills_its_space_gets_stuck_and_continues_when_there_is_memory() {
         let memory = MemoryBudget::new(100 * KIB as u64);
         let (mut other, mut third) = (memory.passing(0), memory.passing(0));
         assert!(third.try_resize(50 * KIB as u64) && other.try_resize(50 * KIB as u64));
@@ -288,9 +288,9 @@ mod tests {
         let memory = MemoryBudget::new(64 << 20);
         let mut buffer = ReadBuffer::new(KIB as u64, &memory);
         while !buffer.is_too_long() {
-            let room = buffer.room().unwrap();
-            let bytes = room.capacity() - room.len();
-            room.extend_from_slice(&vec![7; bytes]);
+            let free_space = buffer.free_space().unwrap();
+            let bytes = free_space.capacity() - free_space.len();
+            free_space.extend_from_slice(&vec![7; bytes]);
             buffer.read(bytes, bytes);
         }
         assert!(buffer.allocated as u64 <= most_bytes(KIB as u64), "{}", buffer.allocated);

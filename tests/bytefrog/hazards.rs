@@ -330,8 +330,8 @@ async fn a_data_hello_from_another_address_than_that_of_the_agent_is_refused() {
     unregistered.send(&wire::data_hello(agent.configuration.run)).await;
     unregistered.until_refused().await;
     agent.data(&daemon.server).await;
-    let is_told = |event: &Value| event["loss"]["reason"] == "unauthorized" && event["loss"]["bytes"] == 2;
-    daemon.until("the loss", |events| events.iter().any(is_told)).await;
+    let is_reported = |event: &Value| event["loss"]["reason"] == "unauthorized" && event["loss"]["bytes"] == 2;
+    daemon.until("the loss", |events| events.iter().any(is_reported)).await;
 }
 
 #[tokio::test]

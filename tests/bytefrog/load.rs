@@ -112,8 +112,8 @@ async fn check_at_limit(narrow: &'static str, name: &'static str) {
         problems.with(format!("{} with {narrow}", recording.name));
         let options = format!("calls = \"spans\"\ndata_connections = 3\n{narrow}");
         // Only memory is short: enough that the connections are accepted.
-        let room = if narrow.is_empty() { 256 << 10 } else { 64 << 20 };
-        let config = crate::live::config_with_room(&crate::bytefrog_support::listener(&options), room);
+        let memory = if narrow.is_empty() { 256 << 10 } else { 64 << 20 };
+        let config = crate::live::config_with_memory(&crate::bytefrog_support::listener(&options), memory);
         let daemon = crate::live::Daemon::on(&config).await;
         let replayed = replay(&daemon, &recording).await;
         let stopped = daemon.stop().await;

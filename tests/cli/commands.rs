@@ -94,7 +94,7 @@ fn demo_on_a_terminal_prints_lines_that_fit_it_in_colours() {
 
 #[test]
 fn a_reader_that_closes_stdout_ends_demo_without_an_error() {
-    let mut demo = Binary::start_unheard(tributary(&["demo", "--for", "1h", "--rate", "2000"]));
+    let mut demo = Binary::start_unread(tributary(&["demo", "--for", "1h", "--rate", "2000"]));
     let mut reader = BufReader::new(demo.take_stdout());
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();
@@ -276,7 +276,7 @@ fn a_file_that_cannot_be_read_is_a_failure_that_names_it() {
 
 #[test]
 fn decode_ends_without_an_error_when_its_reader_closes_stdout() {
-    let mut decode = Binary::start_unheard(tributary(&["decode", "datadog"]));
+    let mut decode = Binary::start_unread(tributary(&["decode", "datadog"]));
     let mut stdin = decode.take_stdin();
     let mut reader = BufReader::new(decode.take_stdout());
     let sender = std::thread::spawn(move || {

@@ -13,5 +13,6 @@ mod run;
 mod simulate;
 mod spool;
 mod stored;
+mod words;
 
 use tributary_testing::{common, live, zico as zico_support};

@@ -108,7 +108,7 @@ fn two_processes() -> String {
 }
 
 #[test]
-fn processes_are_told_apart_and_one_can_be_chosen() {
+fn processes_are_distinguished_and_one_can_be_chosen() {
     let folder = tempfile::tempdir().unwrap();
     let file = [folder.path().join("events.ndjson").display().to_string()];
     fs::write(&file[0], two_processes()).unwrap();

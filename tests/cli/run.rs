@@ -288,7 +288,7 @@ fn a_daemon_keeps_running_after_its_log_is_closed() {
 fn a_second_signal_ends_within_seconds_and_unwritten_events_have_failed() {
     let (_directory, command) = command(&format!("limits.shutdown_grace = \"1h\"\n{}", listener()), &[]);
     // Its stdout is a pipe without a reader, which is soon full.
-    let mut daemon = Binary::start_unheard(command);
+    let mut daemon = Binary::start_unread(command);
     let mut stdout = daemon.take_stdout();
     let mut stream = TcpStream::connect(daemon.address("test")).unwrap();
     stream.write_all(&wire::work(3_000).0).unwrap();

@@ -269,9 +269,9 @@ async fn ruby_processes_are_listed_and_take_commands() {
     assert_eq!(lines.next().unwrap()[..3], ["ID", "PROTOCOL", "NAME"]);
     assert_eq!(lines.next().unwrap()[..2], ["ruby:0", "rbkit"]);
     assert!(lines.next().unwrap().contains(&"unreachable"), "{}", listed.stdout);
-    let told = command_line(&["tell", "ruby:1", "handshake"]).await.unwrap();
-    assert_eq!(told.code, Some(1));
-    assert!(told.stderr.ends_with("409 Conflict: there is no connection to the process\n"), "{}", told.stderr);
+    let output = command_line(&["tell", "ruby:1", "handshake"]).await.unwrap();
+    assert_eq!(output.code, Some(1));
+    assert!(output.stderr.ends_with("409 Conflict: there is no connection to the process\n"), "{}", output.stderr);
 
     let report = within("the process has sent all its events", running).await.unwrap().unwrap();
     assert_eq!(report.received.requests["start_memory_profile"], 1);
@@ -300,18 +300,18 @@ async fn traced_programs_are_listed_and_a_harmful_command_is_refused() {
     assert_eq!(tell(&daemon.server, "java:126", "start").await.status, 404);
     // The agent takes commands once its configuration is there.
     let admin = daemon.server.admin_address().unwrap().to_string();
-    let told = within("it may start", async {
+    let output = within("it may start", async {
         loop {
             let (admin, id) = (admin.clone(), id.clone());
             let command = move || run(&["agents", "tell", "--admin", &admin, &id, "start"]);
-            let told = tokio::task::spawn_blocking(command).await.unwrap();
-            if !told.stderr.contains("409") {
-                return told;
+            let output = tokio::task::spawn_blocking(command).await.unwrap();
+            if !output.stderr.contains("409") {
+                return output;
             }
         }
     })
     .await;
-    assert_eq!((told.code, told.stderr), (Some(0), format!("{id}: start: sent\n")));
+    assert_eq!((output.code, output.stderr), (Some(0), format!("{id}: start: sent\n")));
     let (sent, _) = within("the program ends", agent).await.unwrap();
     assert!(sent.unwrap().events > 300);
     until("the run is over", || (daemon.counters().connections_open == 0).then_some(())).await;

@@ -16,7 +16,7 @@ use tributary::simulate::{AgentKind, Amount, Plan};
 const DISK_BYTES: usize = 32 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_slows_agents_down_and_nothing_is_lost_once_there_is_room() {
+async fn a_full_disk_slows_agents_down_and_nothing_is_lost_once_there_is_space() {
     let Some(disk) = SmallDisk::mount(DISK_BYTES) else { return };
     let filler = disk.path().join("filler");
     // Space for a few hundred events.

@@ -262,7 +262,7 @@ fn daemon_with_a_stalled_reader(home: &Path, grace: &str) -> Binary {
          protocol = \"datadog\"\n[sinks.console]\ntype = \"stdout\"\nbuffer_bytes = \"64KiB\"\n"
     );
     fs::write(home.join("t.toml"), toml).unwrap();
-    Binary::start_unheard(tributary(&["run", "--config", &home.join("t.toml").display().to_string()]))
+    Binary::start_unread(tributary(&["run", "--config", &home.join("t.toml").display().to_string()]))
 }
 
 /// Sends spans over a connection until the daemon reads no further.

@@ -109,8 +109,8 @@ fn what_waits_waits_as_long_as_it_should() {
         assert_eq!(spans(&lines), 2);
         // They say when they were read, by the wall clock of that moment.
         let read = crate::common::rfc3339(wall(1).0);
-        let told = events(&lines).into_iter().filter(|event| event["kind"] == "span");
-        assert!(told.map(|event| event["observed_time"].clone()).all(|time| time == read));
+        let reported = events(&lines).into_iter().filter(|event| event["kind"] == "span");
+        assert!(reported.map(|event| event["observed_time"].clone()).all(|time| time == read));
     }
 }
 

@@ -290,7 +290,7 @@ fn unread_daemon(home: &std::path::Path, console: &str) -> Binary {
          [sinks.console]\ntype = \"stdout\"\nbuffer_batches = 2\n{console}\n[sinks.f]\ntype = \"file\"\npath = {file:?}\n"
     );
     fs::write(home.join("t.toml"), toml).unwrap();
-    Binary::start_unheard(tributary(&["run", "--config", &home.join("t.toml").display().to_string()]))
+    Binary::start_unread(tributary(&["run", "--config", &home.join("t.toml").display().to_string()]))
 }
 
 /// Reads what it writes to stdout, to its end.

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::live::binary::run;
 use crate::live::puppet::{Mood, Strings};
-use crate::live::{Daemon, config_with_room, connect, until, wire, within};
+use crate::live::{Daemon, config_with_memory, connect, until, wire, within};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -104,11 +104,11 @@ fn check_prints_parts_that_add_up_to_the_limit() {
 }
 
 #[test]
-fn the_defaults_leave_room_for_five_thousand_connections() {
+fn the_defaults_leave_memory_for_five_thousand_connections() {
     let mut config = Config::builtin();
     config.limits.threads = Some(4);
-    let room = config.bounds().left_of(config.memory_limit());
-    assert!(room / 16 * 15 >= 5_000 * 24 * KIB, "{room} bytes are left");
+    let memory = config.bounds().left_of(config.memory_limit());
+    assert!(memory / 16 * 15 >= 5_000 * 24 * KIB, "{memory} bytes are left");
 }
 
 /// A connection that sends a span of this name.
@@ -121,7 +121,7 @@ async fn with_span(server: &Server, name: &str) -> TcpStream {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_without_memory_waits_and_is_served_when_another_has_ended() {
     // Fifteen sixteenths of it are enough for three connections, and not for four.
-    let config = config_with_room(&crate::live::listener(""), 3 * 24 * KIB * 16 / 15 + 16);
+    let config = config_with_memory(&crate::live::listener(""), 3 * 24 * KIB * 16 / 15 + 16);
     let daemon = Daemon::on(&config).await;
     let mut inside = Vec::new();
     for number in 0..3 {
@@ -161,7 +161,7 @@ fn wants_memory(event: &Value) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_without_memory_is_not_read_further_and_ends_with_a_loss_that_names_the_limit() {
-    let daemon = Daemon::on(&config_with_room(RUBY, MIB)).await;
+    let daemon = Daemon::on(&config_with_memory(RUBY, MIB)).await;
     let mut stream = connect(&daemon.server).await;
     // It is not read further, so not all of it can be sent.
     let _ = within("the daemon hangs up", stream.write_all(&half_message(3_900_000))).await;
@@ -177,15 +177,15 @@ async fn a_message_without_memory_is_not_read_further_and_ends_with_a_loss_that_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_memory_is_short_a_large_half_message_ends_after_message_timeout() {
     // At a byte per second the first could stay for a week.
-    let config = config_with_room(&format!("{RUBY}min_message_rate = 1\n"), 2 * MIB);
+    let config = config_with_memory(&format!("{RUBY}min_message_rate = 1\n"), 2 * MIB);
     let daemon = Daemon::on(&config).await;
     let mut first = connect(&daemon.server).await;
     first.write_all(&half_message(600_000)).await.unwrap();
     daemon.until_totals("it is all there", |counters| counters.bytes_in >= 600_000).await;
     let mut second = connect(&daemon.server).await;
     let _ = within("the daemon hangs up", second.write_all(&half_message(3_900_000))).await;
-    let is_told = |events: &[Value]| events.iter().filter(|event| wants_memory(event)).count() == 2;
-    daemon.until("both have gone", is_told).await;
+    let is_reported = |events: &[Value]| events.iter().filter(|event| wants_memory(event)).count() == 2;
+    daemon.until("both have gone", is_reported).await;
     daemon.until_all_closed().await;
     daemon.stop().await;
 }
@@ -232,7 +232,7 @@ async fn bodies_of_one_address_that_inflate_leave_memory_for_those_of_another() 
     let strings = Strings::new(Mood::Stall);
     let of_sink = strings.clone();
     let toml = "[listeners.test]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
-    let mut config = config_with_room(toml, 64 * MIB);
+    let mut config = config_with_memory(toml, 64 * MIB);
     config.limits.memory_per_address = Some(32 * MIB);
     let server = Server::start_with(&config, move |sinks| {
         sinks.add("puppet", QueueOptions::default(), move || Ok(of_sink.puppet()));

@@ -91,7 +91,7 @@ impl Daemon {
     fn start(dir: &Path) -> Daemon {
         let path = dir.join("tributary.toml");
         fs::write(&path, configuration(dir)).unwrap();
-        let mut binary = Binary::start_unheard(tributary(&["run", "--config", path.to_str().unwrap()]));
+        let mut binary = Binary::start_unread(tributary(&["run", "--config", path.to_str().unwrap()]));
         let stdout = Some(binary.take_stdout());
         binary.until_stderr("sink=\"pipe\"");
         let base = memory(&binary, "VmRSS");

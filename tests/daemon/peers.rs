@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 const ROUNDS: u64 = 3;
 
 /// A daemon of every protocol with this memory for peers, and the reserves and parts of the defaults.
-async fn daemon(room: u64, dir: &std::path::Path) -> Daemon {
+async fn daemon(memory: u64, dir: &std::path::Path) -> Daemon {
     let mut toml = "limits.threads = 2\nadmin.listen = \"\"\n".to_owned();
     for (name, protocol, options) in [
         ("spans", "datadog", "listen = \"127.0.0.1:0\""),
@@ -27,7 +27,7 @@ async fn daemon(room: u64, dir: &std::path::Path) -> Daemon {
         toml += &format!("[listeners.{name}]\nprotocol = \"{protocol}\"\n{options}\n");
     }
     let mut config = config(&toml);
-    config.limits.memory_bytes = Some(config.bounds().sum() + room);
+    config.limits.memory_bytes = Some(config.bounds().sum() + memory);
     Daemon::on(&config).await
 }
 

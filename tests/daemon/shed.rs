@@ -67,7 +67,7 @@ fn the_log_says_which_sink_sheds_events_of_which_listener() {
     std::fs::write(&path, text).unwrap();
     let mut command: Command = tributary(&["run", "--config"]);
     command.arg(&path);
-    let daemon = Binary::start_unheard(command);
+    let daemon = Binary::start_unread(command);
     let address = daemon.address("test");
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     std::io::Write::write_all(&mut stream, &wire::work(50_000).0).unwrap();

@@ -242,9 +242,9 @@ fn a_spool_that_drops_its_oldest_requests_tells_the_destination_how_many_events_
     let (events, losses) = site.received();
     let missing = sent - events.len() as u64;
     ended.line(&format!("sink=\"backend\" events={sent} written={} shed={missing} failed=0", events.len()));
-    let told = losses.iter().map(|loss| loss["loss"]["events"].as_u64().unwrap()).sum::<u64>();
+    let reported = losses.iter().map(|loss| loss["loss"]["events"].as_u64().unwrap()).sum::<u64>();
     assert!(losses.iter().all(|loss| loss["loss"]["reason"] == "shed" && loss["origin"]["listener"] == "desktops"));
-    assert_eq!(told, missing, "{losses:?}");
+    assert_eq!(reported, missing, "{losses:?}");
 }
 
 fn shed(line: &str) -> Option<u64> {
@@ -312,8 +312,8 @@ fn refused_requests_are_sent_again_beside_a_daemon_or_by_the_next_one_and_are_co
     let first = upload(&daemon, 60, 1);
     failed(&daemon, first);
     site.set(200);
-    let told = retry(&site, &[]);
-    assert!(told.contains(&format!(" with {first} events: the daemon sends them again")), "{told}");
+    let reported = retry(&site, &[]);
+    assert!(reported.contains(&format!(" with {first} events: the daemon sends them again")), "{reported}");
     until("everything is received", || (site.received().0.len() as u64 == first).then_some(()));
     until("nothing waits", || {
         get(&daemon, "/metrics").1.contains("tributary_spool_events{sink=\"backend\"} 0\n").then_some(())
@@ -334,8 +334,8 @@ fn refused_requests_are_sent_again_beside_a_daemon_or_by_the_next_one_and_are_co
     let shown = run(&["spool", "show", "--refused", "--format", "json", "--config", &site.config()]).stdout;
     let one: Value = serde_json::from_str(shown.lines().next().unwrap()).unwrap();
     let id = one["id"].as_str().unwrap();
-    let told = retry(&site, &["--request", id.rsplit_once('-').unwrap().1]);
-    assert!(told.contains("1 request with ") && told.contains("the next start sends them again"), "{told}");
+    let reported = retry(&site, &["--request", id.rsplit_once('-').unwrap().1]);
+    assert!(reported.contains("1 request with ") && reported.contains("the next start sends them again"), "{reported}");
     assert_eq!(refused(&site), all - 1);
     if all > 1 {
         retry(&site, &["--older-than", "0s"]);

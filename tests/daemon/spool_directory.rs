@@ -96,7 +96,7 @@ fn a_read_only_file_system_is_named_and_used_as_soon_as_it_can_be_written() {
 }
 
 #[test]
-fn a_full_disk_is_a_full_spool_and_everything_is_kept_as_soon_as_there_is_room() {
+fn a_full_disk_is_a_full_spool_and_everything_is_kept_as_soon_as_there_is_space() {
     let Some(disk) = SmallDisk::mount(4 << 20) else { return };
     let site = Site::with_spools(tempfile::tempdir().unwrap(), disk.path().join("spool"), "min_free_bytes = \"0B\"");
     let daemon = site.start();

@@ -85,9 +85,9 @@ fn what_one_life_leaves_is_what_the_next_one_resumes() {
         assert_eq!((fifth.written, fifth.waiting), (sent, 0), "{when_full}");
         let (events, losses) = site.received();
         assert_eq!(events.len() as u64, sent, "{when_full}");
-        let told: Vec<_> = losses.iter().map(|loss| (&loss["loss"]["detail"], &loss["loss"]["events"])).collect();
+        let reported: Vec<_> = losses.iter().map(|loss| (&loss["loss"]["detail"], &loss["loss"]["events"])).collect();
         assert_eq!(
-            told,
+            reported,
             [(&"an operator removed them from the spool of this sink".into(), &killed.into())],
             "{when_full}"
         );

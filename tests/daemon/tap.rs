@@ -239,7 +239,7 @@ async fn a_tap_that_is_not_read_delays_no_connection_and_reports_what_it_dropped
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_number_of_taps_is_limited_and_a_closed_tap_makes_room() {
+async fn the_number_of_taps_is_limited_and_a_closed_tap_admits_another() {
     let daemon = daemon("").await;
     let address = daemon.server.admin_address().unwrap();
     let mut open = Vec::new();

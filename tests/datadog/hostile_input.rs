@@ -131,7 +131,7 @@ fn strings(first: u64, count: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_connection_with_many_strings_stays_within_the_memory_budget_and_leaves_room_for_small_ones() {
+fn a_connection_with_many_strings_stays_within_the_memory_budget_and_leaves_memory_for_small_ones() {
     let budget = MemoryBudget::new(4 << 20);
     let mut large = Driven::with(&Options::default(), 1 << 20, &budget);
     large.feed(&process(u64::MAX));
@@ -355,7 +355,7 @@ fn trace_meta_does_not_displace_the_own_entries_of_a_span_that_fit() {
 }
 
 #[test]
-fn a_dropped_entry_takes_no_room_from_later_ones() {
+fn a_dropped_entry_takes_no_space_from_later_ones() {
     let options = Options { max_record_bytes: 10, ..Options::default() };
     let mut driven = Driven::new(&options).keep_lines();
     driven.feed(&[process(0), string(1, b"twelve bytes"), span(1, [0; 4]), meta(&[(1, 2), (3, 3)])].concat());

@@ -251,9 +251,9 @@ fn check(case: &Case, done: &Finished) {
     assert!(done.batch_bytes <= 8 << 20, "a batch of {} bytes", done.batch_bytes);
 
     let mut lost: BTreeMap<String, u64> = BTreeMap::new();
-    let (mut records, mut incomplete, mut told_incomplete) = (0, 0, 0);
+    let (mut records, mut incomplete, mut reported_incomplete) = (0, 0, 0);
     let mut definitions = 0;
-    let (mut cut_records, mut told_cut, mut cut_bytes) = (0, 0, 0);
+    let (mut cut_records, mut reported_cut, mut cut_bytes) = (0, 0, 0);
     for line in done.text.lines() {
         let event: Value = serde_json::from_str(line).unwrap();
         assert_eq!(raw::repeated_keys(line), [""; 0], "{line}");
@@ -265,10 +265,10 @@ fn check(case: &Case, done: &Finished) {
             let (reason, bytes) = (loss["reason"].as_str().unwrap(), loss["bytes"].as_u64().unwrap());
             *lost.entry(reason.to_owned()).or_default() += bytes;
             match loss["events"].as_u64() {
-                Some(events) if reason == "unresolved" => told_incomplete += events,
+                Some(events) if reason == "unresolved" => reported_incomplete += events,
                 Some(events) => {
                     assert_eq!(reason, "too_large", "{line}");
-                    (told_cut, cut_bytes) = (told_cut + events, cut_bytes + bytes);
+                    (reported_cut, cut_bytes) = (reported_cut + events, cut_bytes + bytes);
                 }
                 None => {}
             }
@@ -290,8 +290,8 @@ fn check(case: &Case, done: &Finished) {
     assert_eq!(totals.bytes_decoded + cut_bytes, walk.good as u64, "what can be decoded is");
     assert_eq!(records, walk.owners + totals.warnings.get("late_list").unwrap_or(&0), "one event for each owner");
     assert_eq!(definitions, if case.emit_definitions { walk.strings } else { 0 }, "one event for each definition");
-    assert_eq!(told_incomplete, incomplete, "events with raw ids");
-    assert_eq!(told_cut, cut_records, "events with dropped entries");
+    assert_eq!(reported_incomplete, incomplete, "events with raw ids");
+    assert_eq!(reported_cut, cut_records, "events with dropped entries");
 }
 
 proptest! {

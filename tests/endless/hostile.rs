@@ -133,7 +133,7 @@ async fn a_body_that_ends_too_early_is_a_loss_of_the_received_bytes() {
 async fn requests_without_memory_are_a_503() {
     // Little memory; each connection may always send a small body.
     let directory = tempfile::tempdir().unwrap();
-    let daemon = Daemon::on(&crate::live::config_with_room(&listener(directory.path(), ""), 1 << 20)).await;
+    let daemon = Daemon::on(&crate::live::config_with_memory(&listener(directory.path(), ""), 1 << 20)).await;
     let mut stream = daemon.connect().await;
     let large = vec![7; 2 << 20];
     let reply = within("the answer", ask(&mut stream, &plain(3, &large))).await;

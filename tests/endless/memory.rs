@@ -16,9 +16,9 @@ const CONNECTIONS: usize = 1000;
 const MIB: u64 = 1 << 20;
 
 /// The budget of connections and their bodies.
-const ROOM_BYTES: u64 = CONNECTIONS as u64 * (80 << 10) + 16 * MIB;
+const PEER_BYTES: u64 = CONNECTIONS as u64 * (80 << 10) + 16 * MIB;
 /// The budget, and the memory of components and the test itself.
-const MOST_BYTES: u64 = ROOM_BYTES + 48 * MIB;
+const MOST_BYTES: u64 = PEER_BYTES + 48 * MIB;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_connections_and_their_bodies_fit_into_bounded_memory() {
@@ -27,7 +27,7 @@ async fn a_thousand_connections_and_their_bodies_fit_into_bounded_memory() {
     }
     let directory = tempfile::tempdir().unwrap();
     let options = "max_connections = 2000\nmax_inflated_bytes = \"4MiB\"\nmax_body_bytes = \"1MiB\"";
-    let daemon = Daemon::on(&crate::live::config_with_room(&listener(directory.path(), options), ROOM_BYTES)).await;
+    let daemon = Daemon::on(&crate::live::config_with_memory(&listener(directory.path(), options), PEER_BYTES)).await;
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(&vec![0; 50_000_000]).unwrap();
     let bomb = put(3, &sha512(b""), "X-Endless-Content-Encoding: gzip\r\n", &encoder.finish().unwrap());

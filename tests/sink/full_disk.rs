@@ -16,7 +16,7 @@ use tributary::sink::Sink;
 use tributary::sink::file::{Compression, File, Fsync, Options};
 
 #[tokio::test]
-async fn a_full_disk_tears_no_record_and_every_record_is_written_once_there_is_room() {
+async fn a_full_disk_tears_no_record_and_every_record_is_written_once_there_is_space() {
     let Some(disk) = SmallDisk::mount() else {
         eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
         return;

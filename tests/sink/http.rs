@@ -228,7 +228,7 @@ async fn a_damaged_spool_does_not_keep_the_sink_from_starting_and_its_loss_is_co
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_full_spool_drops_is_reported_to_the_destination_as_soon_as_there_is_room() {
+async fn what_a_full_spool_drops_is_reported_to_the_destination_as_soon_as_there_is_space() {
     for when_full in [WhenFull::DropOldest, WhenFull::DropNewest] {
         let directory = tempfile::tempdir().unwrap();
         let receiver = Receiver::start(503);
@@ -271,9 +271,9 @@ async fn what_a_full_spool_drops_is_reported_to_the_destination_as_soon_as_there
         assert_eq!(sums, (delivered, delivered, 0), "{when_full:?}");
         assert_eq!(receiver.names().len() as u64, totals.written, "{when_full:?}");
         let losses = receiver.losses();
-        let told: u64 = losses.iter().map(|(_, events, _)| events).sum();
+        let reported: u64 = losses.iter().map(|(_, events, _)| events).sum();
         assert!(losses.iter().all(|(reason, _, listener)| (&**reason, &**listener) == ("shed", "web")), "{losses:?}");
-        assert_eq!(told, totals.shed, "{when_full:?}: {losses:?}");
+        assert_eq!(reported, totals.shed, "{when_full:?}: {losses:?}");
     }
 }
 

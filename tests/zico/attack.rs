@@ -88,8 +88,8 @@ async fn each_body_over_a_limit_is_one_loss_with_its_place() {
         assert_eq!(ask(&mut stream, &trace("5e55", number as u64, body)).await.status, 202);
         let events = daemon.events().split_off(before);
         let [loss] = losses(&events)[..] else { panic!("{number}: {:?}", losses(&events)) };
-        let is_told = loss["reason"] == *reason || loss["reason"] == "truncated" && *reason == "malformed";
-        assert!(is_told, "{number}: {loss}");
+        let is_reported = loss["reason"] == *reason || loss["reason"] == "truncated" && *reason == "malformed";
+        assert!(is_reported, "{number}: {loss}");
         assert!(
             loss["bytes"].as_u64().unwrap() > 0 && !loss["detail"].as_str().unwrap().is_empty(),
             "{number}: {loss}"
@@ -133,8 +133,8 @@ async fn bombs_are_refused_and_the_next_request_is_accepted() {
 async fn a_trace_cut_at_every_third_byte_is_accepted_and_its_bytes_add_up() {
     let (daemon, mut stream) = begin("").await;
     let mut jvm = Jvm::new(4, 0, START, ZicoDialect::Gen2);
-    let told = jvm.trace(30, START + 1_000_000_000);
-    let bodies = jvm.bodies(told.submissions().last().unwrap());
+    let sent = jvm.trace(30, START + 1_000_000_000);
+    let bodies = jvm.bodies(sent.submissions().last().unwrap());
     assert_eq!(ask(&mut stream, &symbols("5e55", true, &bodies.symbols)).await.status, 202);
     let [whole] = &bodies.parts[..] else { panic!("in parts") };
     assert!(whole.len() > 500);

@@ -18,9 +18,9 @@ use tributary::server::Server;
 
 const MIB: u64 = 1 << 20;
 /// The budget of connections, sessions and bodies.
-const ROOM_BYTES: u64 = 24 * MIB;
+const PEER_BYTES: u64 = 24 * MIB;
 /// The budget, and the memory of components, events in flight and the test itself.
-const MOST_BYTES: u64 = ROOM_BYTES + 64 * MIB;
+const MOST_BYTES: u64 = PEER_BYTES + 64 * MIB;
 
 /// Sends requests one after the other; returns how often each status was answered. 0: the daemon closed the connection.
 async fn post_all(server: &Server, requests: impl Iterator<Item = Vec<u8>>) -> BTreeMap<u16, u64> {
@@ -56,7 +56,7 @@ async fn floods_of_every_kind_fit_into_bounded_memory_and_honest_agents_are_serv
     let options = format!("max_sessions = 500\nmax_agents_per_address = 300\nstate_dir = \"{}\"", dir.path().display());
     let listener = crate::zico_support::client::listener(dir.path(), &options);
     let toml = format!("{listener}[sinks.none]\ntype = \"discard\"\n");
-    let server = Server::start(&crate::live::config_with_room(&toml, ROOM_BYTES)).await.unwrap();
+    let server = Server::start(&crate::live::config_with_memory(&toml, PEER_BYTES)).await.unwrap();
     let before = process_memory("VmRSS");
 
     // An honest agent of each kind, before and after.

@@ -328,7 +328,7 @@ fn old_hello() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_agent_with_the_older_protocol_is_recognised_and_told_what_to_set() {
+async fn an_agent_with_the_older_protocol_is_recognised_and_learns_what_to_set() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = daemon(directory.path()).await;
     let hello = old_hello();

@@ -113,10 +113,10 @@ fn kill_repeatedly(kills: u64, broken: &AtomicU64) -> usize {
         for place in (0..checked).step_by(1 + checked / 7) {
             client.session(&all[place]);
         }
-        let (told, answers) = mpsc::channel();
+        let (results, answers) = mpsc::channel();
         thread::scope(|scope| {
             for number in 0..THREADS {
-                let told = told.clone();
+                let results = results.clone();
                 scope.spawn(move || {
                     let mut client = Client::connect(address).unwrap();
                     for count in 0.. {
@@ -127,12 +127,12 @@ fn kill_repeatedly(kills: u64, broken: &AtomicU64) -> usize {
                             _ => format!("old-{number}"),
                         };
                         let Ok(answer) = client.register(&name) else { break };
-                        told.send(answer).unwrap();
+                        results.send(answer).unwrap();
                     }
                     broken.fetch_add(1, Ordering::Relaxed);
                 });
             }
-            drop(told);
+            drop(results);
             for _ in 0..1 + round * 7 % MOMENTS {
                 all.push(answers.recv().unwrap());
             }

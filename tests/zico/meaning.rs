@@ -149,12 +149,12 @@ fn consecutive_items_of_no_record_are_one_loss_and_reading_continues() {
     let run = [gen1::close(1, 1), vec![0xFF], gen1::attributes(&[]), gen1::close(2, 1)].concat();
     let answer = agent.trc(&mut offline, TRACE, &[&run[..], &record, &gen1::close(9, 9), &record].concat());
     assert_eq!(answer.spans().len(), 2);
-    let told: Vec<_> = answer
+    let reported: Vec<_> = answer
         .losses()
         .iter()
         .map(|loss| (loss["origin"]["offset"].as_u64().unwrap(), loss["loss"]["bytes"].as_u64().unwrap()))
         .collect();
-    assert_eq!(told, [(0, run.len() as u64), ((run.len() + record.len()) as u64, gen1::close(9, 9).len() as u64)]);
+    assert_eq!(reported, [(0, run.len() as u64), ((run.len() + record.len()) as u64, gen1::close(9, 9).len() as u64)]);
     assert!(answer.losses().iter().all(|loss| loss["loss"]["reason"] == "malformed"));
     assert_eq!(answer.losses()[1]["loss"]["events"], 1);
     assert_eq!(answer.aside, None, "it was understood");
@@ -264,27 +264,27 @@ fn a_copy_of_the_local_tracer_of_gen1_takes_one_tick_more_at_most() {
         (answers.iter().map(|answer| answer.spans().len()).collect::<Vec<_>>(), links.join(" "))
     };
     let at = CLOCK + 1;
-    let told = |spans: &[usize], links: &str| (spans.to_vec(), links.to_owned());
-    assert_eq!(count(&[call(0, 20, 8, at), outer(&[call(3, 20, 8, at)])]), told(&[1, 1], "7"));
-    assert_eq!(count(&[call(0, 20, 8, at), outer(&[call(3, 21, 8, at)])]), told(&[1, 1], "7"));
+    let reported = |spans: &[usize], links: &str| (spans.to_vec(), links.to_owned());
+    assert_eq!(count(&[call(0, 20, 8, at), outer(&[call(3, 20, 8, at)])]), reported(&[1, 1], "7"));
+    assert_eq!(count(&[call(0, 20, 8, at), outer(&[call(3, 21, 8, at)])]), reported(&[1, 1], "7"));
     for other in [call(3, 19, 8, at), call(3, 22, 8, at), call(3, 20, 7, at), call(3, 20, 8, at + 1)] {
-        assert_eq!(count(&[call(0, 20, 8, at), outer(&[other])]), told(&[1, 2], ""));
+        assert_eq!(count(&[call(0, 20, 8, at), outer(&[other])]), reported(&[1, 2], ""));
     }
     // Not submitted by itself.
-    assert_eq!(count(&[outer(&[call(3, 20, 8, at)])]), told(&[2], ""));
+    assert_eq!(count(&[outer(&[call(3, 20, 8, at)])]), reported(&[2], ""));
     // Three in one millisecond: each is linked to, and a fourth is in the tree.
     let three = [call(0, 4, 8, at), call(0, 5, 8, at), call(0, 4, 8, at)];
     let copies = [call(3, 5, 8, at), call(8, 6, 8, at), call(14, 4, 8, at), call(18, 4, 8, at)];
     let bodies: Vec<_> = three.into_iter().chain([outer(&copies)]).collect();
-    assert_eq!(count(&bodies), told(&[1, 1, 1, 2], "7 8 9"));
+    assert_eq!(count(&bodies), reported(&[1, 1, 1, 2], "7 8 9"));
     // In a copy of a copy the inner one is left out with the outer one.
     let middle = |start: u64, ticks| {
         [gen1::open(start, 1), gen1::begin(at, 7), call(start + 2, 20, 8, at), gen1::close(start + ticks, 2)].concat()
     };
-    assert_eq!(count(&[call(0, 20, 8, at), middle(0, 30), outer(&[middle(5, 31)])]), told(&[1, 1, 1], "7 8"));
+    assert_eq!(count(&[call(0, 20, 8, at), middle(0, 30), outer(&[middle(5, 31)])]), reported(&[1, 1, 1], "7 8"));
     // Bodies of the streaming tracer have absolute times, and it sends each trace once.
     let streamed = [gen1::open(800, 1), gen1::begin(CLOCK, 7), call(803, 20, 8, at), gen1::close(900, 3)].concat();
-    assert_eq!(count(&[call(0, 20, 8, at), streamed]), told(&[1, 2], ""));
+    assert_eq!(count(&[call(0, 20, 8, at), streamed]), reported(&[1, 2], ""));
 }
 
 #[test]

@@ -115,26 +115,26 @@ pub(super) struct Made {
 
 impl Made {
     /// A JSON document. Texts of agents in it cannot control the terminal of a reader.
-    pub(super) fn json(room: &ResponseMemory, document: &impl Serialize) -> Result<Made, ApiError> {
-        let mut out = Bounded::new(room.left());
+    pub(super) fn json(memory: &ResponseMemory, document: &impl Serialize) -> Result<Made, ApiError> {
+        let mut out = Bounded::new(memory.left());
         match write_json(&mut out, document) {
             Ok(()) => Ok(Made { bytes: out.bytes, content_type: "application/json", file: None }),
-            Err(_) if out.is_full => Err(ApiError::too_large(room.limit())),
+            Err(_) if out.is_full => Err(ApiError::too_large(memory.limit())),
             Err(_) => Err(ApiError::failed()),
         }
     }
 
     /// A file, which `write` writes.
     pub(super) fn file(
-        room: &ResponseMemory,
+        memory: &ResponseMemory,
         name: String,
         content_type: &'static str,
         write: impl FnOnce(&mut Bounded) -> io::Result<()>,
     ) -> Result<Made, ApiError> {
-        let mut out = Bounded::new(room.left());
+        let mut out = Bounded::new(memory.left());
         match write(&mut out) {
             Ok(()) => Ok(Made { bytes: out.bytes, content_type, file: Some(name) }),
-            Err(_) if out.is_full => Err(ApiError::too_large(room.limit())),
+            Err(_) if out.is_full => Err(ApiError::too_large(memory.limit())),
             Err(error) => Err(ApiError::new(StatusCode::NOT_FOUND, error.to_string())),
         }
     }

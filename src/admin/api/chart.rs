@@ -65,13 +65,13 @@ pub(super) fn make(context: &ApiContext) -> Result<Made, ApiError> {
     let mut numbers: HashMap<String, u32, RandomState> = HashMap::default();
     let mut threads: BTreeMap<String, Vec<Timed>> = BTreeMap::new();
     let mut open: HashMap<u64, Vec<(u32, u64)>, RandomState> = HashMap::default();
-    let (mut calls, mut is_cut, room) = (0, false, context.room.half());
+    let (mut calls, mut is_cut, memory) = (0, false, context.memory.half());
     items(&snapshot, |item, _, _| {
         let mut number = |name: &str| {
             let next = numbers.len() as u32;
             // A name is there twice. When there is no memory for more, calls of further names are left out.
-            let has_room = numbers.contains_key(name) || room.take(NAME_BYTES + 2 * name.len());
-            has_room.then(|| *numbers.entry_ref(name).or_insert(next))
+            let has_space = numbers.contains_key(name) || memory.take(NAME_BYTES + 2 * name.len());
+            has_space.then(|| *numbers.entry_ref(name).or_insert(next))
         };
         let (name, call) = match item {
             ProfileItem::Span(span) if process_text(&span.agent) == agent => {
@@ -92,14 +92,14 @@ pub(super) fn make(context: &ApiContext) -> Result<Made, ApiError> {
                     return;
                 };
                 let is_known = open.contains_key(&call.thread_id);
-                if !is_known && !room.take(STACK_BYTES) {
+                if !is_known && !memory.take(STACK_BYTES) {
                     is_cut = true;
                     return;
                 }
                 let stack = open.entry(call.thread_id).or_default();
                 match call.step {
                     CallStep::Break => return,
-                    CallStep::Entry if !room.take(OPEN_BYTES) => {
+                    CallStep::Entry if !memory.take(OPEN_BYTES) => {
                         is_cut = true;
                         return;
                     }
@@ -121,7 +121,7 @@ pub(super) fn make(context: &ApiContext) -> Result<Made, ApiError> {
         if thread.is_some_and(|thread| thread != name) {
             return;
         }
-        if calls >= MAX_CALLS || !room.take(CALL_BYTES) {
+        if calls >= MAX_CALLS || !memory.take(CALL_BYTES) {
             is_cut = true;
             return;
         }

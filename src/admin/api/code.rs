@@ -135,20 +135,20 @@ pub(super) fn one(context: &ApiContext, id: &str) -> Result<Made, ApiError> {
         let mark = match since {
             None => {
                 for (method, has_run) in run.methods() {
-                    add(&mut packages, method, method.sums, has_run, &context.room)?;
+                    add(&mut packages, method, method.sums, has_run, &context.memory)?;
                 }
                 None
             }
             Some(mark) => {
                 let (mark, methods) = run.since(mark).ok_or_else(|| ApiError::gone("mark"))?;
                 for (method, sums) in methods {
-                    add(&mut packages, method, sums, sums.calls > 0, &context.room)?;
+                    add(&mut packages, method, sums, sums.calls > 0, &context.memory)?;
                 }
                 Some(mark_of(mark))
             }
         };
         for class in run.classes() {
-            methods_of(&mut packages, class, &context.room)?;
+            methods_of(&mut packages, class, &context.memory)?;
         }
         let packages: Vec<Package<'_>> = packages.into_iter().map(package).collect();
         context.json(&RunDetails { window, coverage, run: shown(run), since: mark, packages, left_out: run.left_out })
@@ -161,11 +161,11 @@ fn add<'a>(
     method: &'a CalledMethod,
     sums: MethodSums,
     has_run: bool,
-    room: &ResponseMemory,
+    memory: &ResponseMemory,
 ) -> Result<(), ApiError> {
-    room.require(METHOD_BYTES)?;
+    memory.require(METHOD_BYTES)?;
     let (class, name) = class_of(&method.name);
-    methods_of(packages, class, room)?.push(ShownMethod {
+    methods_of(packages, class, memory)?.push(ShownMethod {
         name,
         calls: sums.calls,
         self_ns: sums.self_nanos,
@@ -180,12 +180,12 @@ fn add<'a>(
 fn methods_of<'a, 'b>(
     packages: &'b mut BTreeMap<&'a str, Classes<'a>>,
     class: &'a str,
-    room: &ResponseMemory,
+    memory: &ResponseMemory,
 ) -> Result<&'b mut Vec<ShownMethod<'a>>, ApiError> {
     let (package, class) = package_of(class);
     let classes = packages.entry(package).or_default();
     if !classes.contains_key(class) {
-        room.require(CLASS_BYTES)?;
+        memory.require(CLASS_BYTES)?;
     }
     Ok(classes.entry(class).or_default())
 }

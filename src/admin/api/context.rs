@@ -36,14 +36,14 @@ pub(super) struct ApiContext {
     pub(super) shared: Arc<SharedApi>,
     pub(super) query: Query,
     /// The memory that is left for the answer.
-    pub(super) room: ResponseMemory,
+    pub(super) memory: ResponseMemory,
 }
 
 impl ApiContext {
     pub(super) fn new(subject: Arc<Subject>, shared: Arc<SharedApi>, query: Query) -> ApiContext {
         let max_answer = subject.view.as_ref().map_or(1 << 20, |view| view.options().max_answer);
-        let room = ResponseMemory::new(usize::try_from(max_answer).unwrap_or(usize::MAX));
-        ApiContext { subject, shared, query, room }
+        let memory = ResponseMemory::new(usize::try_from(max_answer).unwrap_or(usize::MAX));
+        ApiContext { subject, shared, query, memory }
     }
 
     /// The view.
@@ -54,7 +54,7 @@ impl ApiContext {
 
     /// A JSON document.
     pub(super) fn json(&self, document: &impl Serialize) -> Result<Made, ApiError> {
-        Made::json(&self.room, document)
+        Made::json(&self.memory, document)
     }
 
     /// A file, which `write` writes.
@@ -64,6 +64,6 @@ impl ApiContext {
         content_type: &'static str,
         write: impl FnOnce(&mut Bounded) -> io::Result<()>,
     ) -> Result<Made, ApiError> {
-        Made::file(&self.room, name, content_type, write)
+        Made::file(&self.memory, name, content_type, write)
     }
 }

@@ -153,7 +153,7 @@ pub(super) fn newest(
                 return Ok((shown, true));
             }
             // The event is there twice: here and in the answer.
-            context.room.require(size_of::<ShownEvent>() + 32 + lines.line(event).len())?;
+            context.memory.require(size_of::<ShownEvent>() + 32 + lines.line(event).len())?;
             shown.extend(lines.shown(kept, index, event));
         }
     }

@@ -205,7 +205,7 @@ fn with_dump<T>(
     context.view()?.heaps(|heaps| read(heaps.dump(number).ok_or_else(|| ApiError::gone("dump"))?))
 }
 
-fn rows<'a>(dump: &'a HeapDump, by: By, room: &ResponseMemory) -> Rows<'a> {
+fn rows<'a>(dump: &'a HeapDump, by: By, memory: &ResponseMemory) -> Rows<'a> {
     let mut rows = Rows { rows: BTreeMap::new(), total: Total::default(), is_cut: false };
     for row in dump.heap.rows() {
         let [count, bytes, references] = row.sums;
@@ -215,7 +215,7 @@ fn rows<'a>(dump: &'a HeapDump, by: By, room: &ResponseMemory) -> Rows<'a> {
         total.references = total.references.saturating_add(references);
         let site = (row.file.filter(|_| by.has_site), row.line.filter(|_| by.has_site));
         let key = (row.class.filter(|_| by.has_class), site.0, site.1);
-        if !rows.rows.contains_key(&key) && !room.take(ROW_BYTES) {
+        if !rows.rows.contains_key(&key) && !memory.take(ROW_BYTES) {
             rows.is_cut = true;
             continue;
         }
@@ -245,7 +245,7 @@ pub(super) fn one(context: &ApiContext, id: &str) -> Result<Made, ApiError> {
     };
     let window = Window::whole(context)?;
     with_dump(context, id, |dump| {
-        let Rows { rows, total, mut is_cut } = rows(dump, by, &context.room.half());
+        let Rows { rows, total, mut is_cut } = rows(dump, by, &context.memory.half());
         let mut rows: Vec<(RowKey<'_>, [u64; 3])> = rows.into_iter().collect();
         rows.sort_by(|(_, a), (_, b)| b[column].cmp(&a[column]));
         is_cut |= rows.len() > limit;
@@ -279,8 +279,8 @@ pub(super) fn compare(context: &ApiContext) -> Result<Made, ApiError> {
     context.view()?.heaps(|heaps| {
         let dump = |number: u64| heaps.dump(number).ok_or_else(|| ApiError::gone("dump"));
         let (before, after) = (dump(before)?, dump(after)?);
-        let room = context.room.half();
-        let (old, new) = (rows(before, by, &room), rows(after, by, &room));
+        let memory = context.memory.half();
+        let (old, new) = (rows(before, by, &memory), rows(after, by, &memory));
         let mut is_cut = old.is_cut || new.is_cut;
         let mut both: BTreeMap<RowKey<'_>, BeforeAndAfter> = BTreeMap::new();
         old.rows.into_iter().for_each(|(key, sums)| both.entry(key).or_default().0 = sums);
@@ -306,7 +306,7 @@ pub(super) fn references(context: &ApiContext, id: &str) -> Result<Made, ApiErro
     let window = Window::whole(context)?;
     let class = context.query.text("class");
     with_dump(context, id, |dump| {
-        context.room.require(dump.reference_bytes())?;
+        context.memory.require(dump.reference_bytes())?;
         let references = dump.references(class);
         let related = |related: Vec<Related>| -> Vec<ShownRelated> {
             let row = |Related { class, references, objects }| ShownRelated { class, references, objects };

@@ -98,7 +98,7 @@ pub(super) fn make(context: &ApiContext) -> Result<Made, ApiError> {
 
     let snapshot = snapshot(context, window, &[Class::Losses], |_, name| is_listener(name))?;
     let mut groups: BTreeMap<(&'static str, String, String), Group> = BTreeMap::new();
-    let (room, mut is_cut) = (context.room.half(), false);
+    let (memory, mut is_cut) = (context.memory.half(), false);
     for (_, kept) in &snapshot.batches {
         for (index, event) in kept.batch.events().enumerate() {
             let DataView::Loss(loss) = event.data() else { continue };
@@ -107,7 +107,7 @@ pub(super) fn make(context: &ApiContext) -> Result<Made, ApiError> {
             }
             let key = (loss.reason.as_str(), event.origin().listener.to_string(), cause(loss.detail.text()));
             let is_known = groups.contains_key(&key);
-            if !is_known && (groups.len() >= MAX_GROUPS || !room.take(GROUP_BYTES + 3 * key.2.len())) {
+            if !is_known && (groups.len() >= MAX_GROUPS || !memory.take(GROUP_BYTES + 3 * key.2.len())) {
                 is_cut = true;
                 continue;
             }

@@ -83,7 +83,7 @@ struct MachineFilter<'a> {
 
 impl Fleet {
     /// As far as the memory of the answer goes; what further machines have sent is counted.
-    fn of(snapshot: &Snapshot, window: Window, filter: &MachineFilter<'_>, room: &ResponseMemory) -> Fleet {
+    fn of(snapshot: &Snapshot, window: Window, filter: &MachineFilter<'_>, memory: &ResponseMemory) -> Fleet {
         let mut fleet = Fleet::default();
         let step_ms = (window.limit_ms / STEPS).max(1);
         for (_, kept) in &snapshot.batches {
@@ -92,7 +92,7 @@ impl Fleet {
                 if filter.name.is_some_and(|wanted| wanted != name) {
                     continue;
                 }
-                let Some(place) = fleet.machine(event, room) else {
+                let Some(place) = fleet.machine(event, memory) else {
                     fleet.left_out += 1;
                     continue;
                 };
@@ -104,9 +104,9 @@ impl Fleet {
                 machine.last_ms = machine.last_ms.max(event.observed().0 / 1_000_000);
                 let (image, site) = (machine.image.clone(), machine.site.clone());
                 let kind = event.kind().as_str();
-                count(&mut fleet.images, &image, kind, place, room);
-                count(&mut fleet.sites, &site, kind, place, room);
-                let name = count(&mut fleet.names, name, kind, place, room);
+                count(&mut fleet.images, &image, kind, place, memory);
+                count(&mut fleet.sites, &site, kind, place, memory);
+                let name = count(&mut fleet.names, name, kind, place, memory);
                 let at_ms = event.observed().0 / 1_000_000;
                 let step = (at_ms.saturating_sub(window.from_ms) / step_ms).min(STEPS - 1);
                 fleet.steps.entry(name).or_insert_with(|| vec![0; STEPS as usize])[step as usize] += 1;
@@ -116,7 +116,7 @@ impl Fleet {
     }
 
     /// The place of the machine that has sent an event. `None`: there are too many.
-    fn machine(&mut self, event: EventView<'_>, room: &ResponseMemory) -> Option<usize> {
+    fn machine(&mut self, event: EventView<'_>, memory: &ResponseMemory) -> Option<usize> {
         let (origin, resource) = (event.origin(), event.resource());
         if let Some((known_origin, known_resource, place)) = &self.last
             && Arc::ptr_eq(known_origin, origin)
@@ -127,7 +127,7 @@ impl Fleet {
         let machine = describe(origin, resource);
         let place = match self.places.get(&machine.id) {
             Some(place) => *place,
-            None if self.machines.len() >= MAX_ROWS || !room.take(machine.memory_bytes()) => return None,
+            None if self.machines.len() >= MAX_ROWS || !memory.take(machine.memory_bytes()) => return None,
             None => {
                 self.places.insert(machine.id.clone(), self.machines.len());
                 self.machines.push(machine);
@@ -180,14 +180,14 @@ fn count(
     name: &str,
     kind: &'static str,
     machine: usize,
-    room: &ResponseMemory,
+    memory: &ResponseMemory,
 ) -> String {
-    let is_known = groups.contains_key(name) || (groups.len() < MAX_ROWS && room.take(GROUP_BYTES + name.len()));
+    let is_known = groups.contains_key(name) || (groups.len() < MAX_ROWS && memory.take(GROUP_BYTES + name.len()));
     let name = if is_known { name } else { OTHERS };
     let group = groups.entry(name.to_owned()).or_default();
     group.kind = kind;
     group.events += 1;
-    if !group.machines.contains(&machine) && room.take(PLACE_BYTES) {
+    if !group.machines.contains(&machine) && memory.take(PLACE_BYTES) {
         group.machines.insert(machine);
     }
     name.to_owned()
@@ -260,7 +260,7 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
         text,
         machine: None,
     };
-    let fleet = Fleet::of(&snapshot, window, &filter, &context.room.half());
+    let fleet = Fleet::of(&snapshot, window, &filter, &context.memory.half());
     let image = |(image, group): (&String, &Group)| {
         let machine = group.machines.iter().next().map(|place| &fleet.machines[*place]);
         let part = |name: tributary_event::Name| machine.and_then(|machine| machine.resource.text(name));
@@ -290,7 +290,7 @@ pub(super) fn one(context: &ApiContext, id: &str) -> Result<Made, ApiError> {
     let (window, limit) = (Window::whole(context)?, context.query.limit(200, 1000)?);
     let (snapshot, coverage) = taken(context, window)?;
     let filter = MachineFilter { image: None, site: None, name: None, text: None, machine: Some(id) };
-    let fleet = Fleet::of(&snapshot, window, &filter, &context.room.half());
+    let fleet = Fleet::of(&snapshot, window, &filter, &context.memory.half());
     let machine = fleet.places.get(id).and_then(|place| fleet.machines.get(*place));
     let machine = machine.filter(|machine| machine.events > 0).ok_or_else(|| ApiError::gone("machine"))?;
     let mut last: Option<(Arc<Origin>, Arc<Resource>, bool)> = None;

@@ -143,10 +143,10 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
     let step_ms = (window.limit_ms / STEPS).max(1);
     let mut found: BTreeMap<String, ProcessProfile> = BTreeMap::new();
-    let (room, mut is_cut) = (context.room.half(), false);
+    let (memory, mut is_cut) = (context.memory.half(), false);
     items_of(snapshot.batches.iter().rev(), |item, protocol, at_ms| {
         let Some((source, agent)) = source_of(item) else { return };
-        if !found.contains_key(&agent) && (found.len() >= limit || !room.take(FOUND_BYTES + 2 * agent.len())) {
+        if !found.contains_key(&agent) && (found.len() >= limit || !memory.take(FOUND_BYTES + 2 * agent.len())) {
             is_cut = true;
             return;
         }
@@ -220,7 +220,7 @@ impl Wanted {
     /// Collects the stacks of a part of the window.
     fn collect(&self, context: &ApiContext, window: Window) -> Result<(Collected, Coverage), ApiError> {
         let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
-        let mut collected = Collected::bounded(context.room.limit() / STACKS_PART);
+        let mut collected = Collected::bounded(context.memory.limit() / STACKS_PART);
         items(&snapshot, |item, _, _| {
             let is_wanted = match item {
                 ProfileItem::Sample(sample) => {

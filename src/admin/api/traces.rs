@@ -137,9 +137,9 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     let mut sums: HashMap<TraceId, TraceSums, RandomState> = HashMap::default();
     let (mut services, mut is_cut) = (BTreeSet::new(), false);
     // It is free again before the others are shown.
-    let room = ResponseMemory::new(context.room.left());
+    let memory = ResponseMemory::new(context.memory.left());
     for (kept, _, event, span) in spans() {
-        if !sums.contains_key(&span.trace_id) && !room.take(SUMS_BYTES) {
+        if !sums.contains_key(&span.trace_id) && !memory.take(SUMS_BYTES) {
             is_cut = true;
             continue;
         }
@@ -159,12 +159,12 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     is_cut |= found.len() > limit;
     found.truncate(limit);
     found.shrink_to_fit();
-    context.room.require(found.len() * (SUMS_BYTES + DETAIL_BYTES))?;
+    context.memory.require(found.len() * (SUMS_BYTES + DETAIL_BYTES))?;
     let mut details: HashMap<TraceId, Option<Detail<'_>>, RandomState> =
         found.iter().map(|(id, _)| (*id, None)).collect();
     for (kept, index, event, span) in spans() {
         if let Some(detail) = details.get_mut(&span.trace_id) {
-            context.room.require(SPAN_BYTES)?;
+            context.memory.require(SPAN_BYTES)?;
             Detail::add(detail, kept, index, event, span);
         }
     }
@@ -327,11 +327,11 @@ pub(super) fn one(context: &ApiContext, trace_id: &str) -> Result<Made, ApiError
             match event.data() {
                 DataView::Span(span) if span.trace_id == wanted => {
                     sums.add(&no_filter, kept, event, span);
-                    context.room.require(SPAN_BYTES)?;
+                    context.memory.require(SPAN_BYTES)?;
                     Detail::add(&mut of_trace, kept, index, event, span);
                     is_cut |= found.len() >= limit;
                     if !is_cut {
-                        context.room.require(FOUND_BYTES)?;
+                        context.memory.require(FOUND_BYTES)?;
                         found.push(FoundSpan { kept, index, event, span });
                     }
                 }

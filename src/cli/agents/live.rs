@@ -36,7 +36,7 @@ pub(super) fn list(endpoint: &EndpointArguments, format: OutputFormat) -> Result
 }
 
 /// Sends a command to an agent, and prints what the daemon has answered.
-pub(super) fn tell(endpoint: &EndpointArguments, id: &str, command: &str) -> Result<(), CommandFailure> {
+pub(super) fn send_command(endpoint: &EndpointArguments, id: &str, command: &str) -> Result<(), CommandFailure> {
     let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_:".contains(&byte));
     if !is_plain(id) || !is_plain(command) {
         return Err(CommandFailure::Failed("no such agent or command; `tributary agents` lists the agents".to_owned()));

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_told_apart_by_listener_and_sink() {
+    fn events_are_distinguished_by_listener_and_sink() {
         let text = "# HELP x\ntributary_events_total{listener=\"a\",protocol=\"zico\",kind=\"log\"} 5\n\
             tributary_events_total{listener=\"s\",protocol=\"nats\",kind=\"log\"} 20\n\
             tributary_losses_total{listener=\"s\",protocol=\"nats\",reason=\"failed\"} 1\n\

@@ -254,7 +254,7 @@ fn coverage(classes: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Resu
                 function: call.function,
                 descriptor: None,
                 runs: 1,
-                told: RunEvidence::Entry,
+                evidence: RunEvidence::Entry,
             });
         }
         ProfileItem::Span(span) => {
@@ -265,7 +265,7 @@ fn coverage(classes: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Resu
                 function,
                 descriptor: None,
                 runs: 1,
-                told: RunEvidence::Span,
+                evidence: RunEvidence::Span,
             });
         }
         ProfileItem::Sample(ProfileSample { counted: Counted::Calls, value, agent, frames, .. }) => {
@@ -276,7 +276,7 @@ fn coverage(classes: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Resu
                     function,
                     descriptor: None,
                     runs: value,
-                    told: RunEvidence::Sample,
+                    evidence: RunEvidence::Sample,
                 });
             }
         }

@@ -63,7 +63,7 @@ impl Block {
                 Next::Literals { left, token } => {
                     let step = left.min(pause - output.len());
                     let literals = input.get(self.at..self.at + step).ok_or(InflateError::Truncated)?;
-                    self.make_room(step, output)?;
+                    self.check_limit(step, output)?;
                     output.extend_from_slice(literals);
                     self.at += step;
                     if step < left {
@@ -77,7 +77,7 @@ impl Block {
                 Next::Match { left: 0, .. } => Next::Token,
                 Next::Match { left, distance } => {
                     let step = left.min(pause - output.len());
-                    self.make_room(step, output)?;
+                    self.check_limit(step, output)?;
                     repeat(output, distance, step);
                     Next::Match { left: left - step, distance }
                 }
@@ -114,7 +114,7 @@ impl Block {
         Ok(byte)
     }
 
-    fn make_room(&self, step: usize, output: &[u8]) -> Result<(), InflateError> {
+    fn check_limit(&self, step: usize, output: &[u8]) -> Result<(), InflateError> {
         if step > self.most - output.len() {
             return Err(InflateError::TooLarge { limit: self.most });
         }

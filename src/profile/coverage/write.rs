@@ -214,7 +214,7 @@ mod tests {
             function: function.into(),
             descriptor,
             runs,
-            told: RunEvidence::Method,
+            evidence: RunEvidence::Method,
         }
     }
 
@@ -311,12 +311,12 @@ mod tests {
     }
 
     #[test]
-    fn overloads_that_the_input_does_not_tell_apart_count_as_one_that_ran() {
+    fn overloads_that_the_input_does_not_distinguish_count_as_one_that_ran() {
         let of = |described: &[&'static str]| {
             let mut coverage = Coverage::default();
             all().into_iter().for_each(|method| coverage.add_of_class_file(method).unwrap());
             described.iter().for_each(|descriptor| coverage.add(&method(1, "a.b.C.run", Some(descriptor), 1)));
-            let runs = CoveredMethod { id: None, told: RunEvidence::Span, ..method(0, "a.b.C.run", None, 7) };
+            let runs = CoveredMethod { id: None, evidence: RunEvidence::Span, ..method(0, "a.b.C.run", None, 7) };
             coverage.add(&runs);
             coverage.add(&CoveredMethod { function: "a.b.C$D.stop".into(), ..runs });
             coverage.finish();

@@ -56,7 +56,7 @@ pub(super) struct OpenCalls {
     threads: HashMap<u16, Stack, foldhash::fast::RandomState>,
     len: usize,
     /// The capacity of all stacks, in calls.
-    room: usize,
+    capacity: usize,
     max: usize,
     /// Calls that end without an exit, outermost last.
     unfinished: VecDeque<OpenCall>,
@@ -65,12 +65,12 @@ pub(super) struct OpenCalls {
 impl OpenCalls {
     /// No calls; at most `max` will be open. `key` differs between runs.
     pub(super) fn new(key: u64, max: usize) -> Self {
-        OpenCalls { key, threads: HashMap::default(), len: 0, room: 0, max, unfinished: VecDeque::new() }
+        OpenCalls { key, threads: HashMap::default(), len: 0, capacity: 0, max, unfinished: VecDeque::new() }
     }
 
     /// Bytes of memory, approximately.
     pub(super) fn memory_bytes(&self) -> usize {
-        let frames = (self.room + self.unfinished.len()) * size_of::<OpenCall>();
+        let frames = (self.capacity + self.unfinished.len()) * size_of::<OpenCall>();
         frames + self.len * size_of::<(u32, u32)>() + self.threads.capacity() * size_of::<(u16, Stack)>()
     }
 
@@ -87,9 +87,9 @@ impl OpenCalls {
         };
         let ids = SpanIds { trace, span };
         let Event { number, source, length, offset, observed, .. } = *event;
-        let room = stack.frames.capacity();
+        let capacity = stack.frames.capacity();
         stack.push(OpenCall { method, thread, time, number, source, length, offset, observed, ids, parent });
-        self.room += stack.frames.capacity() - room;
+        self.capacity += stack.frames.capacity() - capacity;
         self.len += 1;
         Some(ids)
     }
@@ -98,14 +98,14 @@ impl OpenCalls {
     pub(super) fn close(&mut self, method: u32, thread: u16) -> Option<OpenCall> {
         let stack = self.threads.get_mut(&thread)?;
         let place = stack.innermost(method)?;
-        let room = stack.frames.capacity();
+        let capacity = stack.frames.capacity();
         self.len -= stack.frames.len() - place;
         while stack.frames.len() > place + 1 {
             self.unfinished.extend(stack.pop());
         }
         let frame = stack.pop()?;
         stack.closed = Some(frame.ids);
-        self.room -= room - stack.frames.capacity();
+        self.capacity -= capacity - stack.frames.capacity();
         Some(frame)
     }
 
@@ -125,7 +125,7 @@ impl OpenCalls {
         let mut stacks: Vec<_> = std::mem::take(&mut self.threads).into_iter().collect();
         stacks.sort_unstable_by_key(|(thread, _)| *thread);
         self.unfinished.extend(stacks.into_iter().flat_map(|(_, stack)| stack.frames.into_iter().rev()));
-        (self.len, self.room) = (0, 0);
+        (self.len, self.capacity) = (0, 0);
     }
 
     /// The next call that ended without an exit.
@@ -166,13 +166,13 @@ impl Stack {
                 deep.remove(&frame.method);
             }
         }
-        let (len, room) = (self.frames.len(), self.frames.capacity());
+        let (len, capacity) = (self.frames.len(), self.frames.capacity());
         if len <= SHALLOW {
             self.deep = None;
         }
         // A stack that was deep once does not keep its capacity.
-        if room > 4 && len <= room / 4 {
-            self.frames.shrink_to(room / 2);
+        if capacity > 4 && len <= capacity / 4 {
+            self.frames.shrink_to(capacity / 2);
         }
         Some(frame)
     }
@@ -274,8 +274,8 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| calls.take_unfinished()).count(), 896);
         enter(&mut calls, 2000, 5000, 0).unwrap();
         assert_eq!(calls.close(5000, 0).unwrap().number, 2000);
-        let room: usize = calls.threads.values().map(|stack| stack.frames.capacity()).sum();
-        assert!(room == calls.room && room <= 16, "{room}, and {} counted", calls.room);
+        let capacity: usize = calls.threads.values().map(|stack| stack.frames.capacity()).sum();
+        assert!(capacity == calls.capacity && capacity <= 16, "{capacity}, and {} counted", calls.capacity);
     }
 
     #[test]

@@ -205,7 +205,7 @@ impl Dictionary {
 
     /// Maps a method; a later mapping replaces an earlier one. `false`, as for the others: a limit is reached.
     pub(super) fn map_method(&mut self, id: u32, signature: &[u8]) -> bool {
-        if !self.has_room(signature.len()) {
+        if !self.has_space(signature.len()) {
             return false;
         }
         let mut method = MethodDefinition::read(signature);
@@ -222,7 +222,7 @@ impl Dictionary {
 
     /// Maps an exception's type.
     pub(super) fn map_exception(&mut self, id: u32, name: &[u8]) -> bool {
-        if !self.has_room(name.len()) {
+        if !self.has_space(name.len()) {
             return false;
         }
         let name = PeerName::read(name);
@@ -235,7 +235,7 @@ impl Dictionary {
 
     /// Maps a source location.
     pub(super) fn map_location(&mut self, id: u32, lines: (i32, i32)) -> bool {
-        if !self.has_room(0) {
+        if !self.has_space(0) {
             return false;
         }
         self.count(0);
@@ -247,7 +247,7 @@ impl Dictionary {
 
     /// Sets the name of a thread from `time` on.
     pub(super) fn name_thread(&mut self, id: u16, time: u32, name: &[u8]) -> bool {
-        if !self.has_room(name.len()) {
+        if !self.has_space(name.len()) {
             return false;
         }
         let name = PeerName::read(name);
@@ -265,7 +265,7 @@ impl Dictionary {
         true
     }
 
-    fn has_room(&self, text: usize) -> bool {
+    fn has_space(&self, text: usize) -> bool {
         // Each byte may become U+FFFD, which has three bytes.
         let bytes = self.memory_bytes() + 3 * text + ENTRY_BYTES;
         self.entries < self.limits.entries && bytes as u64 <= self.limits.bytes
@@ -321,8 +321,8 @@ impl<T> IdTable<T> {
         self.entries.push(entry);
         let place = u32::try_from(self.entries.len()).unwrap_or(0);
         if id < DIRECT_IDS {
-            let room = self.direct.len().max(id as usize + 1);
-            self.direct.resize(room, 0);
+            let length = self.direct.len().max(id as usize + 1);
+            self.direct.resize(length, 0);
             self.direct[id as usize] = place;
         } else {
             self.hashed.insert(id, place);

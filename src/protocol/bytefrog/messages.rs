@@ -44,7 +44,7 @@ pub(super) fn control(
             let detail = format!("data break for number {sequence}, which is not after the last one; ignored");
             let mut fault = SessionFault::new(Reason::Malformed, offset, detail);
             fault.count(&input[..size]);
-            fault.tell(now, out);
+            fault.report(now, out);
             return Ok(Some(size));
         }
         Control::Class { outcome, name } => {

@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn late_numbers_that_split_a_gap_many_times_are_told_from_repeated_ones_in_bounded_memory() {
+    fn late_numbers_that_split_a_gap_many_times_are_distinguished_from_repeated_ones_in_bounded_memory() {
         let mut sequence = Sequence::new(1 << 20);
         sequence.see(1_000_000);
         assert_eq!(gaps(&mut sequence), [(0, 999_999)]);

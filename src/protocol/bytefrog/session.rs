@@ -499,7 +499,7 @@ impl BytefrogSession {
         }
         if let Some(mut fault) = fault {
             fault.count(rest);
-            fault.tell(now, out);
+            fault.report(now, out);
         }
         self.offset += rest.len() as u64;
         if let Some(member) = member {

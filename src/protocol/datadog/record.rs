@@ -241,13 +241,13 @@ impl OwnerRecord {
     /// Adds an entry of its own lists that takes this many bytes of output. `false`: over `max_bytes`, not added.
     #[inline]
     pub(super) fn add(&mut self, entry: RecordEntry, bytes: u64, max_bytes: u64) -> bool {
-        let has_room = self.expanded_bytes + bytes <= max_bytes;
-        if has_room {
+        let has_space = self.expanded_bytes + bytes <= max_bytes;
+        if has_space {
             self.expanded_bytes += bytes;
             self.entries.push(entry);
             self.own_entries += 1;
         }
-        has_room
+        has_space
     }
 
     /// Calls `each` with every reference, in wire order.

@@ -102,7 +102,7 @@ impl Session for DatadogSession {
             return Flow::Again;
         }
         if let SessionState::Finished(Some(fault)) = std::mem::replace(&mut self.state, SessionState::Finished(None)) {
-            fault.tell(now, out);
+            fault.report(now, out);
         }
         let events = self.assembler.take_unresolved_events();
         if events > 0 {
@@ -239,12 +239,12 @@ impl DatadogSession {
         }
         let taken = missing.min(rest.len());
         let limit = usize::try_from(self.wire.kept_string_bytes).unwrap_or(usize::MAX);
-        let room = limit.saturating_add(3).saturating_sub(string.kept.len());
+        let space = limit.saturating_add(3).saturating_sub(string.kept.len());
         // If memory is exhausted, the string is cut at that point.
-        let wanted = string.kept.len() + taken.min(room);
-        let has_room = wanted <= string.kept.capacity() || self.assembler.reserve_other(2 * wanted as u64);
-        if has_room && string.kept.len() == string.received as usize {
-            string.kept.extend_from_slice(&rest[..taken.min(room)]);
+        let wanted = string.kept.len() + taken.min(space);
+        let has_space = wanted <= string.kept.capacity() || self.assembler.reserve_other(2 * wanted as u64);
+        if has_space && string.kept.len() == string.received as usize {
+            string.kept.extend_from_slice(&rest[..taken.min(space)]);
         }
         string.received += taken as u32;
         if string.received == string.len {

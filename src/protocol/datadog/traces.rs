@@ -13,7 +13,7 @@ use super::wire::StringId;
 
 /// The meta of the most recently used traces of one connection.
 ///
-/// An entry whose id has no text yet refers to a [`Pending`] text, which all entries with that id share. Adding,
+/// An entry whose id has no text yet refers to a [`PendingText`] text, which all entries with that id share. Adding,
 /// resolving and forgetting therefore cost a constant time for each entry, however many entries share one id.
 #[derive(Debug, Default)]
 pub(super) struct Traces {

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_kept_and_damage_is_told() {
+    fn limits_are_kept_and_damage_is_reported() {
         let limits = MessageLimits { max_inflated_bytes: 1 << 20, max_line_bytes: 1 << 17, ..MessageLimits::default() };
         let bomb = zstd::encode_all(&vec![b'\n'; 64 << 20][..], 3).unwrap();
         assert!(bomb.len() < 10_000);

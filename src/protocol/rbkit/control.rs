@@ -435,7 +435,7 @@ impl Session for Control {
         if let Some(mut fault) = self.fault.take().or_else(|| (!rest.is_empty()).then(truncated)) {
             fault.count(rest);
             if fault.has_bytes() {
-                fault.tell(now, out);
+                fault.report(now, out);
             }
         }
         // The process has received these commands, although no handshake shows their effect.

@@ -76,10 +76,10 @@ impl HeapSums {
     pub(super) fn add(&mut self, object: &DumpObject<'_>, has_memory: bool) {
         let DumpObject { class, file, line, size, .. } = *object;
         write_key(&mut self.key, class, file, line);
-        let has_room = self.rows.len() < self.max_rows && self.key.len() <= MAX_TEXT_BYTES && has_memory;
+        let has_space = self.rows.len() < self.max_rows && self.key.len() <= MAX_TEXT_BYTES && has_memory;
         let row = match self.rows.entry_ref(&*self.key) {
             EntryRef::Occupied(row) => row.into_mut(),
-            EntryRef::Vacant(row) if has_room => {
+            EntryRef::Vacant(row) if has_space => {
                 self.key_bytes += self.key.len();
                 row.insert(SiteSums::default())
             }

@@ -164,7 +164,7 @@ impl MessageDecoder {
             MessageState::Snapshot { .. } => return self.snapshot(here, context, out),
             MessageState::End if self.left == 0 => return MessageStep::Done,
             MessageState::Lost(fault) if self.left == 0 => {
-                fault.tell(context.now, out);
+                fault.report(context.now, out);
                 return MessageStep::Done;
             }
             MessageState::Lost(_) if here.is_empty() => return MessageStep::More,
@@ -248,7 +248,7 @@ impl MessageDecoder {
             }
         };
         fault.count(rest);
-        fault.tell(now, out);
+        fault.report(now, out);
     }
 
     /// A part of the message is longer than the limit.

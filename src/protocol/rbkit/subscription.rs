@@ -271,7 +271,7 @@ impl Subscription {
         }
         if self.peer.is_between_messages() {
             let (fault, _) = self.multipart.take()?;
-            fault.tell(now, out);
+            fault.report(now, out);
             return Some(0);
         }
         match link::next_part(&mut self.peer, rest, self.offset, out)? {
@@ -397,14 +397,14 @@ impl Session for Subscription {
         let (fault, multipart) = (self.fault.take(), self.multipart.take());
         if let Some(mut fault) = fault.or(multipart.map(|(fault, _)| fault)) {
             fault.count(rest);
-            fault.tell(now, out);
+            fault.report(now, out);
         } else if let Some(message) = self.message.take() {
             message.cut_short(rest, end, now, out);
         } else if !rest.is_empty() {
             let mut fault =
                 SessionFault::new(Reason::Truncated, self.offset, format!("the stream ends here: {}", end.as_str()));
             fault.count(rest);
-            fault.tell(now, out);
+            fault.report(now, out);
         }
         if !matches!(self.stage, SubscriptionStage::Offline { is_last: false }) {
             let place = StreamPosition { sequence: None, offset: self.offset, length: 0, now };

@@ -70,17 +70,17 @@ pub struct ZicoAgent {
 pub struct Registration {
     /// The registration key.
     pub rkey: String,
-    /// As in [`Agent`].
+    /// As in [`ZicoAgent`].
     pub name: String,
-    /// As in [`Agent`].
+    /// As in [`ZicoAgent`].
     pub app: String,
-    /// As in [`Agent`].
+    /// As in [`ZicoAgent`].
     pub env: String,
     /// The UUID from an earlier registration.
     pub uuid: Option<String>,
     /// The key from that registration.
     pub akey: Option<String>,
-    /// As in [`Agent`].
+    /// As in [`ZicoAgent`].
     pub attrs: Vec<(String, ResourceValue)>,
 }
 

@@ -79,7 +79,7 @@ impl Buffers {
 
     /// Whether the open buffer at `place` has space. A full one is replaced if another is free.
     #[inline]
-    pub(super) fn has_room(&mut self, place: usize) -> bool {
+    pub(super) fn has_space(&mut self, place: usize) -> bool {
         if self.open[place].bytes.len() < self.full_bytes {
             return true;
         }
@@ -155,7 +155,7 @@ mod tests {
     fn a_full_buffer_is_replaced_only_while_another_is_free() {
         let mut buffers = Buffers::new(25_600, 2);
         let mut made = 0;
-        while buffers.has_room(0) {
+        while buffers.has_space(0) {
             buffers.at(0).put(&[0; 21]);
             made += 1;
         }
@@ -164,6 +164,6 @@ mod tests {
         let taken: Vec<_> = buffers.take_full().collect();
         assert_eq!((taken.len(), buffers.readable()), (10, 1));
         taken.into_iter().for_each(|buffer| buffers.give_back(buffer));
-        assert!(buffers.has_room(0));
+        assert!(buffers.has_space(0));
     }
 }

@@ -199,7 +199,7 @@ impl Program {
 
     /// Runs some steps of one thread into one buffer. `false`: the buffer is full.
     fn run_thread(&mut self, thread: usize, place: usize, steps: u64, millis: u32) -> bool {
-        if !self.buffers.has_room(place) {
+        if !self.buffers.has_space(place) {
             return false;
         }
         let mut time = millis;
@@ -211,7 +211,7 @@ impl Program {
             self.rename(thread, place, millis);
         }
         for _ in 0..steps {
-            if !self.buffers.has_room(place) {
+            if !self.buffers.has_space(place) {
                 return false;
             }
             let next_event = self.threads[thread].next_event(thread == 0, self.kinds, &mut self.rng);

@@ -77,9 +77,9 @@ impl Program {
         }
     }
 
-    /// Appends the next event, for which the collector writes at least one and at most `room` events; `room` is not 0.
+    /// Appends the next event, for which the collector writes at least one and at most `space` events; `space` is not 0.
     /// `millis`: since 1970.
-    pub(super) fn step(&mut self, requested: Requested, room: u64, millis: u64, queue: &mut Queue) -> io::Result<()> {
+    pub(super) fn step(&mut self, requested: Requested, space: u64, millis: u64, queue: &mut Queue) -> io::Result<()> {
         if requested.cpu && (!requested.memory || self.rng.one_in(8)) {
             let frames = self.sample();
             return self.append(EventType::CpuSample, Some(frames), 1, millis, queue);
@@ -87,14 +87,14 @@ impl Program {
         let elapsed_millis = (u128::from(self.made) * 1_000 / u128::from(self.rate)) as u64;
         if elapsed_millis >= self.stats_due {
             let (stats, events) = self.stats();
-            if events <= room {
+            if events <= space {
                 self.stats_due = elapsed_millis + STATS_INTERVAL;
                 return self.append(EventType::GcStats, Some(stats), events, millis, queue);
             }
         }
         if self.dialect == RbkitDialect::Spec21 && elapsed_millis >= self.snapshot_due {
             self.snapshot_due = elapsed_millis + SNAPSHOT_INTERVAL;
-            let (snapshot, events) = self.snapshot(room.min(MAX_SITES));
+            let (snapshot, events) = self.snapshot(space.min(MAX_SITES));
             return self.append(EventType::Snapshot, Some(snapshot), events, millis, queue);
         }
         self.next_object_event(millis, queue)

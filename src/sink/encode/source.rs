@@ -188,13 +188,13 @@ impl Defined {
         if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, source)) {
             return false;
         }
-        self.make_room(1);
+        self.clear_if_full(1);
         self.last = Some(source.clone());
         !self.contains(source) && self.ids.insert(source.id.clone())
     }
 
     /// Forgets all if there is no capacity for `more` sources.
-    pub fn make_room(&mut self, more: usize) {
+    pub fn clear_if_full(&mut self, more: usize) {
         if self.ids.len() + more > MAX_DEFINED {
             self.clear();
         }

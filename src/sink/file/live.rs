@@ -201,7 +201,7 @@ impl Live {
 
     /// The definitions of those of the sources that the file does not define.
     pub(super) fn missing(&mut self, sources: &Sources) -> Vec<u8> {
-        self.defined.make_room(sources.count());
+        self.defined.clear_if_full(sources.count());
         let missing = sources.iter().filter(|source| !self.defined.contains(source));
         missing.flat_map(|source| source.line()).copied().collect()
     }

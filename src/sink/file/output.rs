@@ -199,15 +199,15 @@ impl FileOutput {
             };
             let definitions = live.missing(&self.sources);
             let used = live.len() + definitions.len() as u64;
-            let room = match context.options.rotate_bytes {
+            let space = match context.options.rotate_bytes {
                 0 => usize::MAX,
                 most => usize::try_from(most.saturating_sub(used)).unwrap_or(usize::MAX),
             };
-            let room = match context.options.rotate_records {
-                0 => room,
-                most => room.min(self.records.bytes_of(most.saturating_sub(live.records()))),
+            let space = match context.options.rotate_records {
+                0 => space,
+                most => space.min(self.records.bytes_of(most.saturating_sub(live.records()))),
             };
-            let chunk = match self.records.whole_within(room) {
+            let chunk = match self.records.whole_within(space) {
                 0 if live.is_blank() => self.records.first(),
                 0 => {
                     self.finish(context).map_err(|error| ("rotate", error))?;

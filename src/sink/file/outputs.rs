@@ -288,7 +288,7 @@ impl Outputs {
             if !output.has_work() || output.trouble.as_ref().is_some_and(|trouble| !trouble.is_due()) {
                 continue;
             }
-            self.make_room(index);
+            self.close_surplus(index);
             self.writes += 1;
             self.untidy |= self.outputs[index].flush(&mut self.context, self.writes);
         }
@@ -315,7 +315,7 @@ impl Outputs {
         let now = wall_clock::now();
         for index in 0..self.outputs.len() {
             if self.outputs[index].trouble.is_some() {
-                self.make_room(index);
+                self.close_surplus(index);
                 self.outputs[index].probe(&mut self.context);
             }
         }
@@ -335,7 +335,7 @@ impl Outputs {
 
     /// Closes files until one more may be opened, if the output at `index` needs that. One that cannot be closed stays
     /// open: it must not keep another from being written.
-    fn make_room(&mut self, index: usize) {
+    fn close_surplus(&mut self, index: usize) {
         if self.outputs[index].live.is_some() {
             return;
         }

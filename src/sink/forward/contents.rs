@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_many_connections_are_told_together_and_exactly() {
+    fn losses_of_many_connections_are_reported_together_and_exactly() {
         let mut all = AllContents::default();
         (0..1000).for_each(|number| all.insert(number, contents(&[(number, 2)])));
         all.gone(0..1000, LossCause::QueueFull, 2000);

@@ -132,10 +132,10 @@ impl Code {
 
     /// Marks the present moment of a run. `None`: there is no such run.
     pub fn mark(&mut self, id: &str, name: &str, at: UnixNanos) -> Option<&Mark> {
-        let room = self.limit.saturating_sub(self.memory_bytes());
+        let max_bytes = self.limit.saturating_sub(self.memory_bytes());
         let run = self.runs.iter_mut().rev().find(|run| run.id == id)?;
         let bytes = run.methods.len() * size_of::<MethodSums>() + MAX_NAME_BYTES;
-        if bytes > room {
+        if bytes > max_bytes {
             run.marks.clear();
         } else if run.marks.len() >= MAX_MARKS {
             run.marks.pop_front();
@@ -151,19 +151,19 @@ impl Code {
         let mut current: Option<(&Arc<Resource>, usize, usize)> = None;
         for event in batch.events() {
             let resource = event.resource();
-            let (at, room) = match current {
-                Some((known, at, room)) if Arc::ptr_eq(known, resource) => (at, room),
+            let (at, max_bytes) = match current {
+                Some((known, at, max_bytes)) if Arc::ptr_eq(known, resource) => (at, max_bytes),
                 _ => {
                     let Some(at) = self.find(event) else { continue };
-                    let room = self.limit.saturating_sub(self.memory_bytes_but(at));
-                    current = Some((resource, at, room));
+                    let max_bytes = self.limit.saturating_sub(self.memory_bytes_but(at));
+                    current = Some((resource, at, max_bytes));
                     if has_gap {
                         self.runs[at].open.end_all();
                     }
-                    (at, room)
+                    (at, max_bytes)
                 }
             };
-            self.runs[at].add(event, room);
+            self.runs[at].add(event, max_bytes);
         }
     }
 
@@ -253,17 +253,17 @@ impl Run {
         self.marks.iter()
     }
 
-    /// Adds an event. `room`: the most bytes of this run.
-    fn add(&mut self, event: EventView<'_>, room: usize) {
+    /// Adds an event. `max_bytes`: the most bytes of this run.
+    fn add(&mut self, event: EventView<'_>, max_bytes: usize) {
         self.last = self.last.max(event.observed());
         match event.data() {
             DataView::Log { .. } => {
                 if let KeyView::Name(name) = event.name_key() {
-                    self.add_log(name, event, room);
+                    self.add_log(name, event, max_bytes);
                 }
             }
-            DataView::Span(span) => self.add_span(span, event, room),
-            DataView::Sample(sample) => self.add_sample(sample, event, room),
+            DataView::Span(span) => self.add_span(span, event, max_bytes),
+            DataView::Sample(sample) => self.add_sample(sample, event, max_bytes),
             DataView::Loss(_) if matches!(event.name_key(), KeyView::Name(semconv::BYTEFROG_DATA_BREAK)) => {
                 self.open.end_all();
             }
@@ -271,18 +271,18 @@ impl Run {
         }
     }
 
-    fn add_log(&mut self, name: Name, event: EventView<'_>, room: usize) {
+    fn add_log(&mut self, name: Name, event: EventView<'_>, max_bytes: usize) {
         let fields = || CallFields::read(event);
         match name {
             semconv::BYTEFROG_METHOD_ENTRY => {
                 let fields = fields();
-                let Some(method) = self.method(&fields, room) else { return };
+                let Some(method) = self.method(&fields, max_bytes) else { return };
                 self.called(method, 1, event);
                 self.open.enter(fields.thread, method, fields.time, |_| method);
             }
             semconv::BYTEFROG_METHOD_EXIT | semconv::BYTEFROG_EXCEPTION_BUBBLED => {
                 let fields = fields();
-                let Some(method) = self.method(&fields, room) else { return };
+                let Some(method) = self.method(&fields, max_bytes) else { return };
                 if let Some(ended) = self.open.exit(fields.thread, method, fields.time) {
                     let sums = &mut self.methods[ended.node as usize].sums;
                     let nanos = ended.self_millis.saturating_mul(NANOS_PER_MILLI);
@@ -290,21 +290,21 @@ impl Run {
                 }
             }
             semconv::BYTEFROG_EXCEPTION_THROWN => {
-                if let Some(method) = self.method(&fields(), room) {
+                if let Some(method) = self.method(&fields(), max_bytes) {
                     self.methods[method as usize].sums.exceptions += 1;
                 }
             }
             semconv::BYTEFROG_METHOD_MAPPED => {
-                self.method(&fields(), room);
+                self.method(&fields(), max_bytes);
             }
             semconv::BYTEFROG_METHOD_COVERED => {
-                if let Some(method) = self.method(&fields(), room) {
+                if let Some(method) = self.method(&fields(), max_bytes) {
                     self.methods[method as usize].is_covered = true;
                 }
             }
             semconv::BYTEFROG_CLASS_TRANSFORMED => {
                 if let Some(class) = fields().class {
-                    self.class(class, room);
+                    self.class(class, max_bytes);
                 }
             }
             semconv::BYTEFROG_RUN_ENDED => self.open.end_all(),
@@ -313,9 +313,9 @@ impl Run {
     }
 
     /// A span ends after the spans within it: their time is known when it comes.
-    fn add_span(&mut self, span: &SpanData, event: EventView<'_>, room: usize) {
+    fn add_span(&mut self, span: &SpanData, event: EventView<'_>, max_bytes: usize) {
         let fields = CallFields { function: Some(event.name().text()), ..CallFields::default() };
-        let Some(method) = self.method(&fields, room) else { return };
+        let Some(method) = self.method(&fields, max_bytes) else { return };
         self.called(method, 1, event);
         let within = self.within.remove(&span.span_id.0).unwrap_or(0);
         let Some(duration) = span.duration_nanos else { return };
@@ -330,11 +330,11 @@ impl Run {
         }
     }
 
-    fn add_sample(&mut self, sample: SampleView<'_>, event: EventView<'_>, room: usize) {
+    fn add_sample(&mut self, sample: SampleView<'_>, event: EventView<'_>, max_bytes: usize) {
         let Some(function) = sample.frames().next().and_then(|frame| frame.function) else { return };
         let Number::U64(value) = sample.data.value else { return };
         let fields = CallFields { function: Some(function.text()), ..CallFields::default() };
-        let Some(method) = self.method(&fields, room) else { return };
+        let Some(method) = self.method(&fields, max_bytes) else { return };
         match sample.data.sample_type {
             "calls" => self.called(method, value, event),
             "wall" => {
@@ -352,7 +352,7 @@ impl Run {
     }
 
     /// The number of a method. `None`: its name is not known, or there is no memory for it.
-    fn method(&mut self, fields: &CallFields<'_>, room: usize) -> Option<u32> {
+    fn method(&mut self, fields: &CallFields<'_>, max_bytes: usize) -> Option<u32> {
         if let Some(known) = fields.method.and_then(|id| self.ids.get(&id)) {
             return Some(*known);
         }
@@ -360,7 +360,7 @@ impl Run {
         let number = match self.names.get(name) {
             Some(known) => *known,
             None => {
-                if self.memory_bytes() + 2 * (METHOD_BYTES + name.len()) > room {
+                if self.memory_bytes() + 2 * (METHOD_BYTES + name.len()) > max_bytes {
                     self.left_out += 1;
                     return None;
                 }
@@ -381,12 +381,12 @@ impl Run {
         Some(number)
     }
 
-    fn class(&mut self, class: &str, room: usize) {
+    fn class(&mut self, class: &str, max_bytes: usize) {
         let name = cut(class).replace('/', ".");
         if self.classes.contains(name.as_str()) {
             return;
         }
-        if self.memory_bytes() + 48 + 2 * name.len() > room {
+        if self.memory_bytes() + 48 + 2 * name.len() > max_bytes {
             self.left_out += 1;
             return;
         }
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_tells_what_was_called_since() {
+    fn a_mark_shows_what_was_called_since() {
         let mut code = Code::new(1 << 20);
         code.add(&batch(&[(ENTRY, "a.B.c", 0), (ENTRY, "a.B.d", 1)]), false);
         let mark = code.mark("java:7", "now", UnixNanos(5)).unwrap().id;

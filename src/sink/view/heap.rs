@@ -149,7 +149,7 @@ impl Heaps {
             self.dumps.len() - 1
         });
         let texts = [fields.class, fields.file].into_iter().flatten().map(str::len).sum::<usize>();
-        let at = self.make_room(at, texts + 256);
+        let at = self.free_memory(at, texts + 256);
         // The tables of its rows may double.
         let is_full = self.memory_bytes() + self.dumps[at].heap.memory_bytes() + texts + 256 > self.limit;
         let heap_dump = &mut self.dumps[at];
@@ -170,7 +170,7 @@ impl Heaps {
 
     /// Frees memory for `bytes` of the dump at `at`, as far as possible: first the references of the oldest dumps, then
     /// whole dumps, then the references of this dump. Returns where the dump is then.
-    fn make_room(&mut self, mut at: usize, bytes: usize) -> usize {
+    fn free_memory(&mut self, mut at: usize, bytes: usize) -> usize {
         // The vectors of this dump may double.
         let own = &self.dumps[at];
         let growth = if own.graph.is_cut { own.heap.memory_bytes() / 2 } else { own.memory_bytes() };

@@ -113,7 +113,7 @@ fn other_outputs_cannot_be_combined_with_explain() {
 fn a_reader_that_closes_stdout_ends_it_without_an_error() {
     let wire = data("datadog/many-spans/wire.bin");
     let arguments = [&["decode", "datadog", "--explain"][..], &[wire.as_str(); 50]].concat();
-    let mut binary = Binary::start_unheard(tributary(&arguments));
+    let mut binary = Binary::start_unread(tributary(&arguments));
     let mut reader = BufReader::new(binary.take_stdout());
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();

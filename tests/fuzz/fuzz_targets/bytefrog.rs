@@ -10,7 +10,7 @@ use tributary::decode::Offline;
 use tributary::memory::MemoryBudget;
 use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::Protocol;
-use tributary::protocol::bytefrog::{BytefrogSession, Calls, Command, Hq, Options, Order, Start};
+use tributary::protocol::bytefrog::{BytefrogCommand, BytefrogSession, CallOutput, Hq, Options, Order, Start};
 use tributary_fuzz::bytefrog::Finished;
 use tributary_fuzz::bytefrog::law::{check_run, walk};
 use tributary_fuzz::{Output, Part, Setting, counters, now, origin, parts};
@@ -41,14 +41,14 @@ const END: usize = 6;
 const CONNECTIONS: u8 = 4;
 const PAUSES: [u64; 4] = [0, 150, 3_000, 12_000];
 const ENDS: u8 = 0x10;
-const COMMANDS: [Option<Command>; 8] = [
+const COMMANDS: [Option<BytefrogCommand>; 8] = [
     None,
-    Some(Command::Stop),
-    Some(Command::Pause),
-    Some(Command::Unpause),
-    Some(Command::Suspend),
-    Some(Command::Unsuspend),
-    Some(Command::Start),
+    Some(BytefrogCommand::Stop),
+    Some(BytefrogCommand::Pause),
+    Some(BytefrogCommand::Unpause),
+    Some(BytefrogCommand::Suspend),
+    Some(BytefrogCommand::Unsuspend),
+    Some(BytefrogCommand::Start),
     None,
 ];
 
@@ -57,7 +57,7 @@ struct Run {
     setting: Setting,
     hq: Hq,
     memory: Arc<MemoryBudget>,
-    calls: Calls,
+    calls: CallOutput,
     connections: Vec<Connection>,
     elapsed: Duration,
     output: Output,
@@ -75,12 +75,12 @@ impl Run {
     fn new(setting: &Setting) -> Run {
         let memory = MemoryBudget::new(setting.pick(MEMORY, &[256 << 20, 0, 100_000]));
         let modes = [
-            (Order::Received, Calls::Events),
-            (Order::Sequence, Calls::Events),
-            (Order::Received, Calls::Spans),
-            (Order::Sequence, Calls::Spans),
-            (Order::Received, Calls::Both),
-            (Order::Sequence, Calls::Both),
+            (Order::Received, CallOutput::Events),
+            (Order::Sequence, CallOutput::Events),
+            (Order::Received, CallOutput::Spans),
+            (Order::Sequence, CallOutput::Spans),
+            (Order::Received, CallOutput::Both),
+            (Order::Sequence, CallOutput::Both),
         ];
         let (order, calls) = setting.pick(MODE, &modes);
         let mut options = Options { order, calls, data_connections: 4, ..Options::default() };

@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 use tributary::decode;
 use tributary::memory::MemoryBudget;
 use tributary::protocol::endless::{Dedup, EndlessExchange, Options};
-use tributary::protocol::{Head, Protocol, Request};
+use tributary::protocol::{Protocol, Request, RequestHead};
 use tributary_fuzz::{Output, Part, Setting, counters, now, origin, parts};
 
 tributary_fuzz::target!(property);
@@ -86,6 +86,6 @@ fn upload(part: Part<'_>, number: u64) -> (Request, bool) {
     };
     let is_compressed = has(COMPRESSED) || has(CLAIMED_COMPRESSED);
     let headers = is_compressed.then(|| ("x-endless-content-encoding".to_owned(), b"gzip".to_vec()));
-    let head = Head { method: "PUT".to_owned(), target, headers: headers.into_iter().collect() };
+    let head = RequestHead { method: "PUT".to_owned(), target, headers: headers.into_iter().collect() };
     (Request { head, body: body.into(), number }, !is_compressed && !has(WRONG_HASH))
 }

@@ -15,7 +15,7 @@ use tributary::explain::{Explain, Sheet};
 use tributary::memory::MemoryBudget;
 use tributary::protocol::bytefrog::Hq;
 use tributary::protocol::datadog::{DatadogSession, ListLayout};
-use tributary::protocol::rbkit::{Agent, AgentOptions, Channel, Player};
+use tributary::protocol::rbkit::{AgentOptions, Channel, Player, RbkitAgent};
 use tributary::protocol::{Flow, Output, Protocol, Session, bytefrog, datadog, endless, rbkit, zico};
 use tributary_fuzz::{now, origin, pieces};
 
@@ -41,7 +41,7 @@ fn property(input: &[u8]) {
             let channel = [None, Some(Channel::Pub), Some(Channel::Rep), None][usize::from(channel - 6)];
             // A first byte of 0xFF marks a stream, not a body, for the player.
             let options = Arc::new(rbkit::Options::default());
-            let agent = || Agent::new(AgentOptions::default());
+            let agent = || RbkitAgent::new(AgentOptions::default());
             session(
                 || Player::new(agent(), options.clone(), 16 << 20, bytes, channel, true),
                 Protocol::Rbkit,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tributary::decode::Offline;
 use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::rbkit::{
-    Agent, AgentOptions, Channel, Command, Control, Options, Player, Profile, Subscription,
+    AgentOptions, Channel, Control, Options, Player, ProfileKind, RbkitAgent, RbkitCommand, Subscription,
 };
 use tributary::protocol::{Protocol, Session};
 use tributary_fuzz::{Output, Part, Setting, counters, now, origin, parts, pieces};
@@ -76,7 +76,7 @@ fn alone(setting: &Setting, mode: Mode, rest: &[u8]) {
 }
 
 fn receive(setting: &Setting, mode: Mode, stream: &[u8], cut: u8) -> Output {
-    let agent = Agent::new(AgentOptions::default());
+    let agent = RbkitAgent::new(AgentOptions::default());
     let (options, max_message_bytes) = options(setting);
     let player = match mode {
         Mode::Published => {
@@ -102,10 +102,10 @@ const PAUSES: [u64; 4] = [0, 300, 6_000, 70_000];
 fn converse(setting: &Setting, rest: &[u8]) {
     let is_enabled = setting.flag(FLAGS, 1);
     let every = Duration::from_secs(u64::from(is_enabled));
-    let agent = Agent::new(AgentOptions {
+    let agent = RbkitAgent::new(AgentOptions {
         publish: Some("127.0.0.1:5555".to_owned()),
         request: Some("127.0.0.1:5556".to_owned()),
-        enable: if is_enabled { vec![Profile::Memory, Profile::Cpu] } else { Vec::new() },
+        enable: if is_enabled { vec![ProfileKind::Memory, ProfileKind::Cpu] } else { Vec::new() },
         snapshot_interval: every,
         gc_interval: every,
         ..AgentOptions::default()
@@ -126,7 +126,7 @@ fn converse(setting: &Setting, rest: &[u8]) {
             (..) => control.feed(&[frame(1, b""), frame(0, bytes)].concat(), elapsed),
         }
         if order & FRAME_FLAGS == 1 {
-            let command = Command::ALL[bytes.len() % Command::ALL.len()];
+            let command = RbkitCommand::ALL[bytes.len() % RbkitCommand::ALL.len()];
             agent.command(command, Box::new(|_| {}));
         }
         elapsed += Duration::from_millis(PAUSES[usize::from(order >> 4 & 3)]);

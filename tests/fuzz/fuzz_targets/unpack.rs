@@ -10,7 +10,7 @@ use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
 use lz4_flex::block;
 use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
 use tributary::codec::inflate::{Gunzip, Inflate, InflateError, STEP_BYTES};
-use tributary::codec::lz4::{Layout, Unlz4};
+use tributary::codec::lz4::{Lz4Layout, Unlz4};
 
 tributary_fuzz::target!(property);
 
@@ -128,11 +128,11 @@ fn unpack(how: u8, bytes: &[u8], limit: usize) -> Result<Vec<u8>, InflateError> 
             let ours = ours.map(|()| unlz4.into_output());
             if let Ok(output) = &ours {
                 let theirs = match layout {
-                    Layout::Frame => read(FrameDecoder::new(&bytes[..end]), limit),
-                    Layout::SizeLe => block::decompress_size_prepended(bytes).ok(),
-                    Layout::SizeBe => block::decompress(&bytes[4..], output.len()).ok(),
-                    Layout::Block => block::decompress(bytes, output.len()).ok(),
-                    Layout::Java => return ours,
+                    Lz4Layout::Frame => read(FrameDecoder::new(&bytes[..end]), limit),
+                    Lz4Layout::SizeLe => block::decompress_size_prepended(bytes).ok(),
+                    Lz4Layout::SizeBe => block::decompress(&bytes[4..], output.len()).ok(),
+                    Lz4Layout::Block => block::decompress(bytes, output.len()).ok(),
+                    Lz4Layout::Java => return ours,
                 };
                 assert!(
                     theirs.as_ref() == Some(output),

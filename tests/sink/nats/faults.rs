@@ -95,7 +95,7 @@ fn a_deleted_stream_is_created_again_or_reported_as_configured() {
 }
 
 #[test]
-fn a_full_stream_takes_everything_when_it_has_room() {
+fn a_full_stream_takes_everything_when_it_has_space() {
     let Some(server) = NatsServer::start() else { return };
     server.create(STREAM, &["tributary.>"], json!({ "max_msgs": 1 }));
     let site = Site::with_spool(&server.url(), "");
@@ -137,7 +137,7 @@ fn a_credentials_file_that_has_none_is_reported() {
 }
 
 #[test]
-fn a_permission_that_is_missing_is_told_in_the_words_of_the_server() {
+fn a_permission_that_is_missing_is_reported_in_the_words_of_the_server() {
     let permissions = "{ publish: [\"$JS.API.>\"], subscribe: \">\" }";
     let user = format!("users: [{{ user: edge, password: edge, permissions: {permissions} }}]");
     let users = format!("authorization {{ {user} }}\nno_auth_user: edge\n");

@@ -155,7 +155,7 @@ fn events_of_an_edge_are_the_same_at_the_writer_and_keep_their_origin() {
 }
 
 #[test]
-fn messages_that_cannot_be_read_are_told_kept_and_never_delivered_again() {
+fn messages_that_cannot_be_read_are_reported_kept_and_never_delivered_again() {
     let Some(server) = NatsServer::start() else { return };
     server.create(STREAM, &["tributary.>"], json!({}));
     let good = |name: &str| [line(name, "web").as_bytes(), b"\n"].concat();

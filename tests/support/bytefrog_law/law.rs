@@ -118,7 +118,7 @@ impl Written {
 /// Asserts that every numbered message of the run is written once, in the form of `calls`, and nothing else.
 pub fn check_run(done: &Finished, walks: &[Walk], sizes: &[u64], calls: CallOutput) -> Written {
     let written = Written::read(done, sizes);
-    let (mut entries, mut entries_told, mut spans_of_exits, mut numbered) = (0, 0, 0, 0);
+    let (mut entries, mut entries_reported, mut spans_of_exits, mut numbered) = (0, 0, 0, 0);
     for (connection, walk) in walks.iter().enumerate() {
         for (offset, message) in &walk.numbered {
             let place = (connection, *offset);
@@ -131,7 +131,7 @@ pub fn check_run(done: &Finished, walks: &[Walk], sizes: &[u64], calls: CallOutp
                 CallOutput::Spans if is_entry => {
                     assert!(logs + spans + repeated <= 1, "{what}");
                     entries += 1;
-                    entries_told += logs + spans + repeated;
+                    entries_reported += logs + spans + repeated;
                 }
                 CallOutput::Spans => assert_eq!(logs + spans + repeated, 1, "{what}"),
                 CallOutput::Events | CallOutput::Both => assert_eq!(logs + repeated, 1, "{what}"),
@@ -145,7 +145,7 @@ pub fn check_run(done: &Finished, walks: &[Walk], sizes: &[u64], calls: CallOutp
         }
     }
     if calls == CallOutput::Spans {
-        assert_eq!(entries, entries_told + spans_of_exits, "an entry is an event, or begins one span");
+        assert_eq!(entries, entries_reported + spans_of_exits, "an entry is an event, or begins one span");
     }
     for (connection, offset) in written.logs.keys().chain(written.spans.keys()).chain(written.repeated.keys()) {
         assert!(walks[*connection].numbered.contains_key(offset), "nothing is at {offset} of connection {connection}");

@@ -51,7 +51,7 @@ pub fn run(arguments: &[&str]) -> Ended {
 impl Binary {
     /// Starts a process and collects its output.
     pub fn start(command: Command) -> Binary {
-        let mut binary = Binary::start_unheard(command);
+        let mut binary = Binary::start_unread(command);
         binary.stdout = Some(OutputText::collect(binary.child.stdout.take().unwrap()));
         binary
     }
@@ -64,7 +64,7 @@ impl Binary {
     }
 
     /// Starts a process whose stdout is a pipe that is not read; see [`Binary::take_stdout`].
-    pub fn start_unheard(mut command: Command) -> Binary {
+    pub fn start_unread(mut command: Command) -> Binary {
         command.env_remove("TRIBUTARY_LOG");
         Binary::spawn(command)
     }

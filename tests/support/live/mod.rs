@@ -56,7 +56,7 @@ pub fn config(toml: &str) -> Config {
 }
 
 /// The same with this much memory for peers to share: no listener has a reserve, and one address may use all of it.
-pub fn config_with_room(toml: &str, bytes: u64) -> Config {
+pub fn config_with_memory(toml: &str, bytes: u64) -> Config {
     let mut config = config(toml);
     config.listeners.iter_mut().for_each(|listener| listener.options.reserved_bytes = 0);
     config.limits.memory_per_address = Some(bytes);

@@ -48,9 +48,9 @@ pub fn check_message(problems: &mut Problems, message: &Message, events: &[Value
     let events: Vec<&Value> = events.iter().filter(|event| event["kind"] != "loss").collect();
     if message.objects.is_empty() {
         // Generated dumps announce arbitrary numbers of objects: most are never complete.
-        let is_told = |name: &str| name != "rbkit.heap.dump";
-        let expected: Vec<_> = expected.into_iter().filter(|event| is_told(&event.name)).collect();
-        let events: Vec<_> = events.into_iter().filter(|event| is_told(event["name"].as_str().unwrap())).collect();
+        let is_compared = |name: &str| name != "rbkit.heap.dump";
+        let expected: Vec<_> = expected.into_iter().filter(|event| is_compared(&event.name)).collect();
+        let events: Vec<_> = events.into_iter().filter(|event| is_compared(event["name"].as_str().unwrap())).collect();
         check_list(problems, &expected, &events);
         check_sums(problems, message, &events);
     } else {

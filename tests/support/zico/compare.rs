@@ -96,10 +96,10 @@ fn assert_losses(place: &str, recorded: &Recorded, answer: &Answered) {
         assert_eq!(fault["origin"]["offset"], decode["error_at"], "{place}: {fault}");
     }
     let orphans = decode["orphans"].as_array().map_or(0, Vec::len) as u64;
-    let told = answer
+    let reported = answer
         .losses()
         .into_iter()
         .filter(|loss| loss["loss"]["detail"].as_str().unwrap().contains("belong to no record"));
-    let told: u64 = told.map(|loss| loss["loss"]["events"].as_u64().unwrap()).sum();
-    assert_eq!(told, orphans, "{place}");
+    let reported: u64 = reported.map(|loss| loss["loss"]["events"].as_u64().unwrap()).sum();
+    assert_eq!(reported, orphans, "{place}");
 }

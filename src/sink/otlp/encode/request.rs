@@ -207,13 +207,13 @@ impl ScopeGroup {
     }
 }
 
-/// Appends what `write` appends, if that is at most `room` bytes; returns how many.
+/// Appends what `write` appends, if that is at most `max_bytes` bytes; returns how many.
 #[inline]
-fn append_within(out: &mut Vec<u8>, room: usize, write: impl FnOnce(&mut Vec<u8>)) -> Option<usize> {
+fn append_within(out: &mut Vec<u8>, max_bytes: usize, write: impl FnOnce(&mut Vec<u8>)) -> Option<usize> {
     let start = out.len();
     write(out);
     let added = out.len() - start;
-    if added > room {
+    if added > max_bytes {
         out.truncate(start);
         return None;
     }

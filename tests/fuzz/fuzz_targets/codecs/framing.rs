@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use proxy_header::{ParseConfig, ProxiedAddress, ProxyHeader};
-use tributary::capture::{self, Head, MAGIC, MAX_CONTENT_BYTES, Reader, Record, What};
+use tributary::capture::{self, CaptureHead, CaptureRecord, MAGIC, MAX_CONTENT_BYTES, Reader, What};
 use tributary::codec::proxy;
-use tributary::codec::zmtp::{GREETING_BYTES, Limits, Peer, Socket, Step};
+use tributary::codec::zmtp::{GREETING_BYTES, Peer, Socket, ZmtpElement, ZmtpLimits};
 use tributary::decode::whole_request;
 use tributary::event::UnixNanos;
 use tributary::protocol::{End, Protocol};
@@ -27,7 +27,7 @@ pub fn property(input: &[u8]) {
 fn zmtp(bytes: &[u8], setting: u8) {
     let ours = if setting & 1 == 0 { Socket::Sub } else { Socket::Req };
     let (max_message_bytes, max_frames) = [(1 << 30, 16), (100, 2), (0, 1)][usize::from(setting >> 1) % 3];
-    let limits = Limits { max_message_bytes, message_key: "key", max_frames, max_command_bytes: 200 };
+    let limits = ZmtpLimits { max_message_bytes, message_key: "key", max_frames, max_command_bytes: 200 };
     let run = |is_bytewise: bool| {
         let mut peer = Peer::new(ours, limits);
         let (mut at, mut here) = (0, if is_bytewise { 0 } else { bytes.len() });
@@ -38,8 +38,8 @@ fn zmtp(bytes: &[u8], setting: u8) {
             // READY, with the greeting in front if it was not sent before.
             assert!(reply.len() - before <= GREETING_BYTES + 27, "a long answer");
             match step {
-                Ok(Step::More) if here < bytes.len() => here += 1,
-                Ok(Step::More) => return (steps, None, reply),
+                Ok(ZmtpElement::More) if here < bytes.len() => here += 1,
+                Ok(ZmtpElement::More) => return (steps, None, reply),
                 Err(fault) => {
                     assert!(fault.offset <= here - at, "{fault:?}");
                     return (steps, Some((at, fault)), reply);
@@ -47,13 +47,13 @@ fn zmtp(bytes: &[u8], setting: u8) {
                 Ok(step) => {
                     steps.push((at, step));
                     at += match step {
-                        Step::Taken { bytes } => bytes,
-                        Step::Frame { head, length, .. } => {
+                        ZmtpElement::Taken { bytes } => bytes,
+                        ZmtpElement::Frame { head, length, .. } => {
                             assert!(length <= max_message_bytes);
                             // The body may be incomplete.
                             head + usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len() - at - head)
                         }
-                        Step::More => 0,
+                        ZmtpElement::More => 0,
                     };
                     here = here.max(at);
                 }
@@ -143,7 +143,7 @@ fn recorded(bytes: &[u8], cut: u8) {
             2 => What::End([End::Closed, End::Reset, End::TimedOut, End::TooLarge, End::Stopped][piece.len() % 5]),
             _ => What::Bytes(piece.to_vec()),
         };
-        let record = Record { at, what };
+        let record = CaptureRecord { at, what };
         write(&mut file, &record);
         records.push(record);
         ends.push(file.len());
@@ -159,12 +159,18 @@ fn recorded(bytes: &[u8], cut: u8) {
     assert_eq!(reader.torn(), (torn - ends[whole]) as u64);
 }
 
-fn head(listener: &str, connection: u64) -> Head {
+fn head(listener: &str, connection: u64) -> CaptureHead {
     let opened = UnixNanos(1_795_176_900_000_000_000 + connection);
-    Head { protocol: Protocol::Zico, listener: listener.to_owned(), peer: "192.0.2.1:9".into(), connection, opened }
+    CaptureHead {
+        protocol: Protocol::Zico,
+        listener: listener.to_owned(),
+        peer: "192.0.2.1:9".into(),
+        connection,
+        opened,
+    }
 }
 
-fn write(file: &mut Vec<u8>, record: &Record) {
+fn write(file: &mut Vec<u8>, record: &CaptureRecord) {
     match &record.what {
         What::Bytes(bytes) => {
             assert!(bytes.len() <= MAX_CONTENT_BYTES);

@@ -2,7 +2,7 @@
 //! at the same byte.
 
 use ciborium_ll::{Decoder, Header, simple};
-use tributary::codec::cbor::{Fault, Item, MOST_DEPTH, Reader};
+use tributary::codec::cbor::{CborFault, CborItem, MOST_DEPTH, Reader};
 
 pub fn property(input: &[u8]) {
     items(input);
@@ -21,7 +21,7 @@ fn items(input: &[u8]) {
             Ok(item) => item,
             Err(error) => {
                 assert_eq!((reader.offset(), error.offset), (start, start), "it stays where it was");
-                let is_short_simple = matches!(error.fault, Fault::Reserved(0xF8));
+                let is_short_simple = matches!(error.fault, CborFault::Reserved(0xF8));
                 assert!(is_short_simple || foreign(&mut decoder).is_none(), "{error} in what ciborium reads");
                 return;
             }
@@ -29,7 +29,7 @@ fn items(input: &[u8]) {
         let (foreign, length) =
             foreign(&mut decoder).unwrap_or_else(|| panic!("{item:?}, which ciborium does not read"));
         assert!(same(item, foreign), "{item:?}, not {foreign:?}");
-        if let Item::Bytes(bytes) | Item::Text(bytes) = item {
+        if let CborItem::Bytes(bytes) | CborItem::Text(bytes) = item {
             assert_eq!(bytes, &input[reader.offset() - length..reader.offset()]);
         }
         assert_eq!(reader.offset(), decoder.offset(), "{item:?}");
@@ -54,23 +54,25 @@ fn foreign(decoder: &mut Decoder<&[u8]>) -> Option<(Header, usize)> {
     Some((header, length))
 }
 
-fn same(item: Item<'_>, foreign: Header) -> bool {
+fn same(item: CborItem<'_>, foreign: Header) -> bool {
     let sizes = |ours: Option<u64>, theirs: Option<usize>| ours == theirs.map(|size| size as u64);
     match (item, foreign) {
-        (Item::Unsigned(one), Header::Positive(other)) | (Item::Negative(one), Header::Negative(other)) => one == other,
-        (Item::Bytes(bytes), Header::Bytes(Some(length))) | (Item::Text(bytes), Header::Text(Some(length))) => {
+        (CborItem::Unsigned(one), Header::Positive(other)) | (CborItem::Negative(one), Header::Negative(other)) => {
+            one == other
+        }
+        (CborItem::Bytes(bytes), Header::Bytes(Some(length))) | (CborItem::Text(bytes), Header::Text(Some(length))) => {
             bytes.len() == length
         }
-        (Item::Pieces(is_text), Header::Text(None)) => is_text,
-        (Item::Pieces(is_text), Header::Bytes(None)) => !is_text,
-        (Item::Array(one), Header::Array(other)) | (Item::Map(one), Header::Map(other)) => sizes(one, other),
-        (Item::Tag(one), Header::Tag(other)) => one == other,
-        (Item::Bool(value), Header::Simple(other)) => other == if value { simple::TRUE } else { simple::FALSE },
-        (Item::Null, Header::Simple(other)) => other == simple::NULL,
-        (Item::Undefined, Header::Simple(other)) => other == simple::UNDEFINED,
-        (Item::Simple(one), Header::Simple(other)) => one == other,
-        (Item::Float(one), Header::Float(other)) => one == other || one.is_nan() && other.is_nan(),
-        (Item::Break, Header::Break) => true,
+        (CborItem::Pieces(is_text), Header::Text(None)) => is_text,
+        (CborItem::Pieces(is_text), Header::Bytes(None)) => !is_text,
+        (CborItem::Array(one), Header::Array(other)) | (CborItem::Map(one), Header::Map(other)) => sizes(one, other),
+        (CborItem::Tag(one), Header::Tag(other)) => one == other,
+        (CborItem::Bool(value), Header::Simple(other)) => other == if value { simple::TRUE } else { simple::FALSE },
+        (CborItem::Null, Header::Simple(other)) => other == simple::NULL,
+        (CborItem::Undefined, Header::Simple(other)) => other == simple::UNDEFINED,
+        (CborItem::Simple(one), Header::Simple(other)) => one == other,
+        (CborItem::Float(one), Header::Float(other)) => one == other || one.is_nan() && other.is_nan(),
+        (CborItem::Break, Header::Break) => true,
         _ => false,
     }
 }
@@ -86,8 +88,8 @@ fn values(input: &[u8]) {
             // Ciborium has a higher depth limit, and accepts invalid forms of simple values and strings in pieces as pieces
             // of strings.
             let is_stricter = match error.fault {
-                Fault::TooDeep(_) | Fault::Reserved(0xF8) => true,
-                Fault::Expected(what) => what == "a piece of the string",
+                CborFault::TooDeep(_) | CborFault::Reserved(0xF8) => true,
+                CborFault::Expected(what) => what == "a piece of the string",
                 _ => false,
             };
             assert!(is_stricter, "{error}: {value:?}");

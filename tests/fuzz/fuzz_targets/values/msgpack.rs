@@ -1,8 +1,8 @@
 //! MessagePack, compared with rmpv: the same values, ending at the same byte. An incomplete message is waited for, and its
 //! result does not differ from that of the complete message.
 
-use rmpv::Value as Foreign;
-use tributary::codec::msgpack::{Reader, Value};
+use rmpv::MsgpackValue as Foreign;
+use tributary::codec::msgpack::{MsgpackValue, Reader};
 use tributary::codec::reader::DecodeErrorKind;
 
 pub fn property(input: &[u8]) {
@@ -45,28 +45,28 @@ fn compare(reader: &mut Reader<'_>, foreign: &Foreign) {
     let (mut as_number, mut as_text) = (start, start);
     let value = reader.next("value").unwrap_or_else(|error| panic!("{error}: {foreign:?}"));
     if let Some(number) = as_number.unsigned() {
-        assert_eq!((Value::Unsigned(number), reader.offset()), (value, as_number.offset()));
+        assert_eq!((MsgpackValue::Unsigned(number), reader.offset()), (value, as_number.offset()));
     }
     if let Some(text) = as_text.short_text() {
-        assert_eq!((Value::Text(text), reader.offset()), (value, as_text.offset()));
+        assert_eq!((MsgpackValue::Text(text), reader.offset()), (value, as_text.offset()));
     }
     match (value, foreign) {
-        (Value::Nil, Foreign::Nil) => {}
-        (Value::Bool(one), Foreign::Boolean(other)) => assert_eq!(one, *other),
-        (Value::Unsigned(one), Foreign::Integer(other)) => assert_eq!(Some(one), other.as_u64()),
-        (Value::Negative(one), Foreign::Integer(other)) => assert_eq!(Some(one), other.as_i64()),
-        (Value::Float(one), Foreign::F32(other)) => assert!(same(one, f64::from(*other))),
-        (Value::Float(one), Foreign::F64(other)) => assert!(same(one, *other)),
-        (Value::Text(one), Foreign::String(other)) => assert_eq!(one, other.as_bytes()),
-        (Value::Binary(one), Foreign::Binary(other)) => assert_eq!(one, other),
-        (Value::Extension(kind, one), Foreign::Ext(other_kind, other)) => {
+        (MsgpackValue::Nil, Foreign::Nil) => {}
+        (MsgpackValue::Bool(one), Foreign::Boolean(other)) => assert_eq!(one, *other),
+        (MsgpackValue::Unsigned(one), Foreign::Integer(other)) => assert_eq!(Some(one), other.as_u64()),
+        (MsgpackValue::Negative(one), Foreign::Integer(other)) => assert_eq!(Some(one), other.as_i64()),
+        (MsgpackValue::Float(one), Foreign::F32(other)) => assert!(same(one, f64::from(*other))),
+        (MsgpackValue::Float(one), Foreign::F64(other)) => assert!(same(one, *other)),
+        (MsgpackValue::Text(one), Foreign::String(other)) => assert_eq!(one, other.as_bytes()),
+        (MsgpackValue::Binary(one), Foreign::Binary(other)) => assert_eq!(one, other),
+        (MsgpackValue::Extension(kind, one), Foreign::Ext(other_kind, other)) => {
             assert_eq!((kind as i8, one), (*other_kind, &other[..]));
         }
-        (Value::Array(count), Foreign::Array(items)) => {
+        (MsgpackValue::Array(count), Foreign::Array(items)) => {
             assert_eq!(count as usize, items.len());
             items.iter().for_each(|item| compare(reader, item));
         }
-        (Value::Map(count), Foreign::Map(pairs)) => {
+        (MsgpackValue::Map(count), Foreign::Map(pairs)) => {
             assert_eq!(count as usize, pairs.len());
             for (key, value) in pairs {
                 compare(reader, key);
