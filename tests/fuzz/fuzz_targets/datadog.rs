@@ -8,7 +8,7 @@ use tributary::event::Reason;
 use tributary::memory::MemoryBudget;
 use tributary::protocol::Protocol;
 use tributary::protocol::datadog::{DatadogSession, ListLayout, Options};
-use tributary_fuzz::hostile_support::wire::walk;
+use tributary_fuzz::hostile::wire::walk;
 use tributary_fuzz::{Output, Setting, counters, now, origin, pieces};
 
 tributary_fuzz::target!(property);

@@ -4,7 +4,7 @@
 //! zeros is the usual case (default limits, no cuts, no pauses), so that a recorded stream after zeros is a seed.
 
 pub mod bytefrog;
-pub mod hostile_support;
+pub mod hostile;
 mod input;
 mod output;
 

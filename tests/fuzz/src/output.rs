@@ -10,7 +10,7 @@ use tributary::pipeline::accounting::{ListenerCounters, ListenerTotals};
 use tributary::protocol::{Now, Protocol};
 use tributary::sink::encode::{Encoder, Format};
 
-use crate::hostile_support::raw;
+use crate::hostile::raw;
 
 /// The time `elapsed` after 2026-11-20T12:15:00Z, the start of every input.
 pub fn now(elapsed: Duration) -> Now {

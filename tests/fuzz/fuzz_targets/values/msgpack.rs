@@ -1,7 +1,7 @@
 //! MessagePack, compared with rmpv: the same values, ending at the same byte. An incomplete message is waited for, and its
 //! result does not differ from that of the complete message.
 
-use rmpv::MsgpackValue as Foreign;
+use rmpv::Value as Foreign;
 use tributary::codec::msgpack::{MsgpackValue, Reader};
 use tributary::codec::reader::DecodeErrorKind;
 
