@@ -9,11 +9,10 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::PATIENCE;
+use super::{PATIENCE, wait};
 
 /// A running process. Killed when dropped.
 pub struct Binary {
@@ -219,15 +218,8 @@ pub fn free_address() -> SocketAddr {
 }
 
 /// Waits for something, blocking this thread.
-pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "this did not happen in time: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
+pub fn until<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    wait::poll_blocking(PATIENCE, ask).unwrap_or_else(|| panic!("this did not happen in time: {what}"))
 }
 
 /// The output of a process so far, collected by a thread.

@@ -4,6 +4,8 @@ pub mod binary;
 pub mod custom;
 pub mod puppet;
 pub mod strace;
+#[path = "../wait.rs"]
+pub mod wait;
 pub mod wire;
 
 use std::future::Future;
@@ -14,7 +16,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use tributary::config::Config;
 use tributary::pipeline::Sinks;
 use tributary::pipeline::accounting::{ListenerTotals, Totals};
@@ -86,18 +88,21 @@ impl Daemon {
     }
 
     pub async fn on(config: &Config) -> Daemon {
-        let started = Instant::now();
-        loop {
+        let mut held = String::new();
+        let started = wait::poll(PATIENCE, async || {
             let (memory, lines) = Memory::new();
             match Server::start_with(config, |sinks| add(sinks, "memory", memory)).await {
-                Ok(server) => return Daemon { server, lines, parsed: Mutex::default() },
+                Ok(server) => Some(Daemon { server, lines, parsed: Mutex::default() }),
                 // A child that another test has forked holds the lock of the daemon before, until it runs its program. A connection
                 // of another test may have the port of the daemon before as its own.
-                Err(error) if is_held(&error.to_string()) && started.elapsed() < PATIENCE => {}
-                Err(error) => panic!("{error}"),
+                Err(error) => {
+                    held = error.to_string();
+                    assert!(is_held(&held), "{held}");
+                    None
+                }
             }
-            sleep(Duration::from_millis(10)).await;
-        }
+        });
+        started.await.unwrap_or_else(|| panic!("{held}"))
     }
 
     /// A connection to the first listener.
@@ -188,14 +193,12 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 /// Calls `ask` until it returns a value.
 pub async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "this did not happen in time: {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
+    until_async(what, async || ask()).await
+}
+
+/// The same with a call that waits, e.g. for a response.
+pub async fn until_async<T>(what: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
+    wait::poll(PATIENCE, ask).await.unwrap_or_else(|| panic!("this did not happen in time: {what}"))
 }
 
 /// Waits until nothing listens at this address. A child that another test has forked holds the socket until it runs its program.
