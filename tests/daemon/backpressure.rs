@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::live::puppet::{Mood, Strings};
-use crate::live::{connect, losses, send_all, until, wire, within};
+use crate::live::{connect, losses, send_all, until, until_handshake_timeout, wire, within};
 use tokio::io::AsyncWriteExt;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tributary::pipeline::accounting::Totals;
 use tributary::pipeline::options::QueueOptions;
 use tributary::server::Server;
@@ -67,7 +67,8 @@ async fn a_stalled_sink_stops_the_senders_writes_and_nothing_is_lost() {
 #[tokio::test]
 async fn time_that_the_daemon_takes_is_not_counted_against_the_peer() {
     let strings = Strings::new(Mood::Write);
-    let limits = "message_timeout = \"1500ms\"\nmin_message_rate = 0\nidle_timeout = \"1500ms\"\nspan_idle = \"1h\"";
+    let limits = "message_timeout = \"1500ms\"\nmin_message_rate = 0\nidle_timeout = \"1500ms\"\nspan_idle = \"1h\"\n\
+                  handshake_timeout = \"2500ms\"";
     let server = daemon(&strings, limits).await;
     // The first two fill the sink and its queue. Each of the others has the daemon wait with a whole span in its hands,
     // and after that there is: nothing, half a span, half of a long string.
@@ -84,8 +85,8 @@ async fn time_that_the_daemon_takes_is_not_counted_against_the_peer() {
         until("it is claimed", || (claimed(&server) == 2 * number).then_some(())).await;
         streams.push(stream);
     }
-    // Over every limit, if this counted.
-    sleep(Duration::from_millis(2500)).await;
+    // Every other limit is shorter: it would have passed, if this time counted.
+    until_handshake_timeout(&server).await;
     strings.set(Mood::Write);
     let ends = [
         wire::named_span(2, "two"),
@@ -107,7 +108,7 @@ async fn time_that_the_daemon_takes_is_not_counted_against_the_peer() {
 #[tokio::test]
 async fn a_span_whose_lists_wait_with_the_system_is_not_taken_for_complete() {
     let strings = Strings::new(Mood::Write);
-    let server = daemon(&strings, "span_idle = \"1s\"").await;
+    let server = daemon(&strings, "span_idle = \"1s\"\nhandshake_timeout = \"2s\"").await;
     let mut stream = connect(&server).await;
     stream.write_all(&[wire::process(), wire::string(2, "load")].concat()).await.unwrap();
     until("the process is written", || (strings.written().len() == 1).then_some(())).await;
@@ -120,7 +121,8 @@ async fn a_span_whose_lists_wait_with_the_system_is_not_taken_for_complete() {
     }
     // The daemon reads nothing by now.
     stream.write_all(&wire::metric(2, 0.5)).await.unwrap();
-    sleep(Duration::from_secs(2)).await;
+    // `span_idle` is shorter: it has passed, too.
+    until_handshake_timeout(&server).await;
     strings.set(Mood::Write);
     send_all(stream, &[]).await;
     stop(server).await;

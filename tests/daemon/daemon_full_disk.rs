@@ -2,12 +2,10 @@
 
 use std::fs;
 use std::future::pending;
-use std::time::Duration;
 
-use crate::live::{losses, until, within};
+use crate::live::{losses, until, until_handshake_timeout, within};
 use crate::small_disk::SmallDisk;
 use serde_json::Value;
-use tokio::time::sleep;
 use tributary::event::Kind;
 use tributary::server::Server;
 use tributary::simulate::datadog::DatadogDialect;
@@ -22,7 +20,8 @@ async fn a_full_disk_slows_agents_down_and_nothing_is_lost_once_there_is_space()
     // Space for a few hundred events.
     fs::write(&filler, vec![0; DISK_BYTES - (256 << 10)]).unwrap();
     let (events, path) = (disk.path().join("events.ndjson"), disk.path().display());
-    let limits = "span_idle = \"1s\"\nmessage_timeout = \"1s\"\nidle_timeout = \"1500ms\"\nmin_message_rate = 0";
+    let limits = "span_idle = \"1s\"\nmessage_timeout = \"1s\"\nidle_timeout = \"1500ms\"\nmin_message_rate = 0\n\
+                  handshake_timeout = \"2s\"";
     let sink = format!("[sinks.archive]\ntype = \"file\"\npath = \"{path}/events.ndjson\"\nbuffer_batches = 1");
     let server =
         Server::start(&crate::live::config(&format!("{}{sink}", crate::live::listener(limits)))).await.unwrap();
@@ -31,8 +30,8 @@ async fn a_full_disk_slows_agents_down_and_nothing_is_lost_once_there_is_space()
     let agents = tokio::spawn(tributary::simulate::run(AgentKind::Datadog(DatadogDialect::Exact), plan, pending()));
     let archive = || server.accounting().totals().sinks.remove(0);
     until("the sink reports that it cannot write", || archive().is_retrying.then_some(())).await;
-    // Longer than any limit, so that every connection would have reached one.
-    sleep(Duration::from_secs(2)).await;
+    // Every other limit is shorter, so that every connection would have reached one.
+    until_handshake_timeout(&server).await;
     let stuck = crate::live::counters(&server).bytes_in;
     let before = fs::read(&events).unwrap();
     assert!(before.ends_with(b"\n"), "the last record is whole");

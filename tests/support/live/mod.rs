@@ -201,6 +201,11 @@ pub async fn until_async<T>(what: &str, ask: impl AsyncFnMut() -> Option<T>) -> 
     wait::poll(PATIENCE, ask).await.unwrap_or_else(|| panic!("this did not happen in time: {what}"))
 }
 
+/// Waits until the daemon ends a new connection, on which nothing is sent. `handshake_timeout` has then passed on its clock.
+pub async fn until_handshake_timeout(server: &Server) {
+    assert_is_closed(&mut connect(server).await).await;
+}
+
 /// Waits until nothing listens at this address. A child that another test has forked holds the socket until it runs its program.
 pub async fn until_closed(address: impl std::net::ToSocketAddrs) {
     let connect = || std::net::TcpStream::connect(&address).err();
