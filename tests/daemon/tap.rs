@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::live::binary::{Binary, run, tributary};
-use crate::live::{Daemon, connect, until, wire, within};
+use crate::live::{Daemon, connect, until, until_async, wire, within};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -24,13 +24,13 @@ async fn tap(daemon: &Daemon, arguments: &[&str]) -> Binary {
     let all = [&["tap", "--admin", &admin], arguments].concat();
     let before = taps(daemon).await;
     let tap = Binary::start(tributary(&all));
-    within("the tap is open", async {
-        while taps(daemon).await == before {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until_taps(daemon, |taps| taps > before).await;
     tap
+}
+
+/// Waits until this is true of the number of open taps.
+async fn until_taps(daemon: &Daemon, is_reached: impl Fn(u64) -> bool) {
+    until_async("the number of taps", async || is_reached(taps(daemon).await).then_some(())).await;
 }
 
 /// The number of open taps.
@@ -205,7 +205,7 @@ async fn a_tap_that_is_not_read_delays_no_connection_and_reports_what_it_dropped
     let daemon = Daemon::start(&format!("{ADMIN}tap_timeout = \"10m\"\n{}", crate::live::listener(""))).await;
     let mut idle = TcpStream::connect(daemon.server.admin_address().unwrap()).await.unwrap();
     idle.write_all(b"GET /tap HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-    within("the tap is open", async { while taps(&daemon).await == 0 {} }).await;
+    until_taps(&daemon, |taps| taps == 1).await;
     let plan = Plan {
         to: daemon.server.address().unwrap(),
         amount: Amount::Events(EVENTS),
@@ -247,21 +247,20 @@ async fn the_number_of_taps_is_limited_and_a_closed_tap_admits_another() {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /tap?wire HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         open.push(stream);
-        within("the tap is open", async { while taps(&daemon).await < number {} }).await;
+        until_taps(&daemon, |taps| taps == number).await;
     }
     assert!(ask(address, "/tap").await.starts_with("HTTP/1.1 503 "));
     drop(open.pop());
-    within("a tap can be opened again", async {
-        while taps(&daemon).await > 3 {
-            // The daemon detects a closed tap only when it writes to it.
-            crate::live::send_all(connect(&daemon.server).await, &wire::process()).await;
-        }
+    until_async("a tap can be opened again", async || {
+        // The daemon detects a closed tap only when it writes to it.
+        crate::live::send_all(connect(&daemon.server).await, &wire::process()).await;
+        (taps(&daemon).await == 3).then_some(())
     })
     .await;
     daemon.stop().await;
 }
 
-/// A daemon whose live views must be read.
+/// A daemon whose live views must be read, and are written to after each quarter of that time without an event.
 async fn impatient() -> Daemon {
     Daemon::start(&format!("{ADMIN}tap_timeout = \"400ms\"\n{}", crate::live::listener(""))).await
 }
@@ -276,7 +275,7 @@ async fn every_view(daemon: &Daemon) -> Vec<TcpStream> {
         let mut stream = socket.connect(address).await.unwrap();
         stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await.unwrap();
         open.push(stream);
-        within("the view is open", async { while taps(daemon).await < open.len() as u64 {} }).await;
+        until_taps(daemon, |taps| taps == open.len() as u64).await;
     }
     assert!(ask(address, "/tap").await.starts_with("HTTP/1.1 503 "));
     open
@@ -286,11 +285,20 @@ async fn every_view(daemon: &Daemon) -> Vec<TcpStream> {
 async fn readers_that_have_left_are_noticed_without_an_event() {
     let daemon = impatient().await;
     drop(every_view(&daemon).await);
-    within("no view is open", async { while taps(&daemon).await > 0 {} }).await;
+    until_taps(&daemon, |taps| taps == 0).await;
     assert_eq!(daemon.counters().events(), 0);
     // `tributary tap` does not print what keeps a connection open.
     let tap = tap(&daemon, &["--format", "text"]).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    // A tap that was opened later gets two of those.
+    let mut later = TcpStream::connect(daemon.server.admin_address().unwrap()).await.unwrap();
+    later.write_all(b"GET /tap HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut shown = Vec::new();
+    within("two empty lines", async {
+        while String::from_utf8_lossy(&shown).matches("\r\n1\r\n\n").count() < 2 {
+            assert!(later.read_buf(&mut shown).await.unwrap() > 0, "{shown:?}");
+        }
+    })
+    .await;
     daemon.stop().await;
     assert_eq!(end(tap).await.stdout, "");
 }
@@ -304,7 +312,7 @@ async fn readers_that_read_nothing_do_not_keep_their_places() {
     let plan = Plan { to, amount: Amount::For(Duration::from_secs(600)), rate: None, connections: 2, seed: 3 };
     let agent = AgentKind::Datadog(datadog::DatadogDialect::default());
     let sending = tokio::spawn(tributary::simulate::run(agent, plan, async move { drop(stopped.await) }));
-    within("no view is open", async { while taps(&daemon).await > 0 {} }).await;
+    until_taps(&daemon, |taps| taps == 0).await;
     drop((stop, stalled));
     within("the agent ends", sending).await.unwrap().unwrap();
     daemon.stop().await;
