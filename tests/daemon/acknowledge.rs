@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use crate::endless_support::cases;
 use crate::endless_support::http::{ask, plain};
 use crate::http_server;
-use crate::live::{config, connect, within};
+use crate::live::{config, connect, until_async, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tributary::server::Server;
@@ -135,7 +135,7 @@ async fn a_sink_that_is_back_gets_requests_again() {
     let server = Server::start(&config(&toml(directory.path(), "delivery_timeout = \"1h\"", &sink))).await.unwrap();
     assert_eq!((put(&server).await, put(&server).await), (503, 503));
     status.store(200, Relaxed);
-    within("a request is taken", async { while put(&server).await != 200 {} }).await;
+    until_async("a request is taken", async || (put(&server).await == 200).then_some(())).await;
     assert_eq!(server.stop().await.sinks[0].failed, 0);
 }
 

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::net::SocketAddr;
 
 use crate::live::binary::{Binary, run, tributary};
-use crate::live::{Daemon, connect, listener, until, wire, within};
+use crate::live::{Daemon, connect, listener, until, until_async, wire, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tributary::config::Config;
@@ -566,10 +566,8 @@ async fn connections_that_do_not_read_their_responses_do_not_keep_others_out() {
         let mut tap = TcpStream::connect(address).await.unwrap();
         tap.write_all(b"GET /tap HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         taps.push(tap);
-        within("the tap is open", async {
-            while value(&get(&daemon.server, "/metrics").await.body, "tributary_taps") < number as f64 {}
-        })
-        .await;
+        let taps = async || value(&get(&daemon.server, "/metrics").await.body, "tributary_taps");
+        until_async("the tap is open", async || (taps().await == number as f64).then_some(())).await;
     }
     let slow: Vec<_> = (0..16).map(|_| TcpStream::connect(address)).collect();
     for stream in slow {

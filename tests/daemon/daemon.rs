@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::live::puppet::{Mood, Strings};
-use crate::live::{Daemon, Stopped, assert_is_closed, connect, losses, send_all, spans, timeless, until, wire, within};
+use crate::live::{
+    Daemon, Stopped, assert_is_closed, connect, losses, send_all, spans, timeless, until, until_async, wire, within,
+};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -378,9 +380,7 @@ async fn bytes_written_to_files_and_files_finished_and_removed_are_counted() {
             metrics.lines().find_map(|line| line.strip_prefix("tributary_files_removed_total{sink=\"archive\"} "));
         value.unwrap_or_else(|| panic!("not in\n{metrics}")).parse::<u64>().unwrap()
     };
-    while removed().await == 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_async("a file is removed", async || (removed().await > 0).then_some(())).await;
     let accounting = server.accounting().clone();
     within("stopping", server.stop()).await;
     let lengths: Vec<_> =

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::live::binary::{Binary, tributary};
 use crate::live::puppet::{Mood, Strings};
-use crate::live::{connect, until, wire, within};
+use crate::live::{connect, until, until_async, wire, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tributary::pipeline::options::{QueueOptions, WhenFull};
@@ -38,11 +38,12 @@ async fn a_daemon_with_a_sink_that_sheds_is_not_ready_and_its_metrics_say_so() {
     stream.write_all(&wire::process()).await.unwrap();
     let shed = || server.accounting().totals().sinks[0].shed;
     let mut number = 0;
-    while shed() == 0 {
+    until_async("the sink sheds", async || {
         number += 1;
         stream.write_all(&[wire::named_span(number, "work"), wire::trace()].concat()).await.unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-    }
+        (shed() > 0).then_some(())
+    })
+    .await;
     let (status, body) = get(&server, "/readyz").await;
     assert_eq!((status, body.as_str()), (503, "sink puppet is full and sheds events\n"));
     let metrics = get(&server, "/metrics").await.1;

@@ -10,15 +10,13 @@ mod traces;
 
 use std::future::pending;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::sleep;
-use tributary::simulate::{AgentKind, Amount, Plan};
+use tributary::simulate::{Agent, Amount, Plan};
 
-use crate::live::{Daemon, PATIENCE, listener, within};
+use crate::live::{Daemon, PATIENCE, listener, wait, within};
 
 /// A view that has time for everything, and memory for small tests.
 const SETTINGS: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n[view]\ncpu_percent = 100\n";
@@ -75,15 +73,12 @@ async fn post(daemon: &Daemon, path: &str) -> Response {
 
 /// Asks until the answer is as it should be.
 async fn until(daemon: &Daemon, path: &str, is_it: impl Fn(&Value) -> bool) -> Value {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        let answer = json(daemon, path).await;
-        if is_it(&answer) {
-            return answer;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{path} stays {answer}");
-        sleep(Duration::from_millis(20)).await;
-    }
+    let mut answer = Value::Null;
+    let found = wait::poll(PATIENCE, async || {
+        answer = json(daemon, path).await;
+        is_it(&answer).then(|| answer.clone())
+    });
+    found.await.unwrap_or_else(|| panic!("{path} stays {answer}"))
 }
 
 /// Waits until everything is written, and the view has everything that it gets.

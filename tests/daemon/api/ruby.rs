@@ -1,5 +1,7 @@
 //! Ruby: profiles, heap dumps, and commands to the process.
 
+use std::time::Duration;
+
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tributary::simulate::rbkit;
