@@ -19,6 +19,8 @@ use tributary::transport::options::ListenerOptions;
 
 /// The name of all events; any name that there is.
 const EVENT: semconv::Name = semconv::SERVICE_NAME;
+/// How long a session takes to decode and write an event that it holds.
+const EVENT_TIME: Duration = Duration::from_millis(1);
 /// How long writing the rest takes: much longer than any stop.
 const ENDLESS: Duration = Duration::from_secs(20);
 
@@ -45,7 +47,7 @@ impl Full {
     /// One event of those that it holds.
     fn write(&mut self, now: Now, out: &mut Output) -> Flow {
         event(now, out);
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(EVENT_TIME);
         if Instant::now() < *self.ends.get_or_insert_with(|| Instant::now() + ENDLESS) {
             return Flow::Again;
         }
@@ -105,7 +107,7 @@ async fn many_sessions_that_hold_very_much_are_cut_off_together() {
     let events = daemon.abort().await;
     assert!(!is_written.load(Relaxed));
     assert_eq!(losses(&events).len(), 100, "each connection reports its own");
-    // Each event takes a millisecond: the time is that of all together.
+    // Each event takes `EVENT_TIME`: the time is that of all together.
     assert!(plain(&events) < 3_000, "{}", plain(&events));
 }
 

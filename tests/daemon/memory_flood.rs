@@ -25,7 +25,7 @@ const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 64 * MIB;
 /// Freed memory that the allocator keeps, and fragmentation.
 const ALLOCATOR: u64 = 32 * MIB;
-/// A peer that is not read for this long is under backpressure.
+/// A peer that is not read for this long is under backpressure. An agent that is refused connects again after the same time.
 const PUSHED_BACK: Duration = Duration::from_millis(500);
 
 fn configuration(dir: &Path) -> String {

@@ -6,7 +6,6 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
 
 use crate::live::binary::{Binary, end_with_this_thread, tributary, until};
 
@@ -20,7 +19,9 @@ fn a_test_that_is_killed_leaves_no_daemon() {
         daemon.address("test");
         println!("\ndaemon {}", daemon.pid());
         // Until the process is killed.
-        thread::sleep(Duration::MAX);
+        loop {
+            thread::park();
+        }
     }
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("tributary.toml");

@@ -19,6 +19,10 @@ const SENDERS: usize = 6;
 /// The events of each sender, on average, that have arrived when the listener changes.
 const BEFORE: u64 = 200;
 
+/// The pause of a sender after ten spans: short enough for a socket that is never empty, and long enough for few events to parse
+/// afterwards.
+const SENDER_PAUSE: Duration = Duration::from_micros(300);
+
 /// What a sender that never reconnects does when the listener ends its side of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AtEnd {
@@ -50,8 +54,7 @@ fn sender(address: SocketAddr, at_end: AtEnd) -> JoinHandle<(String, u64)> {
                 break;
             }
             sent += 10;
-            // Enough for a socket that is never empty, and little to parse afterwards.
-            sleep(Duration::from_micros(300)).await;
+            sleep(SENDER_PAUSE).await;
         }
         drop(writer);
         drop(reading.await);
