@@ -4,6 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::live::until_async;
 use crate::sink_file_support::{
     DAY, LEAP_DAY, all_names, batch_of, files, flush, flush_all, held, in_order, names, names_in, now,
     open_files_below, options, unpacked, write, write_as,
@@ -116,11 +117,11 @@ async fn rotation_by_size_never_splits_a_record_nor_exceeds_the_size() {
 #[tokio::test]
 async fn rotation_by_time_finishes_a_file_once_and_never_an_empty_one() {
     let directory = tempfile::tempdir().unwrap();
-    let interval = Duration::from_millis(1);
+    // It has passed at each tick.
+    let interval = Duration::from_nanos(1);
     let mut sink = File::new(Options { rotate_interval: interval, ..options(&directory, "app.log") }).unwrap();
     write(&mut sink, &names(0..3, 4)).await;
     for _ in 0..3 {
-        std::thread::sleep(interval * 2);
         sink.tick().await.unwrap();
     }
     assert!(!directory.path().join("app.log").exists());
@@ -130,7 +131,6 @@ async fn rotation_by_time_finishes_a_file_once_and_never_an_empty_one() {
     assert_eq!(all_names(directory.path()), names(0..5, 4));
     let live = fs::OpenOptions::new().write(true).open(directory.path().join("app.log")).unwrap();
     live.set_len(0).unwrap();
-    std::thread::sleep(interval * 2);
     sink.tick().await.unwrap();
     assert!(directory.path().join("app.log").exists(), "another process emptied it, so there is nothing to finish");
 }
@@ -464,13 +464,13 @@ async fn events_for_a_path_that_cannot_be_a_file_fail_and_others_are_written() {
     write_numbered(&mut sink, "failed", "b", 1).await;
     assert_eq!(flush(&mut sink).await.failed, [(1, 1)].into());
     fs::remove_dir(at("b.log")).unwrap();
-    for number in 2.. {
+    let mut number = 1;
+    until_async("an event is written", async || {
+        number += 1;
         write_numbered(&mut sink, "written", "b", number).await;
-        if flush(&mut sink).await.failed.is_empty() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        flush(&mut sink).await.failed.is_empty().then_some(())
+    })
+    .await;
     assert_eq!(names_in(&fs::read(at("b.log")).unwrap()), ["written"]);
 }
 
@@ -508,9 +508,7 @@ async fn a_batch_larger_than_the_buffer_is_taken_even_when_it_cannot_be_written(
     }
     assert!(matches!(sink.flush().await, Err(tributary::sink::SinkError::Retry(_))));
     drop(locked);
-    while sink.flush().await.is_err() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_async("the sink takes events again", async || sink.flush().await.ok()).await;
     flush_all(&mut sink).await;
     assert_eq!(all_names(directory.path()), expected);
 }

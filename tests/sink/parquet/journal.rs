@@ -11,6 +11,7 @@ use tributary::sink::parquet::{Options, Parquet};
 use tributary::sink::{Kinds, Selection, Sink};
 
 use super::{archived, assert_same, files, options, take, write};
+use crate::live::until_async;
 use crate::workloads;
 
 /// Some batches of every protocol.
@@ -169,9 +170,11 @@ async fn finished_files_beyond_the_limits_are_removed() {
     write(options(directory.path()), &[batch]).await;
     assert_eq!(files(directory.path(), ".parquet").len(), 1);
     let mut sink = Parquet::new(Options { keep_time: Duration::from_nanos(1), ..options(directory.path()) }).unwrap();
-    tokio::time::sleep(Duration::from_millis(5)).await;
-    sink.tick().await.unwrap();
-    assert!(files(directory.path(), ".parquet").is_empty());
+    until_async("the file is removed", async || {
+        sink.tick().await.unwrap();
+        files(directory.path(), ".parquet").is_empty().then_some(())
+    })
+    .await;
     assert_eq!(sink.files().unwrap().totals().removed, 1);
     for _ in 0..3 {
         let [batch, _] = of_one_kind();
