@@ -546,6 +546,7 @@ async fn sinks_that_have_ended_do_not_prevent_giving_up_the_others() {
     let mut pipeline = Pipeline::of(&[(&good, options.clone()), (&stuck, options.clone()), (&good, options)]);
     pipeline.sender.send(batch(1, &["event"])).await;
     until("a sink stalls", || (stuck.flushes() == 1).then_some(())).await;
+    until("the others have written", || (good.written().len() == 2).then_some(())).await;
     pipeline.sender = Sender::default();
     let drained = tokio::time::timeout(Duration::from_millis(100), pipeline.workers.drained());
     assert!(drained.await.is_err(), "one of them hangs");
