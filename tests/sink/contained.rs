@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::live::{until, within};
+use crate::live::{until, until_async, within};
 use crate::sink_file_support::{batch_of, names_in, now, options};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -124,10 +124,12 @@ async fn events_for_a_path_that_cannot_be_a_file_fail_until_it_can() {
     assert!(!archive.counters.totals().is_retrying);
     fs::remove_dir(archive.path("b.log")).unwrap();
     let mut failed = 2;
-    while archive.outcome("b", "b2").await == DeliveryOutcome::Failed {
-        failed += 1;
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    until_async("an event is written", async || {
+        let outcome = archive.outcome("b", "b2").await;
+        failed += u64::from(outcome == DeliveryOutcome::Failed);
+        (outcome != DeliveryOutcome::Failed).then_some(())
+    })
+    .await;
     assert_eq!(archive.counters.totals().failed, failed);
     assert_eq!(archive.outcome("a", "a1").await, DeliveryOutcome::Written);
     let text = fs::read_to_string(archive.path("b.log")).unwrap();

@@ -16,7 +16,7 @@ use tributary::sink::http::{Compression, Http, Options, SpoolOptions, WhenFull};
 use tributary::sink::{AckLevel, DestinationState};
 
 use crate::http_server::{self, Connection, Head};
-use crate::live::{until, within};
+use crate::live::{until, until_async, within};
 use crate::sending::Sending;
 use crate::sink_file_support::{batch_of, names, names_in, now};
 
@@ -248,19 +248,14 @@ async fn what_a_full_spool_drops_is_reported_to_the_destination_as_soon_as_there
         .await;
         receiver.state().status = 200;
         until("nothing waits", || (sending.counters.totals().waiting == 0).then_some(())).await;
-        // The spool reports what it has dropped when it has taken a request again. It has space when it has removed a
-        // segment, which can be a second later.
-        within("the spool has room", async {
-            loop {
-                let before = shed();
-                let next = names(delivered..delivered + 5, 50);
-                assert_eq!(sending.deliver(batch(&next)).await, DeliveryOutcome::Written);
-                delivered += 5;
-                if shed() == before {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+        // The spool tells what it has dropped when it has taken a request again. It has room when it has removed a segment,
+        // which can be a second later.
+        until_async("the spool takes a request", async || {
+            let before = shed();
+            let next = names(delivered..delivered + 5, 50);
+            assert_eq!(sending.deliver(batch(&next)).await, DeliveryOutcome::Written);
+            delivered += 5;
+            (shed() == before).then_some(())
         })
         .await;
         let last = names(delivered - 1..delivered, 50);

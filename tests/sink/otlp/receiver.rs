@@ -21,6 +21,9 @@ use tributary::sink::otlp::{Options, Protocol, Signal};
 
 use crate::otlp_support::records::Decoded;
 
+/// How long a receiver that is busy takes to accept a request.
+const SLOW_REPLY: Duration = Duration::from_millis(100);
+
 /// What a receiver does with a request.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Reply {
@@ -32,7 +35,7 @@ pub(super) enum Reply {
     /// It asks for a pause of a millisecond.
     Busy,
     Hang,
-    /// It accepts after a while.
+    /// It accepts after [`SLOW_REPLY`].
     Slow,
     /// The connection ends before the answer.
     Close,
@@ -174,7 +177,7 @@ impl Receiver {
             Reply::Refuse(code, status) => self.respond(code, status, "this is not wanted", &[]),
             Reply::Accept | Reply::Partial(_) | Reply::Slow => {
                 if reply == Reply::Slow {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    tokio::time::sleep(SLOW_REPLY).await;
                 }
                 let largest = self.state().largest;
                 if largest.is_some_and(|largest| message.len() > largest) {

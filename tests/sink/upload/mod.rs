@@ -101,12 +101,14 @@ async fn until_fault(sink: &Parquet, text: &str) -> String {
 
 /// Lets the sink work until the condition is true.
 async fn ticked_until(mut sink: Parquet, condition: impl Fn(&Parquet) -> bool) -> Parquet {
-    let deadline = tokio::time::Instant::now() + live::PATIENCE;
-    while !condition(&sink) {
-        assert!(tokio::time::Instant::now() < deadline, "it did not happen in time");
+    live::until_async("the sink has worked", async || {
+        if condition(&sink) {
+            return Some(());
+        }
         sink.tick().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        None
+    })
+    .await;
     sink
 }
 

@@ -5,8 +5,9 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use crate::live::until_async;
 use tempfile::TempDir;
 use tributary::event::{Batch, BatchBuilder, Header, Origin, Position, Severity, UnixNanos};
 use tributary::sink::file::{File, Fsync, Options};
@@ -121,10 +122,8 @@ pub async fn held(sink: &mut File) -> String {
 }
 
 /// Flushes until everything is written: a file in trouble is retried after a pause.
-pub async fn flush_all(sink: &mut File) {
-    while !flush(sink).await.is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+pub(crate) async fn flush_all(sink: &mut File) {
+    until_async("everything is written", async || flush(sink).await.is_empty().then_some(())).await;
 }
 
 /// How many files below a directory this process has open.
