@@ -1,4 +1,4 @@
-//! Waiting for a fact: the one loop for tasks and the one for threads. No other code of the tests pauses and looks again.
+//! Waiting for a fact: a call is repeated until it returns a value. No other code of the tests pauses and looks again.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "no test binary uses all of it")]
 
 use std::thread;
@@ -6,40 +6,73 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout};
 
-/// The pause after the first call. Each further one is twice as long, up to the longest. None is shorter than the call before it, so
-/// that a wait takes at most half of a processor.
+/// The pause after the first call. Each further one is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
+/// The pauses between the calls. None is shorter than the call before it, so that a wait takes at most half of a processor.
+pub struct Pauses {
+    pause: Duration,
+    /// When the last pause ended.
+    ended: Instant,
+}
+
+impl Pauses {
+    pub fn new() -> Pauses {
+        Pauses { pause: FIRST_PAUSE, ended: Instant::now() }
+    }
+
+    pub async fn next(&mut self) {
+        sleep(self.pause.max(self.ended.elapsed())).await;
+        self.advance();
+    }
+
+    pub fn next_blocking(&mut self) {
+        thread::sleep(self.pause.max(self.ended.elapsed()));
+        self.advance();
+    }
+
+    fn advance(&mut self) {
+        *self = Pauses { pause: (2 * self.pause).min(LONGEST_PAUSE), ended: Instant::now() };
+    }
+}
+
 /// Calls `ask` until it returns a value. `None`: the time is over.
-pub async fn poll<T>(limit: Duration, mut ask: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+pub async fn poll<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let asking = async {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = Pauses::new();
         loop {
-            let began = Instant::now();
-            if let Some(answer) = ask().await {
-                return answer;
+            match ask() {
+                Some(answer) => return answer,
+                None => pauses.next().await,
             }
-            sleep(pause.max(began.elapsed())).await;
-            pause = (2 * pause).min(LONGEST_PAUSE);
         }
     };
     timeout(limit, asking).await.ok()
 }
 
-/// The same, blocking this thread.
+/// The same with a call that waits, e.g. for a response.
+pub async fn poll_async<T>(limit: Duration, mut ask: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+    let asking = async {
+        let mut pauses = Pauses::new();
+        loop {
+            match ask().await {
+                Some(answer) => return answer,
+                None => pauses.next().await,
+            }
+        }
+    };
+    timeout(limit, asking).await.ok()
+}
+
+/// The same as [`poll`], blocking this thread.
 pub fn poll_blocking<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
-    let deadline = Instant::now() + limit;
-    let mut pause = FIRST_PAUSE;
+    let (began, mut pauses) = (Instant::now(), Pauses::new());
     loop {
-        let began = Instant::now();
-        if let Some(answer) = ask() {
-            return Some(answer);
+        match ask() {
+            Some(answer) => return Some(answer),
+            None if began.elapsed() > limit => return None,
+            None => pauses.next_blocking(),
         }
-        if Instant::now() > deadline {
-            return None;
-        }
-        thread::sleep(pause.max(began.elapsed()));
-        pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }

@@ -74,7 +74,7 @@ async fn post(daemon: &Daemon, path: &str) -> Response {
 /// Asks until the answer is as it should be.
 async fn until(daemon: &Daemon, path: &str, is_it: impl Fn(&Value) -> bool) -> Value {
     let mut answer = Value::Null;
-    let found = wait::poll(PATIENCE, async || {
+    let found = wait::poll_async(PATIENCE, async || {
         answer = json(daemon, path).await;
         is_it(&answer).then(|| answer.clone())
     });

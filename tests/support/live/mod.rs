@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tributary::config::Config;
 use tributary::pipeline::Sinks;
 use tributary::pipeline::accounting::{ListenerTotals, Totals};
@@ -88,21 +88,17 @@ impl Daemon {
     }
 
     pub async fn on(config: &Config) -> Daemon {
-        let mut held = String::new();
-        let started = wait::poll(PATIENCE, async || {
+        let (started, mut pauses) = (Instant::now(), wait::Pauses::new());
+        loop {
             let (memory, lines) = Memory::new();
             match Server::start_with(config, |sinks| add(sinks, "memory", memory)).await {
-                Ok(server) => Some(Daemon { server, lines, parsed: Mutex::default() }),
+                Ok(server) => return Daemon { server, lines, parsed: Mutex::default() },
                 // A child that another test has forked holds the lock of the daemon before, until it runs its program. A connection
                 // of another test may have the port of the daemon before as its own.
-                Err(error) => {
-                    held = error.to_string();
-                    assert!(is_held(&held), "{held}");
-                    None
-                }
+                Err(error) if is_held(&error.to_string()) && started.elapsed() < PATIENCE => pauses.next().await,
+                Err(error) => panic!("{error}"),
             }
-        });
-        started.await.unwrap_or_else(|| panic!("{held}"))
+        }
     }
 
     /// A connection to the first listener.
@@ -192,13 +188,13 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// Calls `ask` until it returns a value.
-pub async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    until_async(what, async || ask()).await
+pub async fn until<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    wait::poll(PATIENCE, ask).await.unwrap_or_else(|| panic!("this did not happen in time: {what}"))
 }
 
 /// The same with a call that waits, e.g. for a response.
 pub async fn until_async<T>(what: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
-    wait::poll(PATIENCE, ask).await.unwrap_or_else(|| panic!("this did not happen in time: {what}"))
+    wait::poll_async(PATIENCE, ask).await.unwrap_or_else(|| panic!("this did not happen in time: {what}"))
 }
 
 /// Waits until the daemon ends a new connection, on which nothing is sent. `handshake_timeout` has then passed on its clock.
