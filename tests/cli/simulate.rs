@@ -4,8 +4,11 @@ use std::collections::HashMap;
 use std::future::pending;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::live::until;
 use tokio::io::AsyncReadExt;
 use tokio::join;
 use tokio::net::TcpListener;
@@ -206,12 +209,20 @@ fn plan(to: SocketAddr, amount: Amount, connections: usize) -> Plan {
 
 /// Accepts this number of connections and reads each to its end.
 async fn read_all(listener: TcpListener, connections: usize) -> Vec<Vec<u8>> {
+    read_and_count(listener, connections, Arc::default()).await
+}
+
+/// The same with the sum of the bytes that were read so far.
+async fn read_and_count(listener: TcpListener, connections: usize, sum: Arc<AtomicU64>) -> Vec<Vec<u8>> {
     let mut readers = JoinSet::new();
     for _ in 0..connections {
         let (mut socket, _) = listener.accept().await.unwrap();
+        let sum = sum.clone();
         readers.spawn(async move {
             let mut bytes = Vec::new();
-            socket.read_to_end(&mut bytes).await.unwrap();
+            while let count @ 1.. = socket.read_buf(&mut bytes).await.unwrap() {
+                sum.fetch_add(count as u64, Relaxed);
+            }
             bytes
         });
     }
@@ -260,12 +271,19 @@ async fn nothing_to_send_opens_no_connection() {
 
 #[tokio::test]
 async fn a_stop_and_the_end_of_the_time_leave_no_incomplete_object() {
-    let instant = Duration::from_millis(50);
-    for (amount, stop) in [(Amount::For(instant), Duration::MAX), (Amount::Events(u64::MAX), instant)] {
+    for is_stopped in [false, true] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let amount = if is_stopped { Amount::Events(u64::MAX) } else { Amount::For(Duration::from_millis(200)) };
         let plan = plan(listener.local_addr().unwrap(), amount, 2);
-        let stop = tokio::time::sleep(stop);
-        let (sent, streams) = join!(run(AgentKind::Datadog(DatadogDialect::Exact), plan, stop), read_all(listener, 2));
+        let received = Arc::<AtomicU64>::default();
+        let stop = async {
+            match is_stopped {
+                true => until("some traces are received", || (received.load(Relaxed) > 1 << 20).then_some(())).await,
+                false => pending().await,
+            }
+        };
+        let reading = read_and_count(listener, 2, received.clone());
+        let (sent, streams) = join!(run(Agent::Datadog(Dialect::Exact), plan, stop), reading);
         let sent = sent.unwrap();
         assert!(sent.events > 2, "{sent}");
         assert_received(&sent, &streams, DatadogDialect::Exact);
