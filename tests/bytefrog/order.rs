@@ -211,12 +211,13 @@ fn markers(events: &[Value]) -> usize {
 /// Events that wait for no number need no verdict about it: an agent under load returns a buffer minutes later.
 #[tokio::test]
 async fn without_an_order_a_number_is_missing_when_the_run_ends() {
-    let daemon = daemon("order = \"received\"\nreorder_window = \"10ms\"").await;
+    let daemon = daemon("order = \"received\"\nreorder_window = \"10ms\"\nunresolved_wait = \"200ms\"").await;
     let (mut agent, mut data) = named(&daemon).await;
     data.send(&[wire::entry(1, 0, 1, 0), wire::exit(1, 3, 5, 1, 0)].concat()).await;
     daemon.until("the number behind the missing ones", |events| numbers(events).contains(&5)).await;
-    // Far more than the window: each session checks its run once a second.
-    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    // An event that waits for its name is written when `unresolved_wait` is over: the window, which is shorter, is over, too.
+    data.send(&wire::entry(6, 6, 77, 0)).await;
+    daemon.until("the event without a name", |events| numbers(events).contains(&6)).await;
     data.send(&[wire::marker(2, 1, "late", ""), wire::marker(2, 3, "late", "")].concat()).await;
     daemon.until("the late numbers", |events| markers(events) == 2).await;
     agent.control.send(&wire::heartbeat(b'X')).await;
