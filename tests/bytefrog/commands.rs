@@ -1,10 +1,10 @@
 //! Commands to agents: one that would harm a traced program is refused with a reason and never sent.
 
-use crate::bytefrog_support::agent::{Agent, Connection, soon};
+use crate::bytefrog_support::agent::{Agent, Connection};
 use crate::bytefrog_support::configuration::CollectorMessage;
 use crate::bytefrog_support::{daemon, wire};
-use crate::live::Daemon;
-use tributary::protocol::bytefrog::BytefrogCommand;
+use crate::live::{Daemon, until};
+use tributary::protocol::bytefrog::Command;
 
 const ALL: [(BytefrogCommand, CollectorMessage); 6] = [
     (BytefrogCommand::Start, CollectorMessage::Start),
@@ -38,7 +38,7 @@ async fn beat(daemon: &Daemon, agent: &mut Agent, mode: u8) {
     let beats = || daemon.events().iter().filter(|event| event["name"] == "bytefrog.heartbeat").count();
     let before = beats();
     agent.control.send(&wire::heartbeat(mode)).await;
-    soon("the heartbeat is known", || (beats() > before).then_some(())).await;
+    until("the heartbeat is known", || (beats() > before).then_some(())).await;
 }
 
 /// An agent in mode T that is settled.

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::bytefrog_support::agent::{Agent, Connection, soon};
+use crate::bytefrog_support::agent::{Agent, Connection};
 use crate::bytefrog_support::configuration::{self, CollectorMessage};
 use crate::bytefrog_support::{daemon, listener, recording, text, wire};
-use crate::live::Daemon;
+use crate::live::{Daemon, until};
 use serde_json::Value;
 use tributary::config::Config;
 use tributary::protocol::bytefrog::PLATFORM;
@@ -170,7 +170,7 @@ async fn a_hello_that_comes_byte_by_byte_is_a_hello() {
     let hello = wire::project_hello(7);
     for (count, byte) in (1..).zip(&hello[..5]) {
         control.send(&[*byte]).await;
-        soon("it is read", || (daemon.counters().bytes_in == count).then_some(())).await;
+        until("it is read", || (daemon.counters().bytes_in == count).then_some(())).await;
     }
     assert_eq!(control.received().bytes, [0; 0], "nothing is messages_received before the hello is there");
     Agent::send_hello(control, 4, &hello[5..]).await;

@@ -1,6 +1,6 @@
 //! Harm to a traced program that runs, also after errors, that the collector must never cause.
 
-use crate::bytefrog_support::agent::{Agent, Connection, soon};
+use crate::bytefrog_support::agent::{Agent, Connection};
 use crate::bytefrog_support::configuration::CollectorMessage;
 use crate::bytefrog_support::{daemon, listener, wire};
 use crate::live::puppet::{Mood, Strings};
@@ -31,7 +31,7 @@ async fn daemon_with(strings: &Strings, when_full: WhenFull) -> Server {
 }
 
 async fn bytes_in(server: &Server, count: usize) {
-    soon("all is read", || (crate::live::counters(server).bytes_in == count as u64).then_some(())).await;
+    until("all is read", || (crate::live::counters(server).bytes_in == count as u64).then_some(())).await;
 }
 
 /// Traced threads block in their own calls when the collector does not read.

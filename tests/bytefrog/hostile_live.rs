@@ -1,9 +1,9 @@
 //! Hostile peers on real sockets: other agents are served whatever they do.
 
-use crate::bytefrog_support::agent::{Agent, Connection, soon};
+use crate::bytefrog_support::agent::{Agent, Connection};
 use crate::bytefrog_support::configuration::CollectorMessage;
 use crate::bytefrog_support::{daemon, wire};
-use crate::live::Daemon;
+use crate::live::{Daemon, until};
 use serde_json::Value;
 
 /// A short run beside the attack: all of its events are written.
@@ -120,6 +120,6 @@ async fn a_flood_of_waiting_events_does_not_delay_another_agent() {
     let flood = flooding.await.unwrap();
     drop(flood);
     let all = 4 * 2000 * 15;
-    soon("the flood is read", || (daemon.counters().bytes_in >= all).then_some(())).await;
+    until("the flood is read", || (daemon.counters().bytes_in >= all).then_some(())).await;
     daemon.stop().await;
 }

@@ -1,7 +1,6 @@
 //! Every recorded conversation, replayed over loopback sockets, gives the events that an independent decode of the
 //! recording expects; its malformed ends give losses at their offset; and nothing else.
 
-use crate::bytefrog_support::agent::soon;
 use crate::bytefrog_support::compare::{self, Problems};
 use crate::bytefrog_support::configuration::{self, CollectorMessage};
 use crate::bytefrog_support::contract::{self, ExpectedRun};
@@ -9,7 +8,7 @@ use crate::bytefrog_support::names::Known;
 use crate::bytefrog_support::recording::{self, Recording, Step};
 use crate::bytefrog_support::replay::{Replayed, replay};
 use crate::bytefrog_support::{daemon, daemon_for_recordings};
-use crate::live::Stopped;
+use crate::live::{Stopped, until};
 use serde_json::Value;
 
 /// Replays one recording to a daemon of its own.
@@ -196,7 +195,7 @@ async fn an_unknown_first_byte_or_version_is_answered_with_an_error() {
         } else {
             assert!(!unregistered.until_refused().await.is_empty(), "{name}");
         }
-        soon("the loss", || (daemon.counters().lost() == recording.streams[0].bytes.len() as u64).then_some(())).await;
+        until("the loss", || (daemon.counters().lost() == recording.streams[0].bytes.len() as u64).then_some(())).await;
         let stopped = daemon.stop().await;
         assert!(stopped.events.iter().all(|event| event["kind"] == "loss"), "{name}: no run is created");
     }

@@ -2,17 +2,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, sleep};
 use tributary::server::Server;
 
 use super::configuration::{self, CollectorMessage, Configuration};
 use super::wire;
-use crate::live::PATIENCE;
+use crate::live::until;
 
 /// A connection that reads everything immediately.
 pub struct Connection {
@@ -81,7 +79,7 @@ impl Connection {
 
     /// Waits until this many bytes have arrived: all that have.
     pub async fn until_received(&self, count: usize) -> Vec<u8> {
-        soon(&format!("{count} bytes from the collector"), || {
+        until(&format!("{count} bytes from the collector"), || {
             Some(self.received().bytes).filter(|all| all.len() >= count)
         })
         .await
@@ -89,7 +87,7 @@ impl Connection {
 
     /// Waits until the collector closes: all that it sent.
     pub async fn until_closed(&self) -> Vec<u8> {
-        soon("the collector closes", || Some(self.received()).filter(|received| received.is_closed)).await.bytes
+        until("the collector closes", || Some(self.received()).filter(|received| received.is_closed)).await.bytes
     }
 
     /// Waits until the collector closes with an error: its text.
@@ -156,28 +154,16 @@ impl Agent {
 
     /// Waits for this message of the collector.
     pub async fn until_message(&self, what: &CollectorMessage) {
-        soon(&format!("the collector sends {what:?}"), || self.messages_received().contains(what).then_some(())).await;
+        until(&format!("the collector sends {what:?}"), || self.messages_received().contains(what).then_some(())).await;
     }
 }
 
 /// Waits for the configuration that answers a hello.
 pub async fn configured(control: &Connection, version: u8) -> Configuration {
-    soon("a configuration", || match configuration::read(version, &control.received().bytes).0.first() {
+    until("a configuration", || match configuration::read(version, &control.received().bytes).0.first() {
         Some(CollectorMessage::Configuration(configuration)) => Some(configuration.clone()),
         Some(other) => panic!("{other:?} comes before the configuration"),
         None => None,
     })
     .await
-}
-
-/// Calls `ask` repeatedly, more often than the tests of other protocols need, until it returns something.
-pub async fn soon<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "it never came to this: {what}");
-        sleep(Duration::from_micros(300)).await;
-    }
 }

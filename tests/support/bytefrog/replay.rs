@@ -1,8 +1,8 @@
 //! Replays a recording to a daemon over loopback sockets.
 
-use super::agent::{Connection, configured, soon};
+use super::agent::{Connection, configured};
 use super::recording::{Recording, Step};
-use crate::live::Daemon;
+use crate::live::{Daemon, until};
 
 /// What both sides sent.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ pub async fn play(daemon: &Daemon, recording: &Recording, pace: Pace) -> Replaye
         bytes_sent += bytes.len() as u64;
         if pace == Pace::InStep {
             let what = format!("{}: {bytes_sent} bytes are received", recording.name);
-            soon(&what, || (daemon.counters().bytes_in == bytes_sent).then_some(())).await;
+            until(&what, || (daemon.counters().bytes_in == bytes_sent).then_some(())).await;
         }
     }
     let mut replayed = Replayed { peers: Vec::new(), run, received: Vec::new(), bytes_sent };
