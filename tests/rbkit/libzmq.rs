@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use crate::live::Daemon;
+use crate::live::{Daemon, until_async};
 use crate::rbkit_support::compare::{Problems, check_message, check_resource, named, of_message};
 use crate::rbkit_support::listener;
 use crate::rbkit_support::recording::{self, Session, Step};
@@ -148,23 +148,21 @@ async fn a_restarted_libzmq_process_is_connected_and_asked_again() {
     let handshakes: Vec<_> = session.handshakes().collect();
     let (mut peer, _) = peer.command(format!("handshake {}", handshakes[0].file)).await;
     let daemon = Daemon::start(&listener(&[peer.agent()], "")).await;
-    let mut seen = 0;
     for message in [published[2], published[1]] {
         (peer, _) = peer.command("wait start_memory_profile 1".to_owned()).await;
         let (publish, request) = peer.ports();
-        loop {
-            (peer, _) = peer.command(format!("publish {}", message.file)).await;
-            let counter = message.counter().unwrap();
-            // Handshakes have numbers of the request connection.
-            let is_published = |event: &Value| event["origin"]["peer"].as_str().unwrap().ends_with(&publish);
-            if daemon.events().iter().any(|event| is_published(event) && event["origin"]["sequence"] == counter) {
-                break;
-            }
-            assert!(seen < 1_000, "nothing arrives");
-            seen += 1;
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-        drop(peer);
+        let counter = message.counter().unwrap();
+        // Handshakes have numbers of the request connection.
+        let is_published = |event: &Value| event["origin"]["peer"].as_str().unwrap().ends_with(&publish);
+        let mut publisher = Some(peer);
+        until_async("the message is received", async || {
+            let (peer, _) = publisher.take().unwrap().command(format!("publish {}", message.file)).await;
+            publisher = Some(peer);
+            let is_it = |event: &Value| is_published(event) && event["origin"]["sequence"] == counter;
+            daemon.events().iter().any(is_it).then_some(())
+        })
+        .await;
+        drop(publisher);
         peer = Peer::start(&session, (&publish, &request), "PUB").unwrap();
         (peer, _) = peer.command(format!("handshake {}", handshakes[0].file)).await;
     }
