@@ -10,6 +10,8 @@ use crate::rbkit_support::{daemon_for, dialled, listener, wire};
 use serde_json::Value;
 
 const MEMORY: &[&str] = &["start_memory_profile"];
+/// The agent sends its queue once a second: on average, events are in it for half of that.
+const QUEUE_TIME: Duration = Duration::from_millis(500);
 
 /// A message with one object, whose id is the counter of the message.
 fn message(counter: u64) -> Vec<u8> {
@@ -245,6 +247,11 @@ async fn an_agent_that_does_not_answer_does_not_block_the_shutdown() {
     agent.until_started(MEMORY).await;
     agent.publish(&message(0)).await;
     until_message(&daemon, 0).await;
+    // No request is outstanding: the handshake that follows the command is answered, too. The daemon would wait for its reply for
+    // longer than the grace period.
+    let is_last = || agent.requests().ends_with(&[MEMORY[0].to_owned(), "handshake".to_owned()]);
+    let is_answered = || agent.answered() as usize == agent.asked("handshake");
+    until("the last handshake is answered", || (is_last() && is_answered()).then_some(())).await;
     agent.set_manners(Manners::Mute);
     daemon.stop().await;
     // The agent reads what the daemon has sent on its own task.
@@ -276,13 +283,13 @@ async fn a_profile_is_switched_off_although_a_request_is_outstanding_when_the_da
 #[tokio::test]
 async fn events_that_are_sent_after_the_stop_command_are_received() {
     let agent = Agent::bind().await;
-    let daemon = daemon_for(&agent, "flush_wait = \"1200ms\"").await;
+    let daemon = daemon_for(&agent, "flush_wait = \"2s\"").await;
     agent.until_started(MEMORY).await;
     agent.publish(&message(0)).await;
     until_message(&daemon, 0).await;
     let flush = async {
         agent.until_asked("stop_memory_profile", 1).await;
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        tokio::time::sleep(QUEUE_TIME).await;
         agent.publish(&message(1)).await;
     };
     let (stopped, ()) = tokio::join!(daemon.stop(), flush);
