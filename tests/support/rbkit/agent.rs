@@ -8,9 +8,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::wire;
 use crate::live::{until, within};
+
+/// How long the I/O thread of a busy process takes to answer READY. A collector that does not wait for it sends its next frame meanwhile;
+/// nothing but this time shows that one does wait.
+const READY_PAUSE: Duration = Duration::from_millis(4);
+/// How long a request waits in the REP socket: the gem polls it at intervals. A collector that does not wait for the reply sends another
+/// request meanwhile; nothing but this time shows that one does wait.
+const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
 /// The behaviour of the REP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -199,15 +207,9 @@ impl Agent {
 }
 
 async fn bind(address: SocketAddr) -> TcpListener {
-    within("the address is free", async {
-        loop {
-            match TcpListener::bind(address).await {
-                Ok(listener) => break listener,
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-            }
-        }
-    })
-    .await
+    let listener = until("the address is free", || std::net::TcpListener::bind(address).ok()).await;
+    listener.set_nonblocking(true).unwrap();
+    TcpListener::from_std(listener).unwrap()
 }
 
 /// Exchanges greetings and READY with a client, in steps as libzmq does.
@@ -239,8 +241,7 @@ async fn greet(stream: TcpStream, socket: &str, state: &Mutex<State>) -> Option<
         faults.push(format!("{ready:02x?} is no READY"));
     }
     // libzmq closes a connection on which something arrives before its own READY.
-    tokio::time::sleep(Duration::from_millis(2)).await;
-    let _ = tokio::time::timeout(Duration::from_millis(2), peer.fill()).await;
+    let _ = timeout(READY_PAUSE, peer.fill()).await;
     if !peer.input.is_empty() {
         faults.push(format!("{:02x?} came before READY", peer.input));
     }
@@ -285,8 +286,7 @@ async fn serve_requests(stream: TcpStream, state: &Mutex<State>) -> Option<()> {
             state.requests.push(request.clone());
             (state.manners == Manners::Answer).then_some((reply, request))
         };
-        // The gem polls at intervals; a collector that does not wait is caught here.
-        let _ = tokio::time::timeout(Duration::from_millis(3), peer.fill()).await;
+        let _ = timeout(POLL_INTERVAL, peer.fill()).await;
         if !peer.input.is_empty() {
             state.lock().unwrap().faults.push("a request before the answer to the last".to_owned());
         }
