@@ -15,6 +15,10 @@ use super::rng::Rng;
 use super::site::Site;
 
 const AGENTS: u64 = 4;
+/// The pause of an agent that cannot connect, and of one whose request is not accepted. Real agents wait for seconds; the daemon is away
+/// for shorter times here.
+const CONNECT_PAUSE: Duration = Duration::from_millis(2);
+const REPEAT_PAUSE: Duration = Duration::from_millis(5);
 
 /// What the daemon has acknowledged. A position is the length of the journal when the response had arrived.
 #[derive(Clone, Default)]
@@ -139,7 +143,7 @@ impl Shared {
             while !self.is_over.load(SeqCst) {
                 connection = connection.or_else(|| connect(self.endless));
                 let Some(open) = &mut connection else {
-                    thread::sleep(Duration::from_millis(2));
+                    thread::sleep(CONNECT_PAUSE);
                     continue;
                 };
                 match ask(open, &request) {
@@ -148,7 +152,7 @@ impl Shared {
                         self.acknowledged.lock().unwrap().requests.insert(number, position);
                         break;
                     }
-                    Some((503 | 429, _)) => thread::sleep(Duration::from_millis(5)),
+                    Some((503 | 429, _)) => thread::sleep(REPEAT_PAUSE),
                     Some((status, body)) => panic!("a good request is answered {status}: {body}"),
                     None => connection = None,
                 }
@@ -157,7 +161,7 @@ impl Shared {
     }
 
     fn register(&self, number: u64) {
-        let Some(mut connection) = connect(self.zico) else { return thread::sleep(Duration::from_millis(2)) };
+        let Some(mut connection) = connect(self.zico) else { return thread::sleep(CONNECT_PAUSE) };
         if let Some((200..300, body)) = ask(&mut connection, &registration(number)) {
             let position = self.position();
             let body: serde_json::Value = serde_json::from_str(&body).unwrap();

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Run;
 use super::agents::{Acknowledged, Agents};
@@ -14,12 +14,16 @@ use super::receiver::{Manner, Receiver};
 use super::rng::Rng;
 use super::site::{PATIENCE, Site};
 use super::small_disk::SmallDisk;
+use super::wait::poll_blocking;
 
 const DISK_BYTES: u64 = 12 * 1024 * 1024;
 /// What of the disk the spool may use in a life, at most.
 const FREE_BYTES: u64 = 512 * 1024;
 
-/// Runs `count` lives of a daemon; each ends with a kill or a stop.
+/// A life lasts for at most this many milliseconds.
+const LONGEST_LIFE: u64 = 400;
+
+/// Runs `count` lives of a daemon, each of which ends with a kill or a stop.
 pub(crate) fn disk(run: &Run) -> String {
     let directory = tempfile::tempdir().unwrap();
     let disk = SmallDisk::mount(DISK_BYTES as usize);
@@ -48,7 +52,7 @@ pub(crate) fn disk(run: &Run) -> String {
             fill(&place, DISK_BYTES - 96 * 1024 - rng.below(FREE_BYTES));
         }
         let daemon = site.start(&[]).unwrap();
-        sleep(Duration::from_millis(rng.below(400)));
+        sleep(Duration::from_millis(rng.below(LONGEST_LIFE)));
         if rng.below(2) == 0 {
             daemon.kill();
             left = None;
@@ -84,14 +88,13 @@ pub(crate) fn disk(run: &Run) -> String {
 
 /// Waits until everything that was acknowledged is at the destination or in `refused/`. Returns how many requests are there.
 fn drain(acknowledged: &Acknowledged, receiver: &Receiver, spools: &Path) -> usize {
-    let begin = Instant::now();
-    loop {
-        let refused = take_refused(&spools.join("remote/refused"), receiver);
-        if check::is_drained(acknowledged, receiver, u64::MAX) || begin.elapsed() > PATIENCE / 2 {
-            return refused;
-        }
-        sleep(Duration::from_millis(50));
-    }
+    let mut refused = 0;
+    // If something does not come, the comparison says what is missing.
+    let _ = poll_blocking(PATIENCE / 2, || {
+        refused = take_refused(&spools.join("remote/refused"), receiver);
+        check::is_drained(acknowledged, receiver, u64::MAX).then_some(())
+    });
+    refused
 }
 
 /// Fills the disk up to `bytes`, with a file beside the spools.

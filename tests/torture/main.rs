@@ -15,6 +15,15 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 #![allow(clippy::print_stdout, reason = "a program that reports what it does")]
 
+#[path = "../support/http_server/mod.rs"]
+mod http_server;
+#[path = "../support/marked_upload.rs"]
+mod marked_upload;
+#[path = "../support/small_disk/mod.rs"]
+mod small_disk;
+#[path = "../support/wait.rs"]
+mod wait;
+
 mod agents;
 mod check;
 mod disk;

@@ -1,6 +1,7 @@
 //! The four parts: kills, losses of power, faults of the disk, a misbehaving destination.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,9 +14,20 @@ use super::journal::{self, Operation};
 use super::receiver::{MANNERS, Manner, Receiver};
 use super::rng::Rng;
 use super::site::{PATIENCE, Site};
+use super::wait::poll_blocking;
 
 /// A position behind everything.
 const END: u64 = u64::MAX;
+/// A daemon that is killed has run for at most this many milliseconds: it is killed while it starts, and while it works.
+const LONGEST_LIFE: u64 = 150;
+/// A daemon whose disk has faults runs for this many milliseconds, unless it ends by itself.
+const FAULTY_LIFE: Range<u64> = 300..1_800;
+/// A destination keeps its manner for this many milliseconds: shorter and longer than the pauses of the sink.
+const MANNER_TIME: Range<u64> = 50..350;
+/// How long a daemon may take to send what its spool has.
+const DRAIN_TIME: Duration = Duration::from_secs(30);
+/// The same where syncs were skipped: the image that shows it never sends everything.
+const LYING_DRAIN_TIME: Duration = Duration::from_secs(3);
 
 /// Kills the daemon `count` times.
 pub(crate) fn kill(run: &Run) -> String {
@@ -28,7 +40,7 @@ pub(crate) fn kill(run: &Run) -> String {
         // Away half of the time, so that the spool has something at each start.
         receiver.state().manner = if rng.below(2) == 0 { Manner::Refuse } else { Manner::Accept };
         let daemon = site.start(&[]).unwrap();
-        sleep(Duration::from_millis(rng.below(150)));
+        sleep(Duration::from_millis(rng.below(LONGEST_LIFE)));
         daemon.kill();
     }
     receiver.state().manner = Manner::Accept;
@@ -72,7 +84,8 @@ pub(crate) fn power(run: &Run) -> String {
             applied += 1;
         }
         let position = entries[point].end;
-        let verdict = power_image(directory.path(), &disk, &acknowledged, &receiver, position, &mut rng);
+        let limit = if run.lie > 0 { LYING_DRAIN_TIME } else { DRAIN_TIME };
+        let verdict = power_image(directory.path(), &disk, &acknowledged, &receiver, position, &mut rng, limit);
         checked += verdict.acknowledged;
         if run.lie > 0 && !(verdict.missing.is_empty() && verdict.forgotten.is_empty()) {
             found = Some(image + 1);
@@ -94,7 +107,7 @@ pub(crate) fn power(run: &Run) -> String {
     )
 }
 
-/// Starts a daemon on one image, lets it send what its spool has, and compares.
+/// Starts a daemon on one image, lets it send what its spool has, within `limit`, and compares.
 fn power_image(
     directory: &Path,
     disk: &Disk,
@@ -102,6 +115,7 @@ fn power_image(
     recorded: &Receiver,
     position: u64,
     rng: &mut Rng,
+    limit: Duration,
 ) -> Verdict {
     let receiver = Receiver::start();
     receiver.state().received = recorded
@@ -116,10 +130,9 @@ fn power_image(
     let site = Site::new(&place, receiver.address, "durable");
     disk.write(&place, rng);
     let daemon = site.start(&[]).unwrap();
-    let begin = Instant::now();
-    while !check::is_drained(acknowledged, &receiver, position) && begin.elapsed() < Duration::from_secs(3) {
-        sleep(Duration::from_millis(2));
-    }
+    // If it does not send everything, the comparison says what is missing.
+    let is_drained = || check::is_drained(acknowledged, &receiver, position).then_some(());
+    let _ = poll_blocking(limit, is_drained);
     let forgotten = check::forgotten(&site, acknowledged, position);
     assert_eq!(daemon.stop(), Some(0), "{}", site.log());
     let verdict = Verdict { forgotten, ..check::compare(&site, acknowledged, &receiver, position) };
@@ -195,10 +208,8 @@ fn faulty_life(run: &Run, library: &Path, place: &Path, rng: &mut Rng, sum: &mut
             continue;
         };
         fs::write(&switch, "").unwrap();
-        let (born, age) = (Instant::now(), Duration::from_millis(300 + rng.below(1500)));
-        while born.elapsed() < age && daemon.is_running() {
-            sleep(Duration::from_millis(5));
-        }
+        let life = Duration::from_millis(rng.within(FAULTY_LIFE));
+        let _ = poll_blocking(life, || (!daemon.is_running()).then_some(()));
         sum.ended += usize::from(!daemon.is_running());
         if rng.below(2) == 0 {
             daemon.kill();
@@ -214,8 +225,8 @@ fn faulty_life(run: &Run, library: &Path, place: &Path, rng: &mut Rng, sum: &mut
     let mut disk = Disk::default();
     entries.iter().for_each(|entry| disk.apply(&entry.operation));
     let directory = place.parent().unwrap();
-    let mut verdict = power_image(directory, &disk, &acknowledged, &receiver, END - 1, rng);
-    // What a failed sync has lost of events that were not acknowledged may be a hole, or a part of a line.
+    let mut verdict = power_image(directory, &disk, &acknowledged, &receiver, END - 1, rng, DRAIN_TIME);
+    // What a failed sync has lost of events that were not acknowledged may be a hole, or a line of which a part is left.
     sum.holes += verdict.holes.drain(..).count() + verdict.torn.drain(..).count();
     assert_good(&verdict, run, &format!("{life}, the disk after a loss of power"));
     let daemon = site.start(&[]).unwrap();
@@ -235,7 +246,7 @@ pub(crate) fn peer(run: &Run) -> String {
     let mut daemon = site.start(&[]).unwrap();
     for change in 0..run.count {
         receiver.state().manner = MANNERS[(rng.below(MANNERS.len() as u64)) as usize];
-        sleep(Duration::from_millis(50 + rng.below(300)));
+        sleep(Duration::from_millis(rng.within(MANNER_TIME)));
         if change % 8 == 7 {
             if rng.below(2) == 0 {
                 daemon.kill();
@@ -256,10 +267,9 @@ pub(crate) fn peer(run: &Run) -> String {
 
 /// Waits until the receiver has everything that was acknowledged, and asserts that all registered agents are known.
 fn finish(site: &Site, acknowledged: &Acknowledged, receiver: &Receiver, position: u64) {
-    let begin = Instant::now();
-    while !check::is_drained(acknowledged, receiver, position) && begin.elapsed() < PATIENCE / 4 {
-        sleep(Duration::from_millis(5));
-    }
+    // If it does not get everything, the comparison says what is missing.
+    let is_drained = || check::is_drained(acknowledged, receiver, position).then_some(());
+    let _ = poll_blocking(DRAIN_TIME, is_drained);
     assert_eq!(check::forgotten(site, acknowledged, position), [""; 0], "registered agents are forgotten");
 }
 
@@ -274,11 +284,8 @@ fn preload(library: &Path, site: &Site, log: &Path, lie: u64) -> Vec<(&'static s
 }
 
 pub(crate) fn wait(what: &str, mut is_true: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_true() {
-        assert!(begin.elapsed() < PATIENCE, "{what} does not come");
-        sleep(Duration::from_millis(2));
-    }
+    let is_reached = poll_blocking(PATIENCE, || is_true().then_some(()));
+    assert!(is_reached.is_some(), "{what} does not come");
 }
 
 fn assert_good(verdict: &Verdict, run: &Run, place: &str) {

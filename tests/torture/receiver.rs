@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use super::http_server::{self, Connection};
 
+/// How long a late response takes.
+const LATE: Duration = Duration::from_millis(150);
+
 /// What it does with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Manner {
@@ -25,7 +28,7 @@ pub(crate) enum Manner {
     DieBeforeResponse,
     /// Accepts, and closes the connection in the middle of the response.
     DieWithinResponse,
-    /// Accepts, and responds late.
+    /// Accepts, and responds after [`LATE`].
     Late,
     /// Responds with nonsense.
     Nonsense,
@@ -123,7 +126,7 @@ fn respond(manner: Manner, connection: &mut Connection) -> Option<()> {
     match manner {
         Manner::Accept => connection.answer(200, "", ""),
         Manner::Late => {
-            thread::sleep(Duration::from_millis(150));
+            thread::sleep(LATE);
             connection.answer(200, "", "")
         }
         Manner::Refuse => connection.answer(503, "", ""),

@@ -1,5 +1,6 @@
 //! Random numbers of a seed.
 
+use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A generator (splitmix64). Equal seeds give equal numbers.
@@ -23,5 +24,10 @@ impl Rng {
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
         (mixed ^ mixed >> 31) % end
+    }
+
+    /// A number in this range, which is not empty.
+    pub(crate) fn within(&mut self, range: Range<u64>) -> u64 {
+        range.start + self.below(range.end - range.start)
     }
 }

@@ -7,9 +7,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::rng::{self, Rng};
+use super::wait::poll_blocking;
 
 /// How long a step may take before it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -120,15 +121,14 @@ request_timeout = "2s"
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         let journal = environment.iter().find(|(name, _)| *name == "TORTURE_LOG").map(|(_, path)| path.into());
         let mut daemon = Daemon { child: command.spawn().unwrap(), journal };
-        let begin = Instant::now();
-        while TcpStream::connect(self.endless).is_err() || TcpStream::connect(self.zico).is_err() {
-            if let Some(status) = daemon.child.try_wait().unwrap() {
-                return Err(format!("the daemon ended with {status}: {}", self.log()));
+        let started = poll_blocking(PATIENCE, || {
+            if TcpStream::connect(self.endless).is_ok() && TcpStream::connect(self.zico).is_ok() {
+                return Some(Ok(()));
             }
-            assert!(begin.elapsed() < PATIENCE, "the daemon does not start: {}", self.log());
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok(daemon)
+            let status = daemon.child.try_wait().unwrap()?;
+            Some(Err(format!("the daemon ended with {status}: {}", self.log())))
+        });
+        started.unwrap_or_else(|| panic!("the daemon does not start: {}", self.log())).map(|()| daemon)
     }
 
     pub(crate) fn log(&self) -> String {
@@ -158,14 +158,8 @@ impl Daemon {
         }
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        let begin = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(begin.elapsed() < PATIENCE, "the daemon does not stop");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let status = poll_blocking(PATIENCE, || self.child.try_wait().unwrap());
+        status.expect("the daemon stops").code()
     }
 
     /// Whether it runs.
