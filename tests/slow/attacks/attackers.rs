@@ -10,6 +10,9 @@ use super::site::Addresses;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
+/// The pause of an attacker that cannot connect: one without a pause would only slow the test down.
+const CONNECT_PAUSE: Duration = Duration::from_millis(5);
+
 /// All attackers of a test.
 pub(super) struct Attackers {
     addresses: Addresses,
@@ -78,8 +81,7 @@ pub(super) async fn connect(last: u8, to: SocketAddr) -> io::Result<TcpStream> {
     let stream = match socket.connect(to).await {
         Ok(stream) => stream,
         Err(error) => {
-            // An attacker that tries again without a pause would only slow the test down.
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(CONNECT_PAUSE).await;
             return Err(error);
         }
     };

@@ -134,6 +134,9 @@ async fn compressed_bombs() {
     withstand(Attack { options, start: start_bombs, steps: 16, honest_after: None }).await;
 }
 
+/// The pause of an attacker after a reset: meanwhile its own port becomes free again.
+const RESET_PAUSE: Duration = Duration::from_millis(5);
+
 /// Connections that are closed with a reset immediately, and more connections than an address may have.
 fn start_connections(attackers: &mut Attackers) {
     for to in attackers.targets() {
@@ -148,8 +151,7 @@ fn start_connections(attackers: &mut Attackers) {
                         _ => {
                             let _ = stream.write_all(b"\0").await;
                             reset(stream);
-                            // The port of the attacker is free again.
-                            tokio::time::sleep(Duration::from_millis(5)).await;
+                            tokio::time::sleep(RESET_PAUSE).await;
                         }
                     }
                     steps.add(1);

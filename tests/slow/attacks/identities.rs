@@ -10,6 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const HELLOS: u8 = 140;
+/// `data_connection_wait` and `first_event_wait` of a test. Only time shows that they have passed: the daemon takes the id of an agent
+/// that sends nothing when another agent needs one.
+const ID_WAIT: Duration = Duration::from_secs(1);
 
 /// Sends a hello of an agent of version 4, and reads the answer. Returns the connection and the run id.
 async fn hello(last: u8, to: std::net::SocketAddr) -> (TcpStream, u8) {
@@ -64,9 +67,8 @@ async fn hellos_with_silent_data_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hellos_with_silent_data_connections_of_many_addresses() {
     let start = |attackers: &mut Attackers| start_hellos(attackers, 10, true);
-    let wait = Duration::from_secs(1);
     let options = &[("java", "data_connection_wait = \"1s\"\nfirst_event_wait = \"1s\"")];
-    withstand(Attack { options, start, steps: HELLOS.into(), honest_after: Some(wait) }).await;
+    withstand(Attack { options, start, steps: HELLOS.into(), honest_after: Some(ID_WAIT) }).await;
 }
 
 /// Registrations of ten addresses, each with a new name. A step is an answer.
@@ -93,6 +95,9 @@ async fn registrations_of_ten_addresses() {
     withstand(Attack { options, start: start_registrations, steps: 400, honest_after: None }).await;
 }
 
+/// The pause of an attacker whose connection was refused or closed: 400 of them connect 2,000 times a second.
+const CONNECT_PAUSE: Duration = Duration::from_millis(200);
+
 /// Addresses of one IPv6 /64, as a load balancer reports them.
 fn start_network(attackers: &mut Attackers) {
     for number in 0..400_u32 {
@@ -104,7 +109,7 @@ fn start_network(attackers: &mut Attackers) {
                 let _ = stream.write_all(&[header.as_bytes(), &crate::live::wire::process()].concat()).await;
                 steps.add(1);
                 let _ = stream.read(&mut [0; 1]).await;
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                tokio::time::sleep(CONNECT_PAUSE).await;
             }
         });
     }

@@ -10,6 +10,16 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 const MIB: u64 = 1 << 20;
+/// The pause of a slow attacker between two pieces of a body or two bytes of a head.
+const DRIP_PAUSE: Duration = Duration::from_millis(100);
+/// An attacker that cannot write for this long takes it that the daemon reads no more.
+const STOPPED: Duration = Duration::from_millis(200);
+/// The pause of an attacker between two writes of requests whose responses it does not read: it leaves processors to the daemon.
+const WRITE_PAUSE: Duration = Duration::from_millis(1);
+/// How long an attacker keeps a connection on which it neither reads nor sends, before it opens another one.
+const SILENCE: Duration = Duration::from_secs(2);
+/// The same with a live view, which the daemon keeps open: longer than the test.
+const VIEW_SILENCE: Duration = Duration::from_secs(60);
 
 /// Reads until the peer closes the connection.
 async fn until_closed(stream: &mut TcpStream) {
@@ -32,8 +42,8 @@ fn start_slow_uploads(attackers: &mut Attackers, addresses: u8) {
                     steps.add(16_000);
                 }
                 let mut answer = [0; 1];
-                // Every 100 ms as long as there is no answer.
-                while timeout(Duration::from_millis(100), stream.read(&mut answer)).await.is_err() {
+                // As long as there is no answer.
+                while timeout(DRIP_PAUSE, stream.read(&mut answer)).await.is_err() {
                     let _ = stream.write_all(&[b'x'; 160]).await;
                 }
             }
@@ -66,7 +76,7 @@ fn start_slow_heads(attackers: &mut Attackers) {
                     if stream.write_all(&[*byte]).await.is_err() {
                         break;
                     }
-                    sleep(Duration::from_millis(100)).await;
+                    sleep(DRIP_PAUSE).await;
                 }
             }
         });
@@ -133,16 +143,16 @@ fn start_deafness(attackers: &mut Attackers) {
                     let Ok(mut stream) = connect(2 + number, to).await else { continue };
                     let _ = stream.write_all(&first).await;
                     if repeated.is_empty() {
-                        sleep(Duration::from_secs(60)).await;
+                        sleep(VIEW_SILENCE).await;
                     }
-                    while let Ok(Ok(())) = timeout(Duration::from_millis(200), stream.write_all(&repeated)).await {
-                        sleep(Duration::from_millis(1)).await;
+                    while let Ok(Ok(())) = timeout(STOPPED, stream.write_all(&repeated)).await {
+                        sleep(WRITE_PAUSE).await;
                     }
                     if !std::mem::replace(&mut is_counted, true) {
                         steps.add(1);
                     }
                     // It stays open: it neither reads nor sends.
-                    sleep(Duration::from_secs(2)).await;
+                    sleep(SILENCE).await;
                 }
             });
         }

@@ -16,6 +16,8 @@ const MACHINES: u64 = 3;
 const JVMS: u64 = 2;
 /// The pause of an agent between two uploads or traces.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The pause of an agent whose attempt has failed, before it tries the other edge.
+const REPEAT_PAUSE: Duration = Duration::from_millis(20);
 /// How long an agent waits for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -85,7 +87,7 @@ fn until_acknowledged(
             return thread::sleep(PAUSE);
         }
         acknowledged.lock().unwrap().repeats += 1;
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(REPEAT_PAUSE);
     }
 }
 

@@ -12,6 +12,7 @@ mod network;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -21,6 +22,7 @@ use serde_json::Value;
 
 use crate::live::PATIENCE;
 use crate::live::binary::{Binary, end_with_this_thread, free_port, run, until};
+use crate::live::wait::poll_blocking;
 use crate::marked_upload::{EVENTS, mark};
 use crate::nats_server::program;
 use agents::{Acknowledged, Agents, Edge};
@@ -32,8 +34,10 @@ const SECONDS: u64 = 12;
 const SERVERS: usize = 3;
 /// What each writer takes: the events of one protocol.
 const LISTENERS: [&str; 2] = ["desktops", "zorka"];
-/// The longest time for which a host is away.
-const LONGEST: u64 = 2_000;
+/// A host is away for this many milliseconds.
+const AWAY: Range<u64> = 100..2_100;
+/// All hosts are there for fewer milliseconds than this, before the next one fails.
+const LONGEST_REST: u64 = 700;
 
 /// A server or a daemon, which can be started again.
 struct Process {
@@ -298,7 +302,8 @@ fn disturb(processes: &mut [Process], time: Duration, rng: &mut Rng) -> BTreeMap
             2 if victim.host.can_be_cut() => Fault::Cut,
             _ => Fault::Stop,
         };
-        let (away, rest) = (Duration::from_millis(100 + rng.below(LONGEST)), Duration::from_millis(rng.below(700)));
+        let away = Duration::from_millis(AWAY.start + rng.below(AWAY.end - AWAY.start));
+        let rest = Duration::from_millis(rng.below(LONGEST_REST));
         victim.begin(fault);
         thread::sleep(away);
         victim.end(fault);
@@ -387,15 +392,12 @@ impl Written {
 /// Waits until the files have everything acknowledged: a server that has just become the leader of a consumer can report that
 /// nothing waits although it has not looked yet.
 fn until_written(directory: &Path, acknowledged: &Acknowledged) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let missing = Written::read(directory).missing(acknowledged);
-        if missing.is_empty() {
-            return;
-        }
-        assert!(Instant::now() < deadline, "acknowledged and not written: {missing:?}");
-        thread::sleep(Duration::from_millis(500));
-    }
+    let mut missing = Vec::new();
+    let is_written = poll_blocking(PATIENCE, || {
+        missing = Written::read(directory).missing(acknowledged);
+        missing.is_empty().then_some(())
+    });
+    assert!(is_written.is_some(), "acknowledged and not written: {missing:?}");
 }
 
 /// Everything acknowledged is in the files, and each event once; returns their number.

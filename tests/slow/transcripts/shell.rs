@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::page::{Block, Step};
+use crate::live::wait::poll_blocking;
 
 /// The longest time that one command may take, and that its lines may take to appear.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -97,24 +98,19 @@ impl Shell {
     /// # Errors
     /// The output, if it is another one.
     pub(super) fn run(&mut self, step: &Step, is_varying: bool) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
         self.send(&format!("{}\necho '{END}'", with_jobs_in_the_background(&step.command)));
         let expected: Vec<String> = step.expected.iter().map(|line| normalized(line, is_varying)).collect();
         let printed = self.until_end();
-        loop {
+        let mut actual = Vec::new();
+        let compared = poll_blocking(PATIENCE, || {
             let jobs = fs::read_to_string(self.directory.path().join(".jobs")).unwrap();
             let new = jobs.get(self.seen..jobs.rfind('\n').map_or(0, |end| end + 1)).unwrap_or_default();
-            let actual: Vec<&str> = printed.iter().map(String::as_str).chain(new.lines()).collect();
+            actual = printed.iter().map(String::as_str).chain(new.lines()).map(str::to_owned).collect();
             let lines: Vec<String> = actual.iter().map(|line| normalized(line, is_varying)).collect();
-            if is_match(&expected, &lines) {
-                self.seen += new.len();
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(actual.join("\n"));
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+            is_match(&expected, &lines).then_some(new.len())
+        });
+        self.seen += compared.ok_or_else(|| actual.join("\n"))?;
+        Ok(())
     }
 
     fn send(&mut self, text: &str) {
