@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -17,15 +16,13 @@ use thirtyfour::prelude::{WebDriverError, WebDriverResult};
 use thirtyfour::session::http::{Body, HttpClient};
 use thirtyfour::{By, ChromiumLikeCapabilities, DesiredCapabilities, LoggingPrefsLogLevel, WebDriver, WebElement};
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, sleep};
 
 use crate::live::PATIENCE;
 use crate::live::binary::end_with_this_thread;
+use crate::live::wait::poll_async;
 
 /// Browsers at a time: each takes processors and memory from the others.
 static BROWSERS: Semaphore = Semaphore::const_new(2);
-/// Between two looks at a page.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A browser with one tab, and its driver.
 pub(crate) struct Browser {
@@ -117,19 +114,15 @@ impl Browser {
 
     /// Waits until the script returns something other than null, false, 0 and "".
     pub(crate) async fn until(&self, what: &str, script: &str) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let found = self.js(script).await;
-            if !matches!(&found, Value::Null | Value::Bool(false)) && found != json!(0) && found != json!("") {
-                return found;
-            }
-            if Instant::now() > deadline {
-                let seen = self.js("return document.body.innerText.slice(0, 3000)").await;
-                let path = self.screenshot("failed").await;
-                panic!("this did not happen in time: {what}\n{seen}\n{}\n{:#?}", path.display(), self.errors().await);
-            }
-            sleep(LOOK_AGAIN).await;
+        let is_something = |found: &Value| {
+            !matches!(found, Value::Null | Value::Bool(false)) && *found != json!(0) && *found != json!("")
+        };
+        if let Some(found) = poll_async(PATIENCE, async || Some(self.js(script).await).filter(is_something)).await {
+            return found;
         }
+        let seen = self.js("return document.body.innerText.slice(0, 3000)").await;
+        let path = self.screenshot("failed").await;
+        panic!("this did not happen in time: {what}\n{seen}\n{}\n{:#?}", path.display(), self.errors().await);
     }
 
     /// Waits until an element has this text among its own.
