@@ -13,7 +13,7 @@ pub struct Bucket(());
 
 /// The value of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct BucketEntry {
     /// The number of its last change.
     pub revision: u64,
     /// `None`: it has none, or was removed.
@@ -47,7 +47,7 @@ impl Bucket {
     ///
     /// # Errors
     /// There is no client.
-    pub async fn get(&self, _key: &str) -> Result<Entry, NatsFault> {
+    pub async fn get(&self, _key: &str) -> Result<BucketEntry, NatsFault> {
         missing()
     }
 

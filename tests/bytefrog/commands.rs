@@ -4,7 +4,7 @@ use crate::bytefrog_support::agent::{Agent, Connection};
 use crate::bytefrog_support::configuration::CollectorMessage;
 use crate::bytefrog_support::{daemon, wire};
 use crate::live::{Daemon, until};
-use tributary::protocol::bytefrog::Command;
+use tributary::protocol::bytefrog::BytefrogCommand;
 
 const ALL: [(BytefrogCommand, CollectorMessage); 6] = [
     (BytefrogCommand::Start, CollectorMessage::Start),

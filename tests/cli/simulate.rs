@@ -283,7 +283,7 @@ async fn a_stop_and_the_end_of_the_time_leave_no_incomplete_object() {
             }
         };
         let reading = read_and_count(listener, 2, received.clone());
-        let (sent, streams) = join!(run(Agent::Datadog(Dialect::Exact), plan, stop), reading);
+        let (sent, streams) = join!(run(AgentKind::Datadog(DatadogDialect::Exact), plan, stop), reading);
         let sent = sent.unwrap();
         assert!(sent.events > 2, "{sent}");
         assert_received(&sent, &streams, DatadogDialect::Exact);

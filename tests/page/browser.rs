@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::live::PATIENCE;
 use crate::live::binary::end_with_this_thread;
-use crate::live::wait::poll_async;
+use tributary_testing::wait::poll_async;
 
 /// Browsers at a time: each takes processors and memory from the others.
 static BROWSERS: Semaphore = Semaphore::const_new(2);

@@ -21,6 +21,7 @@ pub mod rbkit_law;
 pub mod sink_file;
 pub mod small_disk;
 pub mod tls;
+pub mod wait;
 pub mod zico;
 
 use std::path::{Path, PathBuf};

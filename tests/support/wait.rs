@@ -1,5 +1,4 @@
 //! Waiting for a fact: a call is repeated until it returns a value. No other code of the tests pauses and looks again.
-#![allow(dead_code, missing_docs, unreachable_pub, reason = "no test binary uses all of it")]
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -15,15 +15,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 #![allow(clippy::print_stdout, reason = "a program that reports what it does")]
 
-#[path = "../support/http_server/mod.rs"]
-mod http_server;
-#[path = "../support/marked_upload.rs"]
-mod marked_upload;
-#[path = "../support/small_disk/mod.rs"]
-mod small_disk;
-#[path = "../support/wait.rs"]
-mod wait;
-
 mod agents;
 mod check;
 mod disk;
@@ -34,7 +25,7 @@ mod receiver;
 mod rng;
 mod site;
 
-use tributary_testing::{http_server, marked_upload, small_disk};
+use tributary_testing::{http_server, marked_upload, small_disk, wait};
 
 use std::time::Instant;
 

@@ -14,9 +14,9 @@ use std::net::SocketAddr;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tributary::simulate::{Agent, Amount, Plan};
+use tributary::simulate::{AgentKind, Amount, Plan};
 
-use crate::live::{Daemon, PATIENCE, listener, wait, within};
+use crate::live::{Daemon, PATIENCE, listener, within};
 
 /// A view that has time for everything, and memory for small tests.
 const SETTINGS: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n[view]\ncpu_percent = 100\n";
@@ -74,7 +74,7 @@ async fn post(daemon: &Daemon, path: &str) -> Response {
 /// Asks until the answer is as it should be.
 async fn until(daemon: &Daemon, path: &str, is_it: impl Fn(&Value) -> bool) -> Value {
     let mut answer = Value::Null;
-    let found = wait::poll_async(PATIENCE, async || {
+    let found = tributary_testing::wait::poll_async(PATIENCE, async || {
         answer = json(daemon, path).await;
         is_it(&answer).then(|| answer.clone())
     });

@@ -22,11 +22,11 @@ use serde_json::Value;
 
 use crate::live::PATIENCE;
 use crate::live::binary::{Binary, end_with_this_thread, free_port, run, until};
-use crate::live::wait::poll_blocking;
 use crate::marked_upload::{EVENTS, mark};
 use crate::nats_server::program;
 use agents::{Acknowledged, Agents, Edge};
 use network::Host;
+use tributary_testing::wait::poll_blocking;
 
 /// How long the schedule lasts in the gate.
 const SECONDS: u64 = 12;

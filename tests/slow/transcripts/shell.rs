@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::page::{Block, Step};
-use crate::live::wait::poll_blocking;
+use tributary_testing::wait::poll_blocking;
 
 /// The longest time that one command may take, and that its lines may take to appear.
 const PATIENCE: Duration = Duration::from_secs(60);

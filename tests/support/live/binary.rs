@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 
 use serde_json::Value;
 
-use super::{PATIENCE, wait};
+use super::PATIENCE;
 
 /// A running process. Killed when dropped.
 pub struct Binary {
@@ -219,7 +219,7 @@ pub fn free_address() -> SocketAddr {
 
 /// Waits for something, blocking this thread.
 pub fn until<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
-    wait::poll_blocking(PATIENCE, ask).unwrap_or_else(|| panic!("this did not happen in time: {what}"))
+    crate::wait::poll_blocking(PATIENCE, ask).unwrap_or_else(|| panic!("this did not happen in time: {what}"))
 }
 
 /// The output of a process so far, collected by a thread.

@@ -4,8 +4,6 @@ pub mod binary;
 pub mod custom;
 pub mod puppet;
 pub mod strace;
-#[path = "../wait.rs"]
-pub mod wait;
 pub mod wire;
 
 use std::future::Future;
@@ -23,6 +21,8 @@ use tributary::pipeline::accounting::{ListenerTotals, Totals};
 use tributary::server::Server;
 use tributary::sink::Sink;
 use tributary::sink::memory::{Memory, MemoryLines};
+
+use crate::wait;
 
 /// The time limit for anything that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -122,7 +122,7 @@ pub async fn held(sink: &mut File) -> String {
 }
 
 /// Flushes until everything is written: a file in trouble is retried after a pause.
-pub(crate) async fn flush_all(sink: &mut File) {
+pub async fn flush_all(sink: &mut File) {
     until_async("everything is written", async || flush(sink).await.is_empty().then_some(())).await;
 }
 
