@@ -1,4 +1,4 @@
-//! Counts how the work of a decoder grows with its input: twice the input may cost at most [`MAX_GROWTH`] times the
+//! Counts how the work of a decoder grows with its input: twice the input may cost at most `MAX_GROWTH` times the
 //! instructions.
 //!
 //! The measure is instructions, counted by valgrind's callgrind:
@@ -8,7 +8,7 @@
 //! - A step counter inside the decoders counts only the loops that have a counter. Instructions count every
 //!   loop, those of the standard library and of hash tables included.
 //!
-//! A test runs itself again below callgrind, which collects only inside [`counted_work`] and writes one dump for each
+//! A test runs itself again below callgrind, which collects only inside `counted_work` and writes one dump for each
 //! return of it. Preparing the input is not counted. Without valgrind the test prints one line and passes; the gate
 //! installs valgrind.
 
@@ -53,7 +53,7 @@ impl Case {
 ///
 /// # Panics
 ///
-/// When the instructions of a case grow by more than [`MAX_GROWTH`].
+/// When the instructions of a case grow by more than `MAX_GROWTH`.
 pub fn assert_linear<T>(_test: T, cases: &[Case]) {
     if env::var_os(BELOW_CALLGRIND).is_some() {
         for case in cases {
