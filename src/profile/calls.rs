@@ -7,8 +7,7 @@
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-/// Up to this depth the innermost call of a method is found by a plain search.
-const SHALLOW: usize = 64;
+use super::call_stack::{CallStack, MethodCall};
 
 /// A call whose exit has not arrived.
 #[derive(Clone, Copy, Debug)]
@@ -21,15 +20,19 @@ struct OpenCall {
     within: u64,
 }
 
-/// The open calls of a thread, outermost first.
+impl MethodCall for OpenCall {
+    fn method(&self) -> u32 {
+        self.method
+    }
+}
+
+/// The open calls of a thread, and its clock.
 #[derive(Debug, Default)]
 struct ThreadCalls {
-    calls: Vec<OpenCall>,
+    calls: CallStack<OpenCall>,
     /// The last time of the agent, and the time that has passed on this thread's clock, which never steps back.
     last: u32,
     now: u64,
-    /// The number of open calls of each method on a deep stack.
-    deep: Option<HashMap<u32, u32, RandomState>>,
 }
 
 /// A call that has ended by its exit.
@@ -78,7 +81,7 @@ impl OpenCalls {
             return false;
         }
         let capacity = stack.calls.capacity();
-        stack.push(OpenCall { method, node, start: stack.now, within: 0 });
+        stack.calls.push(OpenCall { method, node, start: stack.now, within: 0 });
         self.capacity += stack.calls.capacity() - capacity;
         self.len += 1;
         true
@@ -89,14 +92,14 @@ impl OpenCalls {
     pub fn exit(&mut self, thread: u64, method: u32, time: u32) -> Option<EndedCall> {
         let stack = self.threads.get_mut(&thread)?;
         stack.advance(time);
-        let place = stack.innermost(method)?;
+        let place = stack.calls.innermost(method)?;
         let capacity = stack.calls.capacity();
         self.len -= stack.calls.len() - place;
         while stack.calls.len() > place + 1 {
-            let unfinished = stack.pop()?;
+            let unfinished = stack.calls.pop()?;
             stack.calls.last_mut()?.within += unfinished.within;
         }
-        let call = stack.pop()?;
+        let call = stack.calls.pop()?;
         self.capacity -= capacity - stack.calls.capacity();
         let time = stack.now - call.start;
         if let Some(caller) = stack.calls.last_mut() {
@@ -113,7 +116,7 @@ impl OpenCalls {
 
     /// The nodes of all open calls.
     pub fn nodes(&mut self) -> impl Iterator<Item = &mut u32> {
-        self.threads.values_mut().flat_map(|thread| &mut thread.calls).map(|call| &mut call.node)
+        self.threads.values_mut().flat_map(|thread| thread.calls.iter_mut()).map(|call| &mut call.node)
     }
 
     /// Forgets threads without an open call.
@@ -140,52 +143,6 @@ impl ThreadCalls {
         let passed = time.wrapping_sub(self.last).cast_signed();
         self.now += u64::try_from(passed).unwrap_or(0);
         self.last = time;
-    }
-
-    fn push(&mut self, call: OpenCall) {
-        if let Some(deep) = &mut self.deep {
-            *deep.entry(call.method).or_default() += 1;
-        }
-        self.calls.push(call);
-    }
-
-    fn pop(&mut self) -> Option<OpenCall> {
-        let call = self.calls.pop()?;
-        if let Some(deep) = &mut self.deep
-            && let Some(count) = deep.get_mut(&call.method)
-        {
-            *count -= 1;
-            if *count == 0 {
-                deep.remove(&call.method);
-            }
-        }
-        let (len, capacity) = (self.calls.len(), self.calls.capacity());
-        if len <= SHALLOW {
-            self.deep = None;
-        }
-        // A stack that was deep once does not keep its capacity.
-        if capacity > SHALLOW && len <= capacity / 4 {
-            self.calls.shrink_to(capacity / 2);
-        }
-        Some(call)
-    }
-
-    /// The index of the innermost call of a method. A deep stack is searched only if the method is on it.
-    fn innermost(&mut self, method: u32) -> Option<usize> {
-        let shallow = self.calls.len().saturating_sub(SHALLOW);
-        let search = |calls: &[OpenCall]| calls.iter().rposition(|call| call.method == method);
-        if let Some(place) = search(&self.calls[shallow..]) {
-            return Some(shallow + place);
-        }
-        if shallow == 0 {
-            return None;
-        }
-        let deep = self.deep.get_or_insert_with(|| {
-            let mut deep = HashMap::default();
-            self.calls.iter().for_each(|call| *deep.entry(call.method).or_default() += 1);
-            deep
-        });
-        if deep.contains_key(&method) { search(&self.calls) } else { None }
     }
 }
 

@@ -9,6 +9,7 @@
 //! Protocols also use [`tree`], [`calls`], [`interval`] and [`limits`], to make profiles while events arrive.
 #![forbid(unsafe_code)]
 
+pub mod call_stack;
 pub mod calls;
 pub mod classes;
 pub mod collected;

@@ -9,11 +9,9 @@ use hashbrown::HashMap;
 
 use tributary_codec::mix::mix;
 use tributary_event::{SpanId, TraceId, UnixNanos};
+use tributary_profile::call_stack::{CallStack, MethodCall};
 
 use super::queue::Event;
-
-/// Up to this depth the innermost call of a method is found by a plain search.
-const SHALLOW: usize = 64;
 
 /// A call whose entry has arrived.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +30,12 @@ pub(super) struct OpenCall {
     pub parent: Option<SpanId>,
 }
 
+impl MethodCall for OpenCall {
+    fn method(&self) -> u32 {
+        self.method
+    }
+}
+
 /// The ids of a span.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SpanIds {
@@ -41,11 +45,9 @@ pub(super) struct SpanIds {
 
 #[derive(Debug, Default)]
 struct Stack {
-    frames: Vec<OpenCall>,
+    frames: CallStack<OpenCall>,
     /// The call that was closed last, which visits belong to (section 2).
     closed: Option<SpanIds>,
-    /// The number of calls of each method on a deep stack. Built when an exit is first searched below [`SHALLOW`].
-    deep: Option<HashMap<u32, u32, foldhash::fast::RandomState>>,
 }
 
 /// The open calls of a run.
@@ -88,7 +90,7 @@ impl OpenCalls {
         let ids = SpanIds { trace, span };
         let Event { number, source, length, offset, observed, .. } = *event;
         let capacity = stack.frames.capacity();
-        stack.push(OpenCall { method, thread, time, number, source, length, offset, observed, ids, parent });
+        stack.frames.push(OpenCall { method, thread, time, number, source, length, offset, observed, ids, parent });
         self.capacity += stack.frames.capacity() - capacity;
         self.len += 1;
         Some(ids)
@@ -97,13 +99,13 @@ impl OpenCalls {
     /// Closes the innermost call of this method. Calls within it end without an exit.
     pub(super) fn close(&mut self, method: u32, thread: u16) -> Option<OpenCall> {
         let stack = self.threads.get_mut(&thread)?;
-        let place = stack.innermost(method)?;
+        let place = stack.frames.innermost(method)?;
         let capacity = stack.frames.capacity();
         self.len -= stack.frames.len() - place;
         while stack.frames.len() > place + 1 {
-            self.unfinished.extend(stack.pop());
+            self.unfinished.extend(stack.frames.pop());
         }
-        let frame = stack.pop()?;
+        let frame = stack.frames.pop()?;
         stack.closed = Some(frame.ids);
         self.capacity -= capacity - stack.frames.capacity();
         Some(frame)
@@ -124,7 +126,7 @@ impl OpenCalls {
         // Not `drain`: it would search the whole capacity of the map again for every further data break.
         let mut stacks: Vec<_> = std::mem::take(&mut self.threads).into_iter().collect();
         stacks.sort_unstable_by_key(|(thread, _)| *thread);
-        self.unfinished.extend(stacks.into_iter().flat_map(|(_, stack)| stack.frames.into_iter().rev()));
+        self.unfinished.extend(stacks.into_iter().flat_map(|(_, stack)| stack.frames.into_calls().into_iter().rev()));
         (self.len, self.capacity) = (0, 0);
     }
 
@@ -145,54 +147,6 @@ impl OpenCalls {
     fn span_id(&self, number: u64) -> SpanId {
         // Zero stands for no span.
         SpanId(mix(self.key ^ number).max(1).to_be_bytes())
-    }
-}
-
-impl Stack {
-    fn push(&mut self, frame: OpenCall) {
-        if let Some(deep) = &mut self.deep {
-            *deep.entry(frame.method).or_default() += 1;
-        }
-        self.frames.push(frame);
-    }
-
-    fn pop(&mut self) -> Option<OpenCall> {
-        let frame = self.frames.pop()?;
-        if let Some(deep) = &mut self.deep
-            && let Some(count) = deep.get_mut(&frame.method)
-        {
-            *count -= 1;
-            if *count == 0 {
-                deep.remove(&frame.method);
-            }
-        }
-        let (len, capacity) = (self.frames.len(), self.frames.capacity());
-        if len <= SHALLOW {
-            self.deep = None;
-        }
-        // A stack that was deep once does not keep its capacity.
-        if capacity > 4 && len <= capacity / 4 {
-            self.frames.shrink_to(capacity / 2);
-        }
-        Some(frame)
-    }
-
-    /// The index of the innermost call of a method. A deep stack is searched only if the method is on it.
-    fn innermost(&mut self, method: u32) -> Option<usize> {
-        let shallow = self.frames.len().saturating_sub(SHALLOW);
-        let search = |frames: &[OpenCall]| frames.iter().rposition(|frame| frame.method == method);
-        if let Some(place) = search(&self.frames[shallow..]) {
-            return Some(shallow + place);
-        }
-        if shallow == 0 {
-            return None;
-        }
-        let deep = self.deep.get_or_insert_with(|| {
-            let mut deep = HashMap::default();
-            self.frames.iter().for_each(|frame| *deep.entry(frame.method).or_default() += 1);
-            deep
-        });
-        if deep.contains_key(&method) { search(&self.frames) } else { None }
     }
 }
 
