@@ -14,6 +14,10 @@ use tributary::server::Server;
 /// its queue, and the buffers of a socket, about 6 MiB with 83 bytes for each span.
 const MAX_IN_FLIGHT: u64 = 200_000;
 
+/// A write that waits this long counts as one that the daemon does not read. Nothing but time shows it: the buffers of the system do not
+/// say how much they still take.
+const NOT_READ: Duration = Duration::from_millis(300);
+
 /// A daemon with one sink, whose queue holds one batch.
 async fn daemon(strings: &Strings, options: &str) -> Server {
     let strings = strings.clone();
@@ -45,7 +49,7 @@ async fn a_stalled_sink_stops_the_senders_writes_and_nothing_is_lost() {
     // Only an answer that stays out for a good while is taken for a stop.
     while waited < 3 {
         assert!(sent < MAX_IN_FLIGHT, "the sender may go on and on");
-        match timeout(Duration::from_millis(300), stream.write(rest)).await {
+        match timeout(NOT_READ, stream.write(rest)).await {
             Ok(written) => rest = &rest[written.unwrap()..],
             Err(_) => waited += 1,
         }

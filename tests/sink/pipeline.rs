@@ -18,6 +18,9 @@ use tributary::pipeline::{DeliveryOutcome, RequestedLevel, Sender, Sinks, Worker
 use tributary::protocol::Protocol;
 use tributary::sink::{AckLevel, Selection, Sink, SinkError, SinkFault, Unwritten};
 
+/// A worker that has nothing to do ends within this time. That one does not end is shown by nothing but time.
+const ENOUGH_TO_END: Duration = Duration::from_millis(100);
+
 fn connection(number: u64) -> Arc<Origin> {
     Arc::new(Origin::new("datadog", "test".into(), "peer".into(), number))
 }
@@ -548,7 +551,7 @@ async fn sinks_that_have_ended_do_not_prevent_giving_up_the_others() {
     until("a sink stalls", || (stuck.flushes() == 1).then_some(())).await;
     until("the others have written", || (good.written().len() == 2).then_some(())).await;
     pipeline.sender = Sender::default();
-    let drained = tokio::time::timeout(Duration::from_millis(100), pipeline.workers.drained());
+    let drained = tokio::time::timeout(ENOUGH_TO_END, pipeline.workers.drained());
     assert!(drained.await.is_err(), "one of them hangs");
     within("the workers end", pipeline.workers.abort()).await;
     let totals = pipeline.finish().await;
