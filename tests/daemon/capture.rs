@@ -11,6 +11,7 @@ use std::process::Command;
 
 use crate::live::binary::{Binary, Ended, run, tributary};
 use crate::live::{Daemon, Stopped, send_all, until, until_closed, wire, within};
+use crate::small_disk::SmallDisk;
 use serde_json::Value;
 use tempfile::TempDir;
 use tributary::capture::{MAGIC, Reader, What};
@@ -453,15 +454,11 @@ async fn without_a_writable_directory_everything_else_works_and_captures_count_w
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_leaves_gaps_in_captures_only() {
-    let Some(disk) = SmallDisk::mount() else {
-        eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
-        return;
-    };
-    let filler = disk.0.path().join("filler");
-    fs::write(&filler, vec![0; (4 << 20) - (64 << 10)]).unwrap();
+    let Some(disk) = SmallDisk::mount(4 << 20) else { return };
+    disk.occupy((4 << 20) - (64 << 10));
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("t.toml");
-    fs::write(&config, recorded("datadog", disk.0.path(), "")).unwrap();
+    fs::write(&config, recorded("datadog", disk.path(), "")).unwrap();
     let daemon = Binary::start(tributary(&["run", "--config", config.to_str().unwrap()]));
     let (bytes, events) = wire::work(3_000);
     let mut peer = std::net::TcpStream::connect(daemon.address("test")).unwrap();
@@ -469,7 +466,7 @@ async fn a_full_disk_leaves_gaps_in_captures_only() {
     let all = bytes.len() as u64;
     // The recorder writes on its own thread, some time after the bytes were read. Its warning shows that a write failed.
     daemon.until_stderr("captures are incomplete");
-    fs::remove_file(&filler).unwrap();
+    disk.release();
     drop(peer);
     // All events are written when the connection has been read to its end.
     daemon.until_stdout_lines(events as usize);
@@ -477,31 +474,12 @@ async fn a_full_disk_leaves_gaps_in_captures_only() {
     let stopped = daemon.end();
     assert_eq!(stopped.code, Some(0), "{}", stopped.stderr);
     assert_eq!(stopped.events().len() as u64, events);
-    let files = captures(disk.0.path());
+    let files = captures(disk.path());
     let (records, torn) = records(&files[0]);
     let missing: u64 = records.iter().map(|what| if let What::Missing(bytes) = what { *bytes } else { 0 }).sum();
     assert_eq!(torn, 0, "{records:?}");
     assert!(missing > 0);
     assert_eq!(received(&files[0]).len() as u64 + missing, all);
-}
-
-/// A small file system, unmounted when dropped.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    /// `None` when this process may not mount.
-    fn mount() -> Option<SmallDisk> {
-        let directory = tempfile::tempdir().unwrap();
-        let mount =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(directory.path()).output();
-        mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk(directory))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
 }
 
 #[test]

@@ -16,9 +16,8 @@ const DISK_BYTES: usize = 32 << 20;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_slows_agents_down_and_nothing_is_lost_once_there_is_space() {
     let Some(disk) = SmallDisk::mount(DISK_BYTES) else { return };
-    let filler = disk.path().join("filler");
     // Space for a few hundred events.
-    fs::write(&filler, vec![0; DISK_BYTES - (256 << 10)]).unwrap();
+    disk.occupy(DISK_BYTES - (256 << 10));
     let (events, path) = (disk.path().join("events.ndjson"), disk.path().display());
     let limits = "span_idle = \"1s\"\nmessage_timeout = \"1s\"\nidle_timeout = \"1500ms\"\nmin_message_rate = 0\n\
                   handshake_timeout = \"2s\"";
@@ -35,7 +34,7 @@ async fn a_full_disk_slows_agents_down_and_nothing_is_lost_once_there_is_space()
     let stuck = crate::live::counters(&server).bytes_in;
     let before = fs::read(&events).unwrap();
     assert!(before.ends_with(b"\n"), "the last record is whole");
-    fs::remove_file(&filler).unwrap();
+    disk.release();
     let sent = within("the agents are done", agents).await.unwrap().unwrap();
     assert!(stuck < sent.bytes, "the daemon had stopped reading");
     // An agent does not wait for the daemon to close; its last bytes may still be in the kernel.

@@ -101,8 +101,7 @@ fn a_full_disk_is_a_full_spool_and_everything_is_kept_as_soon_as_there_is_space(
     let site = Site::with_spools(tempfile::tempdir().unwrap(), disk.path().join("spool"), "min_free_bytes = \"0B\"");
     let daemon = site.start();
     let before = upload(&daemon, 20, 1);
-    let filler = disk.path().join("filler");
-    assert!(fs::write(&filler, vec![0; 8 << 20]).is_err(), "the disk is not full");
+    disk.occupy_all(4 << 20);
     // A machine sends again after each 503.
     let address = daemon.address("desktops").to_string();
     let machine = Binary::start(tributary(&["simulate", "endless", "--to", &address, "--count", "200", "--seed", "2"]));
@@ -112,7 +111,7 @@ fn a_full_disk_is_a_full_spool_and_everything_is_kept_as_soon_as_there_is_space(
     assert!(text.contains("No space left on device"), "{text}");
     let verified = run(&["spool", "verify", "--config", &site.config()]);
     assert_eq!(verified.code, Some(0), "no half request: {}", verified.stdout);
-    fs::remove_file(&filler).unwrap();
+    disk.release();
     let sent = machine.end().sent()["events"].as_u64().unwrap();
     site.set(200);
     until("everything is received", || (site.received().0.len() as u64 >= before + sent).then_some(()));

@@ -1,30 +1,24 @@
 //! The file sink on a disk that is full.
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::live::{until, within};
 use crate::sink_file_support::{all_names, batch_of, files, flush_all, held, in_order, names, now, write_as};
-use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use tributary::pipeline::options::QueueOptions;
 use tributary::pipeline::{DeliveryOutcome, Sinks};
 use tributary::sink::Sink;
 use tributary::sink::file::{Compression, File, Fsync, Options};
+use tributary_testing::small_disk::SmallDisk;
+
+const DISK_BYTES: usize = 1 << 20;
 
 #[tokio::test]
 async fn a_full_disk_tears_no_record_and_every_record_is_written_once_there_is_space() {
-    let Some(disk) = SmallDisk::mount() else {
-        eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
-        return;
-    };
     for fsync in Fsync::ALL {
-        let filler = disk.path().join("filler");
+        let Some(disk) = SmallDisk::mount(DISK_BYTES) else { return };
         // Space for some of the records, but not for all.
-        fs::write(&filler, vec![0; 1024 * 1024 - 40 * 1024]).unwrap();
+        disk.occupy(DISK_BYTES - (40 << 10));
         let path = format!("{}/app.log", disk.path().display());
         let mut sink = File::new(Options { path, fsync, ..Options::default() }).unwrap();
         let expected = names(0..100, 700);
@@ -39,22 +33,17 @@ async fn a_full_disk_tears_no_record_and_every_record_is_written_once_there_is_s
         assert_eq!(before.is_empty(), fsync == Fsync::Always);
         held(&mut sink).await;
         assert_eq!(all_names(disk.path()), before);
-        fs::remove_file(&filler).unwrap();
+        disk.release();
         flush_all(&mut sink).await;
         sink.tick().await.unwrap();
         assert_eq!(all_names(disk.path()), expected, "fsync {}", fsync.as_str());
-        drop(sink);
-        fs::remove_file(disk.path().join("app.log")).unwrap();
     }
 }
 
 #[tokio::test]
 async fn events_that_are_in_the_file_count_as_written_when_the_disk_stays_full_to_the_end() {
-    let Some(disk) = SmallDisk::mount() else {
-        eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
-        return;
-    };
-    fs::write(disk.path().join("filler"), vec![0; 1024 * 1024 - 40 * 1024]).unwrap();
+    let Some(disk) = SmallDisk::mount(DISK_BYTES) else { return };
+    disk.occupy(DISK_BYTES - (40 << 10));
     let options = Options { path: format!("{}/app.log", disk.path().display()), ..Options::default() };
     let mut sinks = Sinks::new(CancellationToken::new());
     sinks.add("archive", QueueOptions::default(), move || Ok(File::new(options.clone()).unwrap()));
@@ -76,10 +65,7 @@ async fn events_that_are_in_the_file_count_as_written_when_the_disk_stays_full_t
 
 #[tokio::test]
 async fn a_disk_too_full_to_compress_keeps_the_original() {
-    let Some(disk) = SmallDisk::mount() else {
-        eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
-        return;
-    };
+    let Some(disk) = SmallDisk::mount(DISK_BYTES) else { return };
     let path = format!("{}/app.log", disk.path().display());
     // It has passed at each tick.
     let interval = Duration::from_nanos(1);
@@ -87,15 +73,14 @@ async fn a_disk_too_full_to_compress_keeps_the_original() {
     let mut sink = File::new(gzip).unwrap();
     write_as(&mut sink, &names(0..20, 700), "web", now()).await.unwrap();
     sink.flush().await.unwrap();
-    let filler = disk.path().join("filler");
-    assert!(fs::write(&filler, vec![0; 1024 * 1024]).is_err(), "the disk is not full");
+    disk.occupy_all(DISK_BYTES);
     sink.tick().await.unwrap();
     sink.wait_for_compression().await;
     assert_eq!(suffixes(&disk), ["log"]);
     assert_eq!(files(disk.path()).len(), 2, "no beginning of a compressed file is left");
     assert_eq!(all_names(disk.path()), names(0..20, 700));
     // It is compressed when the next file is finished.
-    fs::remove_file(&filler).unwrap();
+    disk.release();
     write_as(&mut sink, &names(20..21, 700), "web", now()).await.unwrap();
     sink.flush().await.unwrap();
     sink.tick().await.unwrap();
@@ -106,35 +91,4 @@ async fn a_disk_too_full_to_compress_keeps_the_original() {
 
 fn suffixes(disk: &SmallDisk) -> Vec<String> {
     in_order(disk.path()).iter().map(|path| path.extension().unwrap().to_str().unwrap().to_owned()).collect()
-}
-
-/// A file system of 1 MiB, unmounted when dropped. There is one at a time: mounting forks, and for a moment the fork keeps
-/// files open, and so on the disk, that another test removes.
-struct SmallDisk {
-    directory: TempDir,
-    _turn: MutexGuard<'static, ()>,
-}
-
-static TURN: Mutex<()> = Mutex::new(());
-
-impl SmallDisk {
-    /// `None` when this process may not mount.
-    fn mount() -> Option<SmallDisk> {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let directory = tempfile::tempdir().unwrap();
-        let mount =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(directory.path()).output();
-        mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk { directory, _turn: turn })
-    }
-
-    fn path(&self) -> &Path {
-        self.directory.path()
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily, so that a file which a failed test left open does not keep it.
-        let _ = Command::new("umount").arg("-l").arg(self.directory.path()).status();
-    }
 }

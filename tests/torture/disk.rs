@@ -100,7 +100,6 @@ fn drain(acknowledged: &Acknowledged, receiver: &Receiver, spools: &Path) -> usi
 /// Fills the disk up to `bytes`, with a file beside the spools.
 fn fill(place: &Path, bytes: u64) {
     let ballast = place.join("ballast");
-    let _ = fs::remove_file(&ballast);
     let used: u64 =
         files(&place.join("spools")).iter().map(|path| fs::metadata(path).map_or(0, |found| found.len())).sum();
     // What does not fit is not written.

@@ -1,6 +1,7 @@
 //! A small file system of its own, which can be full or read-only. Mounting needs root.
 
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -26,6 +27,27 @@ impl SmallDisk {
         let option = if is_read_only { "remount,ro" } else { "remount,rw" };
         let status = Command::new("mount").args(["-o", option]).arg(self.path()).status().unwrap();
         assert!(status.success(), "{option}");
+    }
+
+    /// Takes this many bytes of the disk, with a file.
+    pub fn occupy(&self, bytes: usize) {
+        fs::write(self.filler(), vec![0; bytes]).unwrap();
+    }
+
+    /// Takes all that is left of a disk of `bytes`.
+    pub fn occupy_all(&self, bytes: usize) {
+        assert!(fs::write(self.filler(), vec![0; bytes]).is_err(), "the disk is not full");
+    }
+
+    /// Frees what was taken. The file is truncated, not only removed: a process that another test starts at this moment has
+    /// it open until it executes its program, and a removed file keeps its space for as long as it is open.
+    pub fn release(&self) {
+        File::create(self.filler()).unwrap();
+        fs::remove_file(self.filler()).unwrap();
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.path().join("filler")
     }
 
     pub fn path(&self) -> &Path {
