@@ -7,13 +7,11 @@ use std::future::pending;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::live::binary::{Binary, Ended, run, tributary};
 use crate::live::{Daemon, Stopped, send_all, until, until_closed, wire, within};
 use crate::small_disk::SmallDisk;
 use serde_json::Value;
-use tempfile::TempDir;
 use tributary::capture::{MAGIC, Reader, What};
 use tributary::protocol::End;
 use tributary::simulate::{AgentKind, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
