@@ -472,7 +472,8 @@ impl Runtime {
         for agent in &agents {
             if let Some(address) = agent.options().request.clone() {
                 let (undone, agent, options) = (agent.clone(), agent.clone(), options.clone());
-                let make = move || Control::new(agent.clone(), options.clone());
+                let grace = self.grace;
+                let make = move || Control::new(agent.clone(), options.clone()).within(grace);
                 let undo = UndoProfiles { listener: config.name.clone(), agent: undone, has_store };
                 running.tasks.push(tokio::spawn(dialer.clone().keep(address, make, undo)));
             }

@@ -279,6 +279,23 @@ async fn a_profile_is_switched_off_although_a_request_is_outstanding_when_the_da
     assert_eq!(agent.commands(), ["start_memory_profile", "stop_memory_profile"]);
 }
 
+/// The same with an agent that never answers again: the grace period is shorter than the time limit of the outstanding request.
+#[tokio::test]
+async fn a_profile_is_switched_off_within_a_grace_period_that_is_shorter_than_an_outstanding_request() {
+    let agent = Agent::bind().await;
+    let limits = "handshake_interval = \"100ms\"\n[limits]\nshutdown_grace = \"1s\"";
+    let daemon = daemon_for(&agent, limits).await;
+    agent.until_started(MEMORY).await;
+    agent.publish(&message(0)).await;
+    until_message(&daemon, 0).await;
+    agent.set_manners(Manners::Mute);
+    let handshakes = agent.asked("handshake");
+    agent.until_asked("handshake", handshakes + 1).await;
+    daemon.stop().await;
+    agent.until_asked("stop_memory_profile", 1).await;
+    assert_eq!(agent.commands(), ["start_memory_profile", "stop_memory_profile"]);
+}
+
 /// The agent sends its queue once per second, so events of the last second arrive after the stop command.
 #[tokio::test]
 async fn events_that_are_sent_after_the_stop_command_are_received() {

@@ -54,6 +54,8 @@ pub struct Control {
     next_handshake: Option<Duration>,
     next_snapshot: Option<Duration>,
     next_gc: Option<Duration>,
+    /// How long a reply is awaited at the stop of the daemon.
+    stop_timeout: Duration,
     /// The daemon stops: our commands are undone. If the peer is not ready at this time, the connection is closed.
     stop_deadline: Option<Duration>,
     /// The daemon stopped before a handshake was answered on this connection.
@@ -86,7 +88,6 @@ impl Control {
         Control {
             agent,
             peer: link::peer(Socket::Req, options.max_reply_bytes, "max_reply_bytes"),
-            options,
             is_offline: false,
             is_last_recording: false,
             offset: 0,
@@ -102,10 +103,18 @@ impl Control {
             next_handshake: None,
             next_snapshot: None,
             next_gc: None,
+            stop_timeout: options.request_timeout,
             stop_deadline: None,
             is_opened_to_undo: false,
             fault: None,
+            options,
         }
+    }
+
+    /// The daemon stops within `grace`: it waits for half of it at most until it sends what the process must still receive, also
+    /// to one that answers nothing.
+    pub fn within(self, grace: Duration) -> Self {
+        Control { stop_timeout: self.stop_timeout.min(grace / 2), ..self }
     }
 
     /// It is the last recording of its conversation.
@@ -343,6 +352,7 @@ impl Control {
         let Options { request_timeout, slow_request_timeout, .. } = *self.options;
         match command.is_slow() || self.is_opened_to_undo {
             true => slow_request_timeout.max(request_timeout),
+            false if self.stop_deadline.is_some() => self.stop_timeout,
             false => request_timeout,
         }
     }
@@ -523,7 +533,7 @@ impl Session for Control {
     }
 
     fn shutdown(&mut self, now: Now, out: &mut Output) -> Shutdown {
-        let deadline = now.elapsed + self.options.request_timeout;
+        let deadline = now.elapsed + self.stop_timeout;
         self.stop_deadline = Some(deadline);
         self.is_opened_to_undo = !self.is_introduced;
         self.queue.clear();
