@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use tributary_endless::Fingerprint;
-use tributary_endless::elsewhere::{Delivered, Elsewhere, Later};
+use tributary_endless::shared_deliveries::{Delivered, Later, SharedDeliveries};
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_nats::{Bucket, BucketOptions, NatsFault};
 use tributary_options::{Bounds, LONGEST, Section};
@@ -140,7 +140,7 @@ impl fmt::Debug for SeenStore {
     }
 }
 
-impl Elsewhere for SeenStore {
+impl SharedDeliveries for SeenStore {
     fn max_events(&self) -> usize {
         self.shared.options.max_seen_events
     }

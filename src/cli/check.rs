@@ -7,7 +7,7 @@ use crate::sink::parquet::UploadOptions;
 use tributary_options::units::ByteSize;
 use tributary_sink_http::WhenFull;
 
-use super::{CommandFailure, counted, deep, print, retention, run, say};
+use super::{CommandFailure, counted, deep_check, print, retention, run, say};
 
 /// Check a configuration file and report all its errors
 ///
@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     if !arguments.deep {
         return Ok(());
     }
-    let report = deep::look(config);
+    let report = deep_check::run(config);
     report.notes.iter().for_each(say);
     report.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
     report.errors.iter().for_each(|line| say(format_args!("error: {line}")));

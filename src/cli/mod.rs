@@ -7,7 +7,7 @@ mod captures;
 mod changed_options;
 mod check;
 mod decode;
-mod deep;
+mod deep_check;
 mod demo;
 mod endpoint;
 mod fleet;

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use tributary_options::units::format_duration;
-use tributary_spool::{self as spool, Finding, Snapshot, SpoolBacklog, SpoolItem, UsedBy};
+use tributary_spool::{self as spool, Snapshot, SpoolBacklog, SpoolItem, SpoolWarning, UsedBy};
 
 use super::{CommandFailure, OutputFormat, counted, duration, print, say, table};
 use content::StdoutLines;
@@ -188,9 +188,9 @@ fn list(places: &[SinkSpool], format: OutputFormat) -> Result<(), CommandFailure
 /// its cursor yet.
 fn notes(snapshot: &Snapshot, used_by: UsedBy) -> Vec<String> {
     let is_used = matches!(used_by, UsedBy::Process(_));
-    let is_passing = |finding: &&Finding| matches!(finding, Finding::Torn { .. } | Finding::NoCursor);
-    let findings = snapshot.findings().iter().filter(|finding| !(is_used && is_passing(finding)));
-    findings.map(Finding::to_string).collect()
+    let is_passing = |warning: &&SpoolWarning| matches!(warning, SpoolWarning::Torn { .. } | SpoolWarning::NoCursor);
+    let warnings = snapshot.warnings().iter().filter(|warning| !(is_used && is_passing(warning)));
+    warnings.map(SpoolWarning::to_string).collect()
 }
 
 fn process(used_by: UsedBy) -> Value {
@@ -227,8 +227,9 @@ fn verify(places: &[SinkSpool]) -> Result<(), CommandFailure> {
             }
         }
         lines.extend(notes(&snapshot, spool::used_by(&place.directory)));
-        let is_unreadable = |finding: &Finding| matches!(finding, Finding::Newer(..) | Finding::DamagedCursor(_));
-        let is_damaged = lost.records > 0 || snapshot.findings().iter().any(is_unreadable);
+        let is_unreadable =
+            |warning: &SpoolWarning| matches!(warning, SpoolWarning::Newer(..) | SpoolWarning::DamagedCursor(_));
+        let is_damaged = lost.records > 0 || snapshot.warnings().iter().any(is_unreadable);
         damaged += u64::from(is_damaged);
         let (requests, events) = (counted(whole.records, "whole request"), counted(whole.events, "event"));
         let verdict = match (is_damaged, lost) {

@@ -422,7 +422,7 @@ impl Runtime {
                 if let Some(bucket) = &seen.seen {
                     let note = note_store(&status);
                     let store = SeenStore::start(&seen, bucket, &config.name, time, note, &self.decoding);
-                    exchange = exchange.with_elsewhere(Arc::new(store));
+                    exchange = exchange.with_shared_deliveries(Arc::new(store));
                 }
                 tokio::spawn(listener.serve_http(exchange, http, context))
             }

@@ -8,10 +8,10 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::cursor::{self, Cursor, Peeked, Saved};
-use super::finding::Finding;
 use super::reader::{Damage, Reader};
 use super::record::Position;
 use super::segment::{Format, Segment, SegmentName, format_of, sync_data};
+use super::warning::SpoolWarning;
 
 /// Names beside the segments.
 const OWN: [&str; 7] = ["lock", "cursor", DROPPED, "damaged", "aside", "refused", RETRY];
@@ -74,9 +74,9 @@ pub(super) struct Listed {
 
 impl Listed {
     /// What the operator should know.
-    pub(super) fn findings(&self) -> impl Iterator<Item = Finding> {
-        let newer = self.newer.iter().map(|(path, version)| Finding::Newer(path.clone(), *version));
-        newer.chain(self.foreign.iter().cloned().map(Finding::Foreign))
+    pub(super) fn warnings(&self) -> impl Iterator<Item = SpoolWarning> {
+        let newer = self.newer.iter().map(|(path, version)| SpoolWarning::Newer(path.clone(), *version));
+        newer.chain(self.foreign.iter().cloned().map(SpoolWarning::Foreign))
     }
 }
 
@@ -149,12 +149,12 @@ fn set_aside(directory: &Path, path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The system's, with the path.
-pub(super) fn open_cursor(directory: &Path, findings: &mut Vec<Finding>) -> Result<Cursor, (PathBuf, io::Error)> {
+pub(super) fn open_cursor(directory: &Path, warnings: &mut Vec<SpoolWarning>) -> Result<Cursor, (PathBuf, io::Error)> {
     let path = directory.join("cursor");
     let opened = (|| {
         if cursor::peek(&path)? == Peeked::Damaged {
             set_aside(directory, &path)?;
-            findings.push(Finding::DamagedCursor(path.clone()));
+            warnings.push(SpoolWarning::DamagedCursor(path.clone()));
         }
         Cursor::open(&path)
     })();
@@ -203,21 +203,21 @@ fn names_in(directory: &Path) -> io::Result<Vec<String>> {
 ///
 /// # Errors
 /// The system's.
-pub(super) fn find_end(path: &Path, name: SegmentName, findings: &mut Vec<Finding>) -> io::Result<Position> {
+pub(super) fn find_end(path: &Path, name: SegmentName, warnings: &mut Vec<SpoolWarning>) -> io::Result<Position> {
     sync_data(&File::open(path)?)?;
-    peek_end(path, name, findings)
+    peek_end(path, name, warnings)
 }
 
 /// The same without a change of the disk.
 ///
 /// # Errors
 /// The system's.
-pub(super) fn peek_end(path: &Path, name: SegmentName, findings: &mut Vec<Finding>) -> io::Result<Position> {
+pub(super) fn peek_end(path: &Path, name: SegmentName, warnings: &mut Vec<SpoolWarning>) -> io::Result<Position> {
     let mut reader = Reader::open(path, name)?;
     reader.skip_all()?;
     let (offset, bytes) = reader.rest();
     if bytes > 0 {
-        findings.push(Finding::Torn { path: path.to_owned(), offset, bytes });
+        warnings.push(SpoolWarning::Torn { path: path.to_owned(), offset, bytes });
     }
     Ok(reader.expected())
 }

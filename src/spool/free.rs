@@ -55,15 +55,15 @@ impl Spool {
     /// The system's: what is settled cannot be removed. Nothing is dropped then.
     pub fn drop_oldest(&mut self) -> io::Result<Option<Dropped>> {
         self.free()?;
-        let start = self.walk.next();
+        let start = self.record_reader.next();
         if start.number >= self.written.number {
             return Ok(None);
         }
         let following = self.segments.partition_point(|segment| segment.name.start.number <= start.number);
         let end = self.segments.get(following).map_or(self.written, |next| next.name.start);
-        let events = self.taken.settle_rest(start, end);
+        let events = self.unsettled.settle_rest(start, end);
         (start.number..end.number).for_each(|number| self.recent.settle(number));
-        self.walk.continue_at(end);
+        self.record_reader.continue_at(end);
         // If these fail, the next call reports it.
         let _ = self.cursor.note(self.saved());
         let _ = self.free();
@@ -108,7 +108,7 @@ impl Spool {
             let is_short = len < self.limits.segment_bytes / REMOVED_PART;
             let is_kept = is_last && self.writer.is_some() && is_short && !is_space_needed;
             if is_kept || !self.is_settled(index) {
-                if name.start.number > self.walk.next().number {
+                if name.start.number > self.record_reader.next().number {
                     // Nothing behind it is taken.
                     return;
                 }
@@ -130,16 +130,17 @@ impl Spool {
     }
 
     fn is_settled(&self, index: usize) -> bool {
-        self.taken.are_settled(&self.range(index))
+        self.unsettled.are_settled(&self.range(index))
     }
 
     /// Whether all records of a segment are taken, and those that are not settled have at most half of its bytes.
     fn is_mostly_settled(&self, index: usize) -> bool {
         let range = self.range(index);
-        if range.end.number > self.walk.next().number || self.must_rewrite && index + 1 == self.segments.len() {
+        if range.end.number > self.record_reader.next().number || self.must_rewrite && index + 1 == self.segments.len()
+        {
             return false;
         }
-        let unsettled: u64 = self.taken.unsettled(&range).map(|(_, bytes)| bytes).sum();
+        let unsettled: u64 = self.unsettled.unsettled(&range).map(|(_, bytes)| bytes).sum();
         2 * (HEADER_BYTES + unsettled) <= self.segments[index].len
     }
 
@@ -153,14 +154,14 @@ impl Spool {
         let name = self.segments[index].name;
         let path = self.directory.join(name.file_name());
         let temporary = self.directory.join(name.file_name() + UNFINISHED);
-        let unsettled: Vec<u64> = self.taken.unsettled(&self.range(index)).map(|(start, _)| start.number).collect();
+        let unsettled: Vec<u64> = self.unsettled.unsettled(&self.range(index)).map(|(start, _)| start.number).collect();
         let copied = copy_records(&path, name, &unsettled, &temporary);
         let renamed = copied.and_then(|len| fs::rename(&temporary, &path).map(|()| len));
         let len = renamed.inspect_err(|_| {
             // What is left is removed at the next start.
             let _ = fs::remove_file(&temporary);
         })?;
-        self.walk.close(name);
+        self.record_reader.close(name);
         self.is_directory_unsynced = true;
         self.segments[index].len = len;
         Ok(())

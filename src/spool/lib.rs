@@ -14,12 +14,12 @@
 
 mod cursor;
 mod directory;
-mod finding;
 mod free;
 mod open;
 mod reader;
 mod recent;
 mod record;
+mod record_reader;
 mod retry;
 mod segment;
 #[cfg(test)]
@@ -28,10 +28,10 @@ mod snapshot;
 #[cfg(test)]
 mod snapshot_tests;
 mod state;
-mod taken;
 #[cfg(test)]
 mod tests;
-mod walk;
+mod unsettled;
+mod warning;
 mod write;
 
 use std::collections::VecDeque;
@@ -42,17 +42,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cursor::{Cursor, Saved};
 pub use directory::{DiskSpace, disk_space};
-pub use finding::Finding;
 pub use reader::Damage;
 use recent::RecentRecords;
 pub use record::Position;
+use record_reader::RecordReader;
+pub use record_reader::{SpoolItem, SpoolRecord};
 pub use retry::retry_refused;
 use segment::{Segment, SegmentName, Writer, record_id};
 pub use snapshot::{DropError, FileCount, Refused, Snapshot, drop_waiting, is_spool, kept, refused, used_by};
 pub use state::{AppendError, Dropped, SpoolBacklog, UsedBy};
-use taken::TakenRecords;
-use walk::Walk;
-pub use walk::{SpoolItem, SpoolRecord};
+use unsettled::UnsettledRecords;
+pub use warning::SpoolWarning;
 
 /// When more than this is appended and not synced, it is synced. It is kept in memory until then.
 pub const MAX_UNSYNCED_BYTES: u64 = 8 * 1024 * 1024;
@@ -98,9 +98,9 @@ pub struct Spool {
     /// Names in the directory are not on the disk.
     is_directory_unsynced: bool,
     /// At the next record to be taken.
-    walk: Walk,
+    record_reader: RecordReader,
     /// Records that are taken and not acknowledged.
-    taken: TakenRecords,
+    unsettled: UnsettledRecords,
     /// What the operator has removed since the last start.
     dropped: SpoolBacklog,
 }
@@ -112,7 +112,7 @@ impl Spool {
     /// # Errors
     /// The system's. The same call can succeed later.
     pub fn take(&mut self) -> io::Result<Option<SpoolItem>> {
-        let position = self.walk.next();
+        let position = self.record_reader.next();
         if let Some(recent) = self.recent.get(position.number) {
             let record = SpoolRecord {
                 position,
@@ -121,20 +121,20 @@ impl Spool {
                 time: UNIX_EPOCH + Duration::from_millis(recent.time),
                 payload: recent.payload.clone(),
             };
-            self.walk.pass(record.next());
-            self.taken.push(position, record.next(), Some(record.time), record.bytes());
+            self.record_reader.pass(record.next());
+            self.unsettled.push(position, record.next(), Some(record.time), record.bytes());
             return Ok(Some(SpoolItem::Record(record)));
         }
         // What is in memory is not read.
-        let item = self.walk.step(&self.segments, Some(self.recent.start()))?;
+        let item = self.record_reader.step(&self.segments, Some(self.recent.start()))?;
         match &item {
             Some(SpoolItem::Record(record)) => {
-                self.taken.push(record.position, record.next(), Some(record.time), record.bytes());
+                self.unsettled.push(record.position, record.next(), Some(record.time), record.bytes());
             }
             Some(SpoolItem::Damaged(damage)) => {
                 directory::copy_damaged(&self.directory, damage);
-                self.taken.push(damage.start, damage.end, None, 0);
-                self.taken.settle(damage.start.number);
+                self.unsettled.push(damage.start, damage.end, None, 0);
+                self.unsettled.settle(damage.start.number);
             }
             None => {}
         }
@@ -148,13 +148,13 @@ impl Spool {
 
     /// When the oldest record that waits was appended, if it was taken.
     pub fn oldest(&self) -> Option<SystemTime> {
-        self.taken.oldest()
+        self.unsettled.oldest()
     }
 
     /// The record with this number is settled: the destination has acknowledged it, or it was refused for good. It is not
     /// taken again after a kill. A loss of power can forget what was settled since the last [`Spool::tidy`].
     pub fn acknowledge(&mut self, number: u64) {
-        self.taken.settle(number);
+        self.unsettled.settle(number);
         self.recent.settle(number);
         // If this fails, the next call or tidy writes it, and tidy reports why it cannot.
         let _ = self.cursor.note(self.saved());
@@ -166,8 +166,9 @@ impl Spool {
 
     /// Everything that was taken and is not acknowledged is taken again.
     pub fn take_again(&mut self) {
-        self.taken.clear();
-        self.walk = Walk::from(self.directory.clone(), self.taken.acknowledged(), self.taken.settled());
+        self.unsettled.clear();
+        self.record_reader =
+            RecordReader::from(self.directory.clone(), self.unsettled.acknowledged(), self.unsettled.settled());
     }
 
     /// What is settled stays settled after a loss of power.
@@ -176,7 +177,7 @@ impl Spool {
     }
 
     fn saved(&self) -> Saved {
-        let taken = &self.taken;
+        let taken = &self.unsettled;
         Saved { acknowledged: taken.acknowledged(), settled: taken.settled(), synced: self.recent.start() }
     }
 
@@ -222,7 +223,7 @@ impl Spool {
 
     /// What waits.
     pub fn waiting(&self) -> SpoolBacklog {
-        let ((records, events), acknowledged) = (self.taken.settled_early(), self.taken.acknowledged());
+        let ((records, events), acknowledged) = (self.unsettled.settled_early(), self.unsettled.acknowledged());
         let end = self.recent.end();
         SpoolBacklog {
             records: end.number - acknowledged.number - records,
@@ -240,7 +241,7 @@ impl Spool {
 
     /// Removes the file of a segment. A file that cannot be removed is found and removed at the next start.
     fn remove(&mut self, name: SegmentName) {
-        self.walk.close(name);
+        self.record_reader.close(name);
         let path = self.directory.join(name.file_name());
         self.is_directory_unsynced = true;
         if let Err(error) = fs::remove_file(&path)

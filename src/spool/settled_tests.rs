@@ -147,8 +147,8 @@ fn an_operator_drops_what_waits_and_not_what_is_settled() {
     let expected = (rest.len() as u64, sum(rest.iter().copied()));
     let dropped = drop_waiting(directory.path()).unwrap();
     assert_eq!((dropped.records, dropped.events), expected);
-    let (mut spool, findings) = Spool::open(directory.path(), LIMITS).unwrap();
-    assert_eq!(findings, [Finding::Dropped(expected.0, expected.1)]);
+    let (mut spool, warnings) = Spool::open(directory.path(), LIMITS).unwrap();
+    assert_eq!(warnings, [SpoolWarning::Dropped(expected.0, expected.1)]);
     assert_eq!((spool.dropped().records, spool.dropped().events), expected);
     append(&mut spool, 31..=31);
     assert_eq!(take_all(&mut spool), (vec![31], vec![]));
@@ -213,8 +213,8 @@ fn what_is_being_sent_stays_on_the_disk_when_the_oldest_records_are_dropped() {
     let left = spool.waiting();
     assert_eq!(left.events, sum(1..=spool.last_number()) - 2 - dropped);
     drop(spool);
-    let (mut spool, findings) = Spool::open(directory.path(), limits).unwrap();
-    assert_eq!((findings, spool.waiting()), (vec![], left));
+    let (mut spool, warnings) = Spool::open(directory.path(), limits).unwrap();
+    assert_eq!((warnings, spool.waiting()), (vec![], left));
     let (numbers, damages) = take_all(&mut spool);
     assert_eq!((sum(numbers.iter().copied()), damages), (left.events, vec![]));
     assert!(numbers[0] == 1 && numbers[1] > 3 && last >= numbers[numbers.len() - 1]);

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 
 use super::cursor::{self, Peeked, Saved};
 use super::directory::{self, peek_end};
-use super::finding::Finding;
 use super::record::Position;
+use super::record_reader::{RecordReader, SpoolItem, SpoolRecord};
 use super::segment::{Segment, SegmentName};
 use super::state::{SpoolBacklog, UsedBy};
-use super::walk::{SpoolItem, SpoolRecord, Walk};
+use super::warning::SpoolWarning;
 
 /// How often a listing is repeated whose files a daemon removes.
 const MAX_ATTEMPTS: usize = 20;
@@ -33,8 +33,8 @@ pub struct Snapshot {
     end: Position,
     /// How many records wait between them, and their events.
     waiting: (u64, u64),
-    findings: Vec<Finding>,
-    walk: Walk,
+    warnings: Vec<SpoolWarning>,
+    record_reader: RecordReader,
 }
 
 impl Snapshot {
@@ -59,34 +59,34 @@ impl Snapshot {
     fn try_read(directory: &Path) -> io::Result<Snapshot> {
         fs::metadata(directory)?;
         let listed = directory::list(directory)?;
-        let mut findings: Vec<Finding> = listed.findings().collect();
+        let mut warnings: Vec<SpoolWarning> = listed.warnings().collect();
         let cursor = directory.join("cursor");
         let first = listed.segments.front().map(|first| first.name.start);
         let restart = first.unwrap_or(Position::START);
         let saved = match cursor::peek(&cursor)? {
             Peeked::Saved(saved) => saved,
             Peeked::Missing => {
-                findings.extend(first.map(|_| Finding::NoCursor));
+                warnings.extend(first.map(|_| SpoolWarning::NoCursor));
                 Saved::at(restart)
             }
             Peeked::Damaged => {
-                findings.push(Finding::DamagedCursor(cursor));
+                warnings.push(SpoolWarning::DamagedCursor(cursor));
                 Saved::at(restart)
             }
         };
         let start = directory::dropped_until(directory)?.unwrap_or_default().max(saved.acknowledged);
         let dropped = saved.unsettled_until(start);
         if dropped.0 > 0 {
-            findings.push(Finding::Dropped(dropped.0, dropped.1));
+            warnings.push(SpoolWarning::Dropped(dropped.0, dropped.1));
         }
         let mut end = saved.end().max(start);
         if let Some(last) = listed.segments.back() {
-            end = end.max(peek_end(&directory.join(last.name.file_name()), last.name, &mut findings)?);
+            end = end.max(peek_end(&directory.join(last.name.file_name()), last.name, &mut warnings)?);
         }
-        let walk = Walk::from(directory.to_owned(), start, saved.settled_from(start));
+        let record_reader = RecordReader::from(directory.to_owned(), start, saved.settled_from(start));
         let behind_start = Saved { acknowledged: start, settled: saved.settled_from(start), ..saved };
         let (directory, waiting) = (directory.to_owned(), behind_start.unsettled_until(end));
-        Ok(Snapshot { directory, segments: listed.segments, start, end, waiting, findings, walk })
+        Ok(Snapshot { directory, segments: listed.segments, start, end, waiting, warnings, record_reader })
     }
 
     /// The directory.
@@ -96,8 +96,8 @@ impl Snapshot {
 
     /// What an operator should know about the directory. While a daemon uses the spool, an incomplete record at its end is
     /// being written.
-    pub fn findings(&self) -> &[Finding] {
-        &self.findings
+    pub fn warnings(&self) -> &[SpoolWarning] {
+        &self.warnings
     }
 
     /// What waits, damaged records included.
@@ -123,8 +123,8 @@ impl Snapshot {
     }
 
     fn step(&mut self) -> io::Result<Option<SpoolItem>> {
-        let from = self.walk.next();
-        let item = self.walk.step(&self.segments, Some(self.end))?;
+        let from = self.record_reader.next();
+        let item = self.record_reader.step(&self.segments, Some(self.end))?;
         let Some(SpoolItem::Damaged(damage)) = item else { return Ok(item) };
         // The daemon may have removed the segment since it was listed, or may be writing its end.
         let is_uncertain = damage.bytes == 0 || damage.end >= self.end;
@@ -135,9 +135,9 @@ impl Snapshot {
         self.segments = now.segments;
         let first = self.segments.front().map_or(now.start, |first| first.name.start);
         let start = from.max(now.start).max(if damage.bytes == 0 { first } else { from });
-        self.walk = now.walk;
-        self.walk.continue_at(start.min(self.end.max(from)));
-        if start >= self.end { Ok(None) } else { self.walk.step(&self.segments, Some(self.end)) }
+        self.record_reader = now.record_reader;
+        self.record_reader.continue_at(start.min(self.end.max(from)));
+        if start >= self.end { Ok(None) } else { self.record_reader.step(&self.segments, Some(self.end)) }
     }
 
     /// The first record that waits and can be read.
@@ -305,8 +305,8 @@ pub fn drop_waiting(directory: &Path) -> Result<SpoolBacklog, DropError> {
         let cursor = directory.join("cursor");
         if !matches!(cursor::peek(&cursor)?, Peeked::Saved(_)) {
             // The count of the next start begins here.
-            let mut findings = Vec::new();
-            let mut cursor = directory::open_cursor(directory, &mut findings).map_err(|(_, error)| error)?;
+            let mut warnings = Vec::new();
+            let mut cursor = directory::open_cursor(directory, &mut warnings).map_err(|(_, error)| error)?;
             cursor.save(Saved::at(snapshot.start))?;
         }
         directory::note_dropped(directory, snapshot.end)?;

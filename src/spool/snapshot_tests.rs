@@ -54,7 +54,7 @@ fn a_snapshot_beside_a_daemon_has_what_waits_and_changes_nothing() {
     assert_eq!(used_by(directory.path()), UsedBy::Process(std::process::id()));
     let mut snapshot = Snapshot::read(directory.path()).unwrap();
     assert_eq!(snapshot.waiting(), spool.waiting());
-    assert_eq!(snapshot.findings(), []);
+    assert_eq!(snapshot.warnings(), []);
     assert_eq!(read_all(&mut snapshot), ((13..=30).collect(), Vec::new()));
     assert_eq!(files(directory.path()), before);
     drop(spool);
@@ -111,8 +111,8 @@ fn what_an_operator_drops_is_counted_by_the_next_start_and_by_no_other() {
     assert_eq!(segments(directory.path()), Vec::<PathBuf>::new());
     assert_eq!(drop_waiting(directory.path()).unwrap().records, 0);
     assert_eq!(Snapshot::read(directory.path()).unwrap().waiting(), SpoolBacklog::default());
-    let (mut spool, findings) = Spool::open(directory.path(), LIMITS).unwrap();
-    assert_eq!(findings, [Finding::Dropped(18, sum(13..=30))]);
+    let (mut spool, warnings) = Spool::open(directory.path(), LIMITS).unwrap();
+    assert_eq!(warnings, [SpoolWarning::Dropped(18, sum(13..=30))]);
     assert_eq!((spool.dropped().records, spool.dropped().events), (18, sum(13..=30)));
     assert_eq!(spool.waiting(), SpoolBacklog::default());
     append(&mut spool, 31..=35);
@@ -134,8 +134,8 @@ fn a_drop_counts_exactly_without_a_cursor_and_with_damage() {
     fs::write(path, bytes).unwrap();
     fs::remove_file(directory.path().join("cursor")).unwrap();
     assert_eq!(drop_waiting(directory.path()).unwrap().events, sum(1..=30));
-    let (spool, findings) = Spool::open(directory.path(), LIMITS).unwrap();
-    assert_eq!(findings, [Finding::Dropped(30, sum(1..=30))]);
+    let (spool, warnings) = Spool::open(directory.path(), LIMITS).unwrap();
+    assert_eq!(warnings, [SpoolWarning::Dropped(30, sum(1..=30))]);
     assert_eq!(spool.waiting(), SpoolBacklog::default());
 }
 
@@ -149,16 +149,16 @@ fn a_cursor_that_cannot_be_read_is_set_aside_and_nothing_is_overwritten() {
         drop(spool);
         fs::write(&cursor, content).unwrap();
         let found = Snapshot::read(directory.path()).unwrap();
-        assert_eq!(found.findings(), [Finding::DamagedCursor(cursor.clone())]);
-        let (mut spool, findings) = Spool::open(directory.path(), LIMITS).unwrap();
-        assert_eq!(findings, [Finding::DamagedCursor(cursor.clone())]);
+        assert_eq!(found.warnings(), [SpoolWarning::DamagedCursor(cursor.clone())]);
+        let (mut spool, warnings) = Spool::open(directory.path(), LIMITS).unwrap();
+        assert_eq!(warnings, [SpoolWarning::DamagedCursor(cursor.clone())]);
         assert_eq!(take_all(&mut spool).0, (1..=number).collect::<Vec<_>>(), "everything is sent again");
         spool.tidy().unwrap();
     }
     fs::remove_file(&cursor).unwrap();
     fs::create_dir(&cursor).unwrap();
-    let (_, findings) = Spool::open(directory.path(), LIMITS).unwrap();
-    assert_eq!(findings, [Finding::DamagedCursor(cursor)]);
+    let (_, warnings) = Spool::open(directory.path(), LIMITS).unwrap();
+    assert_eq!(warnings, [SpoolWarning::DamagedCursor(cursor)]);
     let aside = directory.path().join("aside");
     assert_eq!(fs::read(aside.join("cursor")).unwrap(), b"a cursor of tributary 9");
     assert_eq!(fs::read(aside.join("cursor.1")).unwrap(), [0; 5000]);
@@ -185,8 +185,8 @@ fn files_of_others_are_never_removed_or_replaced() {
     // Half of a segment that was being rewritten is ours, and can be removed.
     let unfinished = directory.path().join(name.replacen('1', "2", 1) + directory::UNFINISHED);
     fs::write(&unfinished, "half").unwrap();
-    let (spool, findings) = Spool::open(directory.path(), LIMITS).unwrap();
-    assert_eq!(findings.len(), 1 + foreign.len(), "{findings:?}");
+    let (spool, warnings) = Spool::open(directory.path(), LIMITS).unwrap();
+    assert_eq!(warnings.len(), 1 + foreign.len(), "{warnings:?}");
     drop(spool);
     for name in foreign {
         assert_eq!(fs::read(directory.path().join(name)).unwrap(), b"mine");
@@ -230,7 +230,7 @@ fn the_memory_of_a_spool_with_many_records_does_not_grow_with_their_number() {
             spool.acknowledge(in_flight.remove(1).unwrap());
             spool.acknowledge(in_flight.pop_front().unwrap());
         }
-        most = most.max(spool.taken.len());
+        most = most.max(spool.unsettled.len());
     }
     in_flight.into_iter().for_each(|number| spool.acknowledge(number));
     assert!(most <= 2 * 4 + 1, "{most} entries");

@@ -80,8 +80,8 @@ pub(super) mod faults {
 pub(super) const LIMITS: SpoolLimits = SpoolLimits { max_bytes: 1 << 20, segment_bytes: 600, min_free_bytes: 0 };
 
 pub(super) fn open(directory: &Path) -> Spool {
-    let (spool, findings) = Spool::open(directory, LIMITS).unwrap();
-    assert_eq!(findings, []);
+    let (spool, warnings) = Spool::open(directory, LIMITS).unwrap();
+    assert_eq!(warnings, []);
     spool
 }
 
@@ -200,11 +200,11 @@ fn a_segment_torn_at_any_byte_keeps_all_whole_records_and_new_ones_follow() {
             fs::remove_file(entry).unwrap();
         }
         fs::write(&path, &whole[..cut]).unwrap();
-        let (mut spool, findings) = Spool::open(directory.path(), LIMITS).unwrap();
+        let (mut spool, warnings) = Spool::open(directory.path(), LIMITS).unwrap();
         // The cursor of the first spool was never saved.
-        assert!(findings.contains(&Finding::NoCursor));
+        assert!(warnings.contains(&SpoolWarning::NoCursor));
         let kept = ends.iter().filter(|end| **end <= cut).count().saturating_sub(1) as u64;
-        let torn = findings.iter().any(|finding| matches!(finding, Finding::Torn { .. }));
+        let torn = warnings.iter().any(|warning| matches!(warning, SpoolWarning::Torn { .. }));
         assert_eq!(torn, cut > 16 && !ends.contains(&cut), "cut at {cut}");
         append(&mut spool, kept + 1..=6);
         assert_eq!(take_all(&mut spool), ((1..=6).collect(), Vec::new()), "cut at {cut}");
@@ -297,9 +297,9 @@ fn foreign_files_stay_and_segments_of_a_newer_version_are_moved() {
     for name in ["notes.txt", "1.2.3.4.spool"] {
         fs::write(directory.path().join(name), "mine").unwrap();
     }
-    let (mut spool, findings) = Spool::open(directory.path(), LIMITS).unwrap();
-    assert_eq!(findings.len(), 3, "{findings:?}");
-    assert!(findings.contains(&Finding::Newer(path.clone(), 9)));
+    let (mut spool, warnings) = Spool::open(directory.path(), LIMITS).unwrap();
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert!(warnings.contains(&SpoolWarning::Newer(path.clone(), 9)));
     assert!(directory.path().join("aside").join(path.file_name().unwrap()).exists() && !path.exists());
     spool.append(payload(1), 1).unwrap();
     assert_eq!(take_all(&mut spool).0, [1]);
@@ -563,8 +563,8 @@ fn whatever_happens_synced_records_are_taken_in_order_and_nothing_is_lost() {
                     let (opened, _) = Spool::open(directory, LIMITS).unwrap();
                     spool = opened;
                     let ranges =
-                        spool.taken.settled().into_iter().flat_map(|range| range.start.number..range.end.number);
-                    let found: BTreeSet<u64> = (1..spool.taken.acknowledged().number).chain(ranges).collect();
+                        spool.unsettled.settled().into_iter().flat_map(|range| range.start.number..range.end.number);
+                    let found: BTreeSet<u64> = (1..spool.unsettled.acknowledged().number).chain(ranges).collect();
                     let last = spool.recent.end().number - 1;
                     assert!(found.is_subset(&settled), "seed {seed}, step {step}");
                     assert!(is_power_lost || found == settled, "seed {seed}, step {step}");

@@ -142,7 +142,7 @@ impl Spool {
     /// Records that are settled, with all before them, need no sync: the destination has accepted them, or has refused them and
     /// `refused/` has them. The cursor is saved before the next segment begins.
     pub(super) fn forget_settled(&mut self) {
-        self.recent.forget_until(self.taken.acknowledged().number);
+        self.recent.forget_until(self.unsettled.acknowledged().number);
     }
 
     /// The position of the first record that is in memory and in no segment.
@@ -271,7 +271,7 @@ impl Spool {
         self.writer = Some(writer);
         self.must_rewrite = false;
         // What was read of the old segment is in the new one.
-        self.walk.continue_at(self.walk.next());
+        self.record_reader.continue_at(self.record_reader.next());
         Ok(())
     }
 

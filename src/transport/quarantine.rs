@@ -44,7 +44,7 @@ pub struct Quarantine {
     max_bytes: u64,
     kept: Arc<Mutex<Option<QuarantineFiles>>>,
     /// Throttles the log line about requests that cannot be written.
-    pub(super) trouble: Arc<LogThrottle>,
+    pub(super) throttle: Arc<LogThrottle>,
 }
 
 /// The files of the directory, oldest first.
@@ -76,7 +76,7 @@ impl Quarantine {
     pub fn new(options: &QuarantineOptions, listener: &str) -> Option<Self> {
         let is_on = !options.dir.as_os_str().is_empty();
         let (dir, max_bytes) = (options.dir.join(listener), options.max_bytes);
-        is_on.then(|| Quarantine { dir, max_bytes, kept: Arc::default(), trouble: Arc::default() })
+        is_on.then(|| Quarantine { dir, max_bytes, kept: Arc::default(), throttle: Arc::default() })
     }
 
     /// Writes a request: when this returns, it is on the disk.

@@ -344,7 +344,7 @@ impl<E: Exchange> Job<E> {
         match quarantine.keep(record).await {
             Ok(()) => true,
             Err(error) => {
-                if let Some(suppressed) = quarantine.trouble.permit() {
+                if let Some(suppressed) = quarantine.throttle.permit() {
                     let listener = &*origin.listener;
                     error!(listener, %error, suppressed, "cannot write an unreadable request to the quarantine");
                 }

@@ -145,13 +145,13 @@ impl Listener {
         let admission = Arc::new(Admission::new(&options, clock));
         let permits = Arc::new(Semaphore::new(options.max_connections));
         let mut wait = ACCEPT_RETRY.0;
-        let trouble = LogThrottle::new();
+        let throttle = LogThrottle::new();
         loop {
             // Permits and memory first: until then a new connection waits in the kernel's queue, at no cost for us.
             let accepted = async {
                 let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
                 let descriptor = descriptors::permit(|| {
-                    if let Some(suppressed) = trouble.permit() {
+                    if let Some(suppressed) = throttle.permit() {
                         warn!(listener = &*name, suppressed, "cannot accept connections: {NO_DESCRIPTORS}");
                     }
                 });
@@ -170,7 +170,7 @@ impl Listener {
                 Err(error) => {
                     // A peer that has left already is no fault of ours.
                     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-                        if let Some(suppressed) = trouble.permit() {
+                        if let Some(suppressed) = throttle.permit() {
                             warn!(listener = &*name, %error, suppressed, "cannot accept connections; trying again");
                         }
                         tokio::select! {

@@ -72,7 +72,11 @@ fn an_unreadable_file_is_an_error_that_names_it() {
     let listed = run(&["agents", "registered", "--state-dir", state]);
     assert_eq!(listed.code, Some(1));
     assert!(listed.last_words().contains("zorka.db: it is not a database"), "{}", listed.stderr);
-    let missing = dir.path().join("elsewhere");
+    let missing = dir.path().join("shared_deliveries");
     let listed = run(&["agents", "registered", "--state-dir", missing.to_str().unwrap()]);
-    assert!(listed.code == Some(1) && listed.last_words().contains("elsewhere: No such file"), "{}", listed.stderr);
+    assert!(
+        listed.code == Some(1) && listed.last_words().contains("shared_deliveries: No such file"),
+        "{}",
+        listed.stderr
+    );
 }

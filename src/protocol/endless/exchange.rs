@@ -6,9 +6,9 @@ use tributary_event::Reason;
 use tributary_memory::{MemoryBudget, MemoryLease};
 use tributary_protocol::{Exchange, HeadDecision, Now, Request, RequestHead, Response};
 
-use super::elsewhere::Elsewhere;
 use super::options::Options;
 use super::shared::SharedExchange;
+use super::shared_deliveries::SharedDeliveries;
 use super::target::{Encoding, Target};
 use super::wire::UploadVersion;
 use super::work::EndlessWork;
@@ -27,9 +27,9 @@ impl EndlessExchange {
 
     /// The same listener, which also leaves out what other daemons have delivered.
     #[must_use]
-    pub fn with_elsewhere(self, elsewhere: Arc<dyn Elsewhere>) -> Self {
+    pub fn with_shared_deliveries(self, shared_deliveries: Arc<dyn SharedDeliveries>) -> Self {
         let SharedExchange { options, budget, .. } = &*self.shared;
-        EndlessExchange { shared: Arc::new(SharedExchange::new(options.clone(), Some(elsewhere), budget)) }
+        EndlessExchange { shared: Arc::new(SharedExchange::new(options.clone(), Some(shared_deliveries), budget)) }
     }
 }
 

@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 mod dedup;
-pub mod elsewhere;
 mod exchange;
 pub mod explain;
 mod image;
@@ -16,6 +15,7 @@ mod reading;
 mod registry;
 mod repeats;
 mod shared;
+pub mod shared_deliveries;
 mod target;
 mod texts;
 pub mod wire;

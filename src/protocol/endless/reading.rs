@@ -8,11 +8,11 @@ use tributary_event::{Header, Loss, Position, Reason, Resource, UnixNanos, hex, 
 use tributary_protocol::{Now, Output, Request, RequestOutcome};
 
 use super::dedup::{BundleStatus, DedupCache, Fingerprint};
-use super::elsewhere::{Delivered, FingerprintSet};
 use super::normalize::{self, BundleContext, Element, Shown, Timeline, Writer};
 use super::payload::{self, PayloadBuffers, PayloadFault};
 use super::repeats::{KnownBy, Repeats};
 use super::shared::SharedExchange;
+use super::shared_deliveries::{Delivered, FingerprintSet};
 use super::texts::BundleTexts;
 use super::wire::{self, Bundle, BundleHead, BundleLayout, Section, UploadVersion};
 
@@ -172,8 +172,8 @@ impl BundleReader {
     }
 
     /// What other daemons have delivered of the bundle.
-    pub(super) fn set_elsewhere(&mut self, elsewhere: FingerprintSet) {
-        self.repeats.set_elsewhere(elsewhere);
+    pub(super) fn set_delivered_by_others(&mut self, events: FingerprintSet) {
+        self.repeats.set_delivered_by_others(events);
     }
 
     /// The events to be reported to other daemons once the bundle is delivered.
@@ -186,7 +186,7 @@ impl BundleReader {
         let status = shared.dedup.begin(&bundle, now.elapsed);
         if status == BundleStatus::New {
             return shared
-                .elsewhere
+                .shared_deliveries
                 .is_some()
                 .then(|| BundleProgress::LookUp { first: self.first_events(body, &shared.dedup) });
         }
@@ -247,7 +247,7 @@ impl BundleReader {
                 Section::Singular | Section::Aggregate => 1,
             };
             self.repeats.events += events;
-            self.repeats.events_elsewhere += if known_by == KnownBy::Another { events } else { 0 };
+            self.repeats.events_of_others += if known_by == KnownBy::Another { events } else { 0 };
             self.repeats.bytes += slice.len() as u64;
             return;
         }
@@ -411,12 +411,12 @@ impl BundleReader {
 
     /// Reports the events that were left out as repeats.
     fn report_repeats(&mut self, out: &mut Output) {
-        let Repeats { events, bytes, events_elsewhere, .. } = self.repeats;
+        let Repeats { events, bytes, events_of_others, .. } = self.repeats;
         if events == 0 {
             return;
         }
-        out.repeats[0] += events - events_elsewhere;
-        out.repeats[1] += events_elsewhere;
+        out.repeats[0] += events - events_of_others;
+        out.repeats[1] += events_of_others;
         self.lost += bytes;
         let position = Position { sequence: Some(self.context.request), offset: 0, length: 0 };
         let detail = "events of the bundle were delivered with an earlier one";

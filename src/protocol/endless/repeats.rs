@@ -7,8 +7,8 @@ use tributary_event::ContentId;
 use tributary_protocol::RequestOutcome;
 
 use super::dedup::{DedupCache, Fingerprint};
-use super::elsewhere::{Delivered, FingerprintSet};
 use super::shared::SharedExchange;
+use super::shared_deliveries::{Delivered, FingerprintSet};
 use super::wire::{Bundle, BundleLayout, Section};
 
 /// Bundles and aggregates without unique content are identified together with the moment at which the agent's clock was 0.
@@ -69,7 +69,7 @@ pub(super) struct Repeats {
     /// The same for events with a fault: remembered only if the bundle was also stored in the quarantine.
     faulty: Vec<Fingerprint>,
     /// What other daemons have delivered of the bundle.
-    elsewhere: FingerprintSet,
+    shared_deliveries: FingerprintSet,
     /// The most events of a section that are reported to other daemons.
     max_noted: usize,
     /// The events of each section, and whether one of them is new.
@@ -78,7 +78,7 @@ pub(super) struct Repeats {
     pub(super) events: u64,
     pub(super) bytes: u64,
     /// Of these events, those that another daemon has delivered, and not this one.
-    pub(super) events_elsewhere: u64,
+    pub(super) events_of_others: u64,
 }
 
 impl Repeats {
@@ -94,12 +94,12 @@ impl Repeats {
             steps: None,
             fresh: Vec::new(),
             faulty: Vec::new(),
-            elsewhere: FingerprintSet::default(),
-            max_noted: shared.elsewhere.as_ref().map_or(0, |elsewhere| elsewhere.max_events()),
+            shared_deliveries: FingerprintSet::default(),
+            max_noted: shared.shared_deliveries.as_ref().map_or(0, |shared_deliveries| shared_deliveries.max_events()),
             noted: Default::default(),
             events: 0,
             bytes: 0,
-            events_elsewhere: 0,
+            events_of_others: 0,
         };
         if !is_on {
             return repeats;
@@ -138,8 +138,8 @@ impl Repeats {
     }
 
     /// What other daemons have delivered of the bundle.
-    pub(super) fn set_elsewhere(&mut self, elsewhere: FingerprintSet) {
-        self.elsewhere = elsewhere;
+    pub(super) fn set_delivered_by_others(&mut self, events: FingerprintSet) {
+        self.shared_deliveries = events;
     }
 
     /// The events of the bundle that are reported to other daemons once they are delivered: those of the sections with
@@ -159,7 +159,7 @@ impl Repeats {
         let known = if shared.dedup.knows(known_by) {
             Some(KnownBy::ThisDaemon)
         } else {
-            known_by.iter().any(|one| self.elsewhere.contains(one)).then_some(KnownBy::Another)
+            known_by.iter().any(|one| self.shared_deliveries.contains(one)).then_some(KnownBy::Another)
         };
         let (noted, has_new) = &mut self.noted[kind as usize];
         if noted.len() < self.max_noted {

@@ -13,10 +13,10 @@ use tributary_event::{Header, Loss, Position, Reason, UnixNanos, semconv};
 use tributary_memory::MemoryLease;
 use tributary_protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
-use super::elsewhere::{LookUp, Noting};
 use super::reading::{BundleProgress, BundleReader};
 use super::repeats;
 use super::shared::SharedExchange;
+use super::shared_deliveries::{LookUp, Noting};
 use super::target::{Encoding, Target};
 use super::wire::{self, Bundle, BundleLayout, UploadVersion};
 
@@ -110,7 +110,7 @@ impl Work for EndlessWork {
             UploadStage::Hashing { hash, at } => self.hash(hash, at, now, out),
             UploadStage::LookingUp(mut look_up, mut reading) => match look_up.take() {
                 Some(known) => {
-                    reading.set_elsewhere(known);
+                    reading.set_delivered_by_others(known);
                     self.stage = UploadStage::Reading(reading);
                 }
                 // Not before [`Work::poll_ready`] has returned that it is known.
@@ -131,12 +131,12 @@ impl Work for EndlessWork {
 
     fn conclude(&mut self, outcome: RequestOutcome) {
         if let UploadStage::Done(Some(reading)) = &mut self.stage
-            && let Some(elsewhere) = &self.shared.elsewhere
+            && let Some(shared_deliveries) = &self.shared.shared_deliveries
             && outcome == RequestOutcome::Delivered
         {
             let delivered = reading.take_delivered();
             if !delivered.is_empty() {
-                self.noting = Noting::new(elsewhere.note(delivered));
+                self.noting = Noting::new(shared_deliveries.note(delivered));
             }
         }
     }
@@ -269,8 +269,10 @@ impl EndlessWork {
                 self.stage = UploadStage::Done(Some(reading));
             }
             BundleProgress::LookUp { first } => {
-                self.stage = match &self.shared.elsewhere {
-                    Some(elsewhere) => UploadStage::LookingUp(LookUp::new(elsewhere.look_up(first)), reading),
+                self.stage = match &self.shared.shared_deliveries {
+                    Some(shared_deliveries) => {
+                        UploadStage::LookingUp(LookUp::new(shared_deliveries.look_up(first)), reading)
+                    }
                     None => UploadStage::Reading(reading),
                 };
             }

@@ -13,23 +13,23 @@
 //! The sink `parquet` keeps its journal with the same files: rows instead of lines, and another step for finished files.
 //!
 //! The parts: [`File`] is the sink; `outputs` has its files, each an `output` with the encoded records that wait, a `live` file
-//! and its `trouble`; `disk` forces data and names to the disk; `template` chooses the file, `names` the names of finished
-//! ones; `tail` repairs torn ends; `messages` knows which messages of a stream the files have; `tidy` and `compress` maintain
+//! and its `write_retry`; `disk` forces data and names to the disk; `template` chooses the file, `names` the names of finished
+//! ones; `repair` repairs torn ends; `messages` knows which messages of a stream the files have; `maintenance` and `compress` maintain
 //! finished files.
 #![forbid(unsafe_code)]
 
 mod compress;
 mod disk;
 mod live;
+pub mod maintenance;
 mod messages;
 pub mod names;
 mod options;
 mod output;
 pub mod outputs;
-mod tail;
+mod repair;
 pub mod template;
-pub mod tidy;
-mod trouble;
+mod write_retry;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -11,7 +11,7 @@ use flate2::Crc;
 use super::disk::{Disk, lock};
 use super::names;
 use super::options::{Fsync, Options};
-use super::tail;
+use super::repair;
 use tributary_event::UnixNanos;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_sink::encode::source::{Defined, Sources};
@@ -94,7 +94,7 @@ impl Live {
             // Its last writer finished it between our opening and our locking; the next attempt finds a new one.
             return Err(moved());
         }
-        live.len = tail::repair(&live.file, path, options.format)?;
+        live.len = repair::repair_open(&live.file, path, options.format)?;
         live.isolate(disk)?;
         live.unsynced = Unsynced::from(live.len);
         // An earlier process may not have synced it. It must be on the disk before it is renamed: a file with the name of a

@@ -1,4 +1,4 @@
-//! One file of a file sink: the records that wait for it, the open file, and its trouble. Everything here blocks.
+//! One file of a file sink: the records that wait for it, the open file, and when it is tried again. Everything here blocks.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::live::Live;
 use super::messages::Messages;
 use super::options::{Fsync, Options, UNSYNCED_SOURCES_BYTES};
 use super::template::Template;
-use super::trouble::Trouble;
+use super::write_retry::WriteRetry;
 use tributary_event::{EventView, Origin, UnixNanos};
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_sink::FileStatus;
@@ -38,7 +38,7 @@ pub(super) struct FileOutput {
     unsynced: Vec<BatchPart>,
     pub(super) live: Option<Live>,
     pub(super) last_write: u64,
-    pub(super) trouble: Option<Trouble>,
+    pub(super) write_retry: Option<WriteRetry>,
 }
 
 /// What a file has of a batch.
@@ -73,7 +73,7 @@ impl FileOutput {
             unsynced: Vec::new(),
             live: None,
             last_write: 0,
-            trouble: None,
+            write_retry: None,
         }
     }
 
@@ -126,7 +126,7 @@ impl FileOutput {
 
     /// Whether its events are dropped: it cannot be written, and its next try is not due.
     pub(super) fn is_dropping(&self) -> bool {
-        self.trouble.as_ref().is_some_and(|trouble| trouble.is_permanent() && !trouble.is_due())
+        self.write_retry.as_ref().is_some_and(|retry| retry.is_permanent() && !retry.is_due())
     }
 
     /// Writes what waits, or notes why not; returns whether a file was finished on the way.
@@ -135,7 +135,7 @@ impl FileOutput {
         let mut finished = false;
         match self.write(context, &mut finished) {
             Ok(()) => {
-                self.trouble = None;
+                self.write_retry = None;
                 // Under other settings they are synced already, or never.
                 let is_interval = context.options.fsync == Fsync::Interval;
                 let waits_for_sync = is_interval && self.live.as_ref().is_some_and(Live::is_dirty);
@@ -144,8 +144,8 @@ impl FileOutput {
             }
             Err((action, error)) => {
                 let fault = fault(action, &self.path, error);
-                let trouble = Trouble::after(self.trouble.as_ref(), &fault);
-                if trouble.is_permanent() {
+                let retry = WriteRetry::after(self.write_retry.as_ref(), &fault);
+                if retry.is_permanent() {
                     for (number, events) in self.unwritten() {
                         *context.unwritten.failed.entry(number).or_default() += events;
                     }
@@ -161,7 +161,7 @@ impl FileOutput {
                 } else {
                     context.unwritten.held_fault = Some(fault);
                 }
-                self.trouble = Some(trouble);
+                self.write_retry = Some(retry);
             }
         }
         finished
@@ -170,14 +170,14 @@ impl FileOutput {
     /// Opens a file whose events were dropped, if its next try is due: whether it can be written again is not known from its
     /// events, because there may be none while the daemon is not ready.
     pub(super) fn probe(&mut self, context: &mut OutputContext) {
-        if self.live.is_some() || self.has_work() || !self.trouble.as_ref().is_some_and(Trouble::is_due) {
+        if self.live.is_some() || self.has_work() || !self.write_retry.as_ref().is_some_and(WriteRetry::is_due) {
             return;
         }
         match Live::open(&self.path, &context.options, &mut context.disk) {
-            Ok(live) => (self.live, self.trouble) = (Some(live), None),
+            Ok(live) => (self.live, self.write_retry) = (Some(live), None),
             Err(error) => {
                 let fault = fault("write", &self.path, error);
-                self.trouble = Some(Trouble::after(self.trouble.as_ref(), &fault));
+                self.write_retry = Some(WriteRetry::after(self.write_retry.as_ref(), &fault));
             }
         }
     }

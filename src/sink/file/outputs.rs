@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use self::parts::Skipped;
 use super::disk::Disk;
+use super::maintenance;
 use super::messages::Messages;
 use super::options::{CROWDED_BYTES, Fsync, KEPT_BYTES, MAX_HELD_BYTES, MAX_OPEN, Options};
 use super::output::{FileOutput, OutputContext};
 use super::template::Template;
-use super::tidy;
-use super::trouble::Trouble;
+use super::write_retry::WriteRetry;
 use tributary_event::{Kind, Origin, UnixNanos};
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_sink::FileStatus;
@@ -41,7 +41,7 @@ pub struct Outputs {
     listeners: BTreeSet<Arc<str>>,
     encoder: Encoder,
     outputs: Vec<FileOutput>,
-    /// Encoded bytes that are not written: of files in order, and of files in trouble.
+    /// Encoded bytes that are not written: of files in order, and of files that cannot be written.
     waiting_bytes: usize,
     held_bytes: usize,
     /// Counts flushes of single files, to know which was written longest ago.
@@ -51,8 +51,8 @@ pub struct Outputs {
     reopen: bool,
     /// The ends of unfinished files have not been repaired since the start.
     unrepaired: bool,
-    /// There may be something to tidy up: at the start, and whenever a file was finished or a date has passed.
-    untidy: bool,
+    /// There may be maintenance to do: at the start, and whenever a file was finished or a date has passed.
+    is_maintenance_due: bool,
     /// The expansion of the template's date items at the last tick.
     date: Option<PathBuf>,
     to_compress: Vec<PathBuf>,
@@ -81,7 +81,7 @@ impl Outputs {
             synced: Instant::now(),
             reopen: false,
             unrepaired: true,
-            untidy: true,
+            is_maintenance_due: true,
             date: None,
             to_compress: Vec::new(),
             tidied: Instant::now(),
@@ -128,7 +128,7 @@ impl Outputs {
                 continue;
             }
             let bytes = output.push(&mut self.encoder, event, (events.number(), events.level()));
-            match output.trouble {
+            match output.write_retry {
                 Some(_) => self.held_bytes += bytes,
                 None => self.waiting_bytes += bytes,
             }
@@ -184,7 +184,7 @@ impl Outputs {
         self.context.messages.is_needed() || self.outputs.iter().any(FileOutput::has_work)
     }
 
-    /// Whether more than `MAX_HELD_BYTES` are held for files in trouble: no further events can be taken.
+    /// Whether more than `MAX_HELD_BYTES` are held for files in write_retry: no further events can be taken.
     pub fn is_overfull(&self) -> bool {
         self.held_bytes > MAX_HELD_BYTES
     }
@@ -201,7 +201,7 @@ impl Outputs {
 
     /// Finished files were not compressed: the next tick finds them again.
     pub fn look_again(&mut self) {
-        self.untidy = true;
+        self.is_maintenance_due = true;
     }
 
     /// Which batches are not written after a flush or tick, and why.
@@ -213,8 +213,8 @@ impl Outputs {
         let unsynced: BTreeSet<u64> = self.outputs.iter().flat_map(FileOutput::unsynced).collect();
         let is_crowded = self.held_bytes > CROWDED_BYTES;
         let others = std::mem::take(&mut self.context.unwritten);
-        let troubles = self.outputs.iter().filter_map(|output| output.trouble.as_ref());
-        let faults = troubles.map(Trouble::to_string).collect();
+        let retries = self.outputs.iter().filter_map(|output| output.write_retry.as_ref());
+        let faults = retries.map(WriteRetry::to_string).collect();
         let mut unwritten = Unwritten { held, unsynced, is_crowded, faults, ..others };
         let repeats = self.context.messages.settle_repeats(&mut unwritten);
         self.context.status.add_repeats(repeats);
@@ -225,14 +225,14 @@ impl Outputs {
     /// help, and does not keep the others from being written.
     ///
     /// # Errors
-    /// More is held for files in trouble than may be. Nothing is lost or half-written; call again later.
+    /// More is held for files that cannot be written than may be. Nothing is lost or half-written; call again later.
     pub fn flush(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
         self.load_messages()?;
         self.close_for_reopening();
-        self.tidy(compression_is_idle);
+        self.maintain(compression_is_idle);
         let result = self.write();
         self.forget_idle();
-        self.tidy(compression_is_idle);
+        self.maintain(compression_is_idle);
         result
     }
 
@@ -240,7 +240,7 @@ impl Outputs {
     pub fn sync(&mut self) {
         let needs_all = self.context.messages.awaits_mark();
         for output in self.outputs.iter_mut().filter(|output| needs_all || output.unsynced().next().is_some()) {
-            self.untidy |= output.sync(&mut self.context);
+            self.is_maintenance_due |= output.sync(&mut self.context);
         }
         self.mark_messages();
         self.forget_idle();
@@ -264,7 +264,7 @@ impl Outputs {
         }
         for output in &mut self.outputs {
             match output.tick(&mut self.context, &self.template, now, sync_is_due) {
-                Ok(finished) => self.untidy |= finished,
+                Ok(finished) => self.is_maintenance_due |= finished,
                 Err(fault) => result = result.and(Err(fault)),
             }
         }
@@ -275,26 +275,26 @@ impl Outputs {
         // Files of a journal that were closed because too many were open are finished by their age.
         let age = if self.context.options.is_journal() { rotate_interval } else { keep_time };
         let is_age_due = !age.is_zero() && self.tidied.elapsed() >= age.min(AGE_INTERVAL);
-        self.untidy |= self.date != date || is_age_due;
+        self.is_maintenance_due |= self.date != date || is_age_due;
         self.date = date;
-        self.tidy(compression_is_idle);
+        self.maintain(compression_is_idle);
         result
     }
 
-    /// Writes what waits for files in order, and for files in trouble whose next try is due.
+    /// Writes what waits for files in order, and for files that cannot be written whose next try is due.
     fn write(&mut self) -> Result<(), SinkFault> {
         for index in 0..self.outputs.len() {
             let output = &self.outputs[index];
-            if !output.has_work() || output.trouble.as_ref().is_some_and(|trouble| !trouble.is_due()) {
+            if !output.has_work() || output.write_retry.as_ref().is_some_and(|retry| !retry.is_due()) {
                 continue;
             }
             self.close_surplus(index);
             self.writes += 1;
-            self.untidy |= self.outputs[index].flush(&mut self.context, self.writes);
+            self.is_maintenance_due |= self.outputs[index].flush(&mut self.context, self.writes);
         }
         self.commit_messages();
         let bytes = |is_held: bool| {
-            let of = self.outputs.iter().filter(|output| output.trouble.is_some() == is_held);
+            let of = self.outputs.iter().filter(|output| output.write_retry.is_some() == is_held);
             of.map(FileOutput::waiting_bytes).sum()
         };
         (self.waiting_bytes, self.held_bytes) = (bytes(false), bytes(true));
@@ -303,7 +303,8 @@ impl Outputs {
             self.outputs.iter_mut().for_each(|output| output.records.shrink_to(KEPT_BYTES));
         }
         if self.is_overfull() {
-            let source = io::Error::other(format!("records for files in trouble exceed {MAX_HELD_BYTES} bytes"));
+            let source =
+                io::Error::other(format!("records for files that cannot be written exceed {MAX_HELD_BYTES} bytes"));
             let latest = self.context.unwritten.held_fault.take();
             return Err(latest.unwrap_or(SinkFault { action: "hold more events".to_owned(), source }));
         }
@@ -314,7 +315,7 @@ impl Outputs {
     fn probe(&mut self) {
         let now = wall_clock::now();
         for index in 0..self.outputs.len() {
-            if self.outputs[index].trouble.is_some() {
+            if self.outputs[index].write_retry.is_some() {
                 self.close_surplus(index);
                 self.outputs[index].probe(&mut self.context);
             }
@@ -329,7 +330,7 @@ impl Outputs {
                 // A file that cannot be closed now is closed by a later call.
                 self.reopen |= output.end(&mut self.context).is_err();
             }
-            self.untidy |= self.context.options.is_journal();
+            self.is_maintenance_due |= self.context.options.is_journal();
         }
     }
 
@@ -349,27 +350,27 @@ impl Outputs {
         }
     }
 
-    /// Drops outputs without open file and records. One in trouble is kept until it can be written: the sink is not up.
+    /// Drops outputs without open file and records. One that cannot be written is kept until it can be written: the sink is not up.
     fn forget_idle(&mut self) {
-        self.outputs.retain(|output| output.live.is_some() || output.has_work() || output.trouble.is_some());
+        self.outputs.retain(|output| output.live.is_some() || output.has_work() || output.write_retry.is_some());
     }
 
     /// Repairs unfinished files once after the start, and maintains finished ones. Their faults must not stop writing, so
     /// they are only logged.
-    fn tidy(&mut self, compression_is_idle: bool) {
+    fn maintain(&mut self, compression_is_idle: bool) {
         let Outputs { outputs, template, context, .. } = self;
         let OutputContext { options, disk, status, .. } = context;
         let is_open = |path: &Path| outputs.iter().any(|output| output.path == path && output.live.is_some());
         let mut result = Ok(());
         if self.unrepaired {
-            result = tidy::repair(template, options, wall_clock::now(), disk, is_open);
+            result = maintenance::repair(template, options, wall_clock::now(), disk, is_open);
             self.unrepaired = false;
         }
-        if self.untidy && compression_is_idle && self.to_compress.is_empty() {
-            self.untidy = false;
+        if self.is_maintenance_due && compression_is_idle && self.to_compress.is_empty() {
+            self.is_maintenance_due = false;
             self.tidied = Instant::now();
             let is_open = |path: &Path| outputs.iter().any(|output| output.path == path);
-            match tidy::tidy(template, options, wall_clock::now(), disk, status, is_open) {
+            match maintenance::maintain(template, options, wall_clock::now(), disk, status, is_open) {
                 Ok(to_compress) => self.to_compress = to_compress,
                 Err(error) => result = Err(error),
             }

@@ -129,13 +129,13 @@ impl Outbox {
     fn open_store(&self) -> Result<RequestStore, SinkFault> {
         let Some(options) = &self.spool else { return Ok(RequestStore::memory()) };
         let directory = options.directory(&self.sink);
-        let (spool, findings) = Spool::open(&directory, options.limits(&self.sink))
+        let (spool, warnings) = Spool::open(&directory, options.limits(&self.sink))
             .map_err(|(path, source)| SinkFault { action: format!("open the spool {}", path.display()), source })?;
         if let Some(why) = options.never_keeps(&self.sink) {
             warn!(sink = self.sink, spool = %directory.display(), why, "the spool cannot work");
         }
-        for finding in findings {
-            warn!(sink = self.sink, spool = %directory.display(), %finding, "the spool is not as it was left");
+        for warning in warnings {
+            warn!(sink = self.sink, spool = %directory.display(), %warning, "the spool is not as it was left");
         }
         Ok(RequestStore::Spool(Box::new(spool), options.when_full))
     }

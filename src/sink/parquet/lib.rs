@@ -14,7 +14,7 @@ mod cells;
 mod column;
 mod contained;
 mod convert;
-mod exact;
+mod lossless_json;
 mod options;
 mod read;
 mod schema;
@@ -33,7 +33,7 @@ use tributary_sink::{FileStatus, Selection, Sink, SinkError, SinkFault, Unwritte
 use tributary_sink_file::names::{self, FileState};
 use tributary_sink_file::outputs::Outputs;
 use tributary_sink_file::template::Template;
-use tributary_sink_file::{FLUSH_BYTES, not_started, tidy};
+use tributary_sink_file::{FLUSH_BYTES, maintenance, not_started};
 use tributary_system::blocking;
 
 pub use self::options::{ColumnType, Compression, Options, Timestamps};
@@ -202,7 +202,8 @@ impl Parquet {
         match names::scan(&self.archive) {
             Ok(mut found) => {
                 found.retain(|found| found.state == FileState::Finished);
-                let remove = |found: &mut Vec<_>| tidy::remove_old(found, &self.options.kept(), &self.to, &self.status);
+                let remove =
+                    |found: &mut Vec<_>| maintenance::remove_old(found, &self.options.kept(), &self.to, &self.status);
                 match &self.uploader {
                     Some(uploader) => uploader.remove_old(found, remove),
                     None => drop(remove(&mut found)),

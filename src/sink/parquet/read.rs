@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 use super::cells::{Cell, Leaf, failed, invalid};
 use super::contained::contained;
-use super::exact;
+use super::lossless_json;
 use super::schema::{FORM_KEY, FORMS, KIND_KEY, TIME_KEY, is_free, nanos_of, times_of};
 use tributary_event::{
     Batch, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
@@ -272,7 +272,7 @@ impl FileColumns {
                     None => None,
                 };
                 let body = match self.cell("body") {
-                    Some(Cell::Text(text)) => Some(exact::read(text.data(), out).ok_or_else(|| wrong("body"))?),
+                    Some(Cell::Text(text)) => Some(lossless_json::read(text.data(), out).ok_or_else(|| wrong("body"))?),
                     _ => None,
                 };
                 StoredData::Log { severity: severity(&name).ok_or_else(|| wrong("severity"))?, context, body }
@@ -404,7 +404,7 @@ impl Stored {
     fn value(self, out: &mut Rebuilder) -> Option<Value> {
         Some(match self {
             Stored::Text(text) => Value::Text(out.builder().push_text(&text)),
-            Stored::Json(text) => return exact::read(text.as_bytes(), out),
+            Stored::Json(text) => return lossless_json::read(text.as_bytes(), out),
             Stored::Number(Number::I64(number)) => Value::I64(number),
             Stored::Number(Number::U64(number)) => Value::U64(number),
             Stored::Number(Number::F64(number)) => Value::F64(number),

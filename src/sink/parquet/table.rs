@@ -8,7 +8,7 @@ use parquet::errors::Result;
 use parquet::file::writer::SerializedFileWriter;
 
 use super::column::{Leaf, write_leaves};
-use super::exact;
+use super::lossless_json;
 use super::schema::{Column, EventLeaf, Map, Role, Shape, TIME_KEY};
 use tributary_event::{
     DataView, EventView, KeyView, Member, MetricType, Name, Number, Resource, ResourceValue, Status, Temporality,
@@ -119,7 +119,7 @@ impl RowGroup {
                     }
                 }
                 if let Some(body) = body {
-                    self.leaves[EventLeaf::KIND + 3].text_with(row, |out| exact::push(out, body));
+                    self.leaves[EventLeaf::KIND + 3].text_with(row, |out| lossless_json::push(out, body));
                 }
             }
             DataView::Span(span) => {
@@ -262,7 +262,7 @@ impl RowGroup {
             ValueView::Bool(value) => self.keyed(maps + Map::BOOL, key).bool(row, value),
             value => match int(value) {
                 Some(number) => self.keyed(maps + Map::INT, key).int(row, number),
-                None => self.keyed(maps + Map::JSON, key).text_with(row, |out| exact::push(out, value)),
+                None => self.keyed(maps + Map::JSON, key).text_with(row, |out| lossless_json::push(out, value)),
             },
         }
     }

@@ -121,7 +121,7 @@ pub async fn held(sink: &mut File) -> String {
     unwritten.held_fault.map(|fault| fault.to_string()).unwrap_or_default()
 }
 
-/// Flushes until everything is written: a file in trouble is retried after a pause.
+/// Flushes until everything is written: one that cannot be written is retried after a pause.
 pub async fn flush_all(sink: &mut File) {
     until_async("everything is written", async || flush(sink).await.is_empty().then_some(())).await;
 }

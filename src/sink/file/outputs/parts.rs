@@ -105,7 +105,7 @@ impl Outputs {
         log_fault(messages.commit(&waits, options.fsync));
         if messages.is_long() {
             for output in outputs {
-                self.untidy |= output.sync(context);
+                self.is_maintenance_due |= output.sync(context);
             }
             self.mark_messages();
         }

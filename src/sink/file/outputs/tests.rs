@@ -221,7 +221,7 @@ fn under_always_the_new_file_after_a_failed_fsync_stands_alone() {
     take_one(&mut outputs);
     faults::fail_syncs(1);
     outputs.flush(true).unwrap();
-    outputs.outputs[0].trouble = None;
+    outputs.outputs[0].write_retry = None;
     outputs.flush(true).unwrap();
     assert!(outputs.take_unwritten().is_empty());
     assert_eq!(defined_and_naming(&lines_in(directory.path())), (1, 1));
@@ -255,7 +255,7 @@ fn definitions_whose_events_cannot_be_written_are_no_file_to_finish() {
     outputs.flush(true).unwrap();
     assert_eq!(outputs.take_unwritten().held.len(), 1);
     outputs.context.disk.sync_data = faults::sync_data;
-    outputs.outputs[0].trouble = None;
+    outputs.outputs[0].write_retry = None;
     outputs.flush(true).unwrap();
     assert!(outputs.take_unwritten().is_empty());
     assert_eq!(records_in_all(directory.path()), (2, vec![]), "a definition and an event");
@@ -271,7 +271,7 @@ fn under_always_the_records_of_a_failed_fsync_go_to_a_new_file() {
     faults::fail_syncs(1);
     outputs.flush(true).unwrap();
     assert_eq!(outputs.take_unwritten().held.len(), 1);
-    outputs.outputs[0].trouble = None;
+    outputs.outputs[0].write_retry = None;
     outputs.flush(true).unwrap();
     assert!(outputs.take_unwritten().is_empty());
     assert_eq!(records_in_all(directory.path()), (1, vec![1]));
@@ -403,10 +403,10 @@ fn a_failed_sync_of_a_directory_is_retried_before_anything_counts_as_written() {
     assert_eq!(outputs.take_unwritten().held.len(), 1, "the directory is not on the disk");
     // The file exists now, but its directory has not been synced: the next try must not forget that.
     faults::fail_syncs(1);
-    outputs.outputs[0].trouble = None;
+    outputs.outputs[0].write_retry = None;
     outputs.flush(true).unwrap();
     assert_eq!(outputs.take_unwritten().held.len(), 1, "the directory is not on the disk");
-    outputs.outputs[0].trouble = None;
+    outputs.outputs[0].write_retry = None;
     outputs.flush(true).unwrap();
     assert!(outputs.take_unwritten().is_empty());
     assert_eq!(records_in(&directory.path().join("a/b")), 1);

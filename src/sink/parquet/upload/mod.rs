@@ -31,9 +31,9 @@ use super::convert::MAX_SAME_NAME;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_sink::{DestinationState, RemoteStatus};
 use tributary_sink::{FileStatus, UploadStatus};
+use tributary_sink_file::maintenance;
 use tributary_sink_file::names::{self, FileState, FoundFile};
 use tributary_sink_file::template::Template;
-use tributary_sink_file::tidy;
 use tributary_sink_forward::backoff::Pauses;
 use tributary_sink_forward::probe::run;
 use tributary_system::blocking;
@@ -297,7 +297,7 @@ impl SharedUploader {
                     io::ErrorKind::NotFound => Ok(()),
                     _ => Err(error),
                 })?;
-                tidy::remove_empty_directories(path, self.archive.base());
+                maintenance::remove_empty_directories(path, self.archive.base());
             }
         }
         self.count(|uploads| uploads.add_uploaded(bytes));

@@ -234,7 +234,7 @@ impl NatsListener {
         let (at, origin) = (shared.context.clock.now().unix, shared.origin.clone());
         let kept = quarantine.keep(QuarantineRecord { at, origin, reason: reason.to_owned(), request }).await;
         if let Err(error) = &kept
-            && let Some(suppressed) = quarantine.trouble.permit()
+            && let Some(suppressed) = quarantine.throttle.permit()
         {
             let listener = shared.context.counters.name();
             error!(listener, %error, suppressed, "cannot write a message to the quarantine; it is delivered again");

@@ -52,9 +52,9 @@ fn flush(outputs: &mut Outputs) {
     }
 }
 
-/// Files in trouble are tried again now.
+/// Files that cannot be written are tried again now.
 fn retry(outputs: &mut Outputs) {
-    outputs.outputs.iter_mut().for_each(|output| output.trouble = None);
+    outputs.outputs.iter_mut().for_each(|output| output.write_retry = None);
     flush(outputs);
 }
 
@@ -232,17 +232,17 @@ fn a_message_whose_events_are_all_dropped_is_not_known() {
     // Its next try is not due for seconds.
     let source = io::Error::from(io::ErrorKind::IsADirectory);
     let fault = SinkFault { action: "write".to_owned(), source };
-    let trouble = (0..8).fold(None, |before: Option<Trouble>, _| Some(Trouble::after(before.as_ref(), &fault)));
+    let retry = (0..8).fold(None, |before: Option<WriteRetry>, _| Some(WriteRetry::after(before.as_ref(), &fault)));
     let origin = Arc::new(Origin::new("datadog", "web".into(), "peer".into(), 1));
     let mut output = FileOutput::new(path.clone(), UnixNanos(0), origin);
-    output.trouble = trouble;
+    output.write_retry = retry;
     outputs.outputs = vec![output];
     write(&mut outputs, 2, &dropped);
     assert_eq!(reported(&mut outputs), [vec![], vec![], vec![2]]);
     write(&mut outputs, 3, &batch(Some(2), &["b"], &[]));
     assert_eq!(reported(&mut outputs), NOTHING);
     fs::remove_dir(&path).unwrap();
-    outputs.outputs.iter_mut().for_each(|output| output.trouble = None);
+    outputs.outputs.iter_mut().for_each(|output| output.write_retry = None);
     write(&mut outputs, 4, &dropped);
     assert_eq!((reported(&mut outputs), names(directory.path(), "loss")), (NOTHING, vec!["a".into()]));
 }
@@ -257,7 +257,7 @@ fn a_message_that_a_tick_writes_and_cannot_sync_is_not_known() {
     write_at(AckLevel::Durable, &mut outputs, 1, &message);
     assert_eq!(reported(&mut outputs), [vec![1], vec![], vec![]]);
     drop(other_process);
-    outputs.outputs[0].trouble = None;
+    outputs.outputs[0].write_retry = None;
     faults::fail_syncs(2);
     outputs.tick(true).unwrap();
     assert_eq!(reported(&mut outputs), [vec![], vec![], vec![1]]);

@@ -14,7 +14,7 @@ use hashbrown::HashSet;
 use super::dedup::{BuildIdentityHasher, Fingerprint};
 
 /// What daemons share about delivered events.
-pub trait Elsewhere: Send + Sync + 'static {
+pub trait SharedDeliveries: Send + Sync + 'static {
     /// The most events of a section that are noted.
     fn max_events(&self) -> usize;
 

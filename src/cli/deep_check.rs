@@ -43,7 +43,7 @@ pub(super) struct Report {
 
 /// Binds and releases each address, reads each file, examines each directory and connects to each destination. Changes
 /// nothing.
-pub(super) fn look(config: &Config) -> Report {
+pub(super) fn run(config: &Config) -> Report {
     let mut report = Report::default();
     for (option, listen) in
         [("admin.listen", config.admin.listen), ("admin.metrics_listen", config.admin.metrics_listen)]

@@ -9,7 +9,7 @@ use super::record::Position;
 /// The taken records. Settled ones that follow each other are one entry, so there are at most twice as many entries as
 /// records being sent, and one more, however long the first of them is not answered.
 #[derive(Debug)]
-pub(super) struct TakenRecords {
+pub(super) struct UnsettledRecords {
     /// In order, from the first that is not settled. What is between two of them is not taken: a process before this one has
     /// settled records behind it.
     entries: VecDeque<Taken>,
@@ -40,19 +40,19 @@ impl Taken {
     }
 }
 
-impl TakenRecords {
+impl UnsettledRecords {
     /// Everything before this position is settled, and of what is behind it these records, which are in order. Nothing else is
     /// taken.
-    pub(super) fn from(acknowledged: Position, settled: &[Range<Position>]) -> TakenRecords {
-        let mut taken = TakenRecords { entries: VecDeque::new(), acknowledged, settled_early: (0, 0) };
+    pub(super) fn from(acknowledged: Position, settled: &[Range<Position>]) -> UnsettledRecords {
+        let mut new = UnsettledRecords { entries: VecDeque::new(), acknowledged, settled_early: (0, 0) };
         for Range { start, end } in settled {
-            let start = (*start).max(taken.acknowledged);
+            let start = (*start).max(new.acknowledged);
             if start.number < end.number {
-                taken.push(start, *end, None, 0);
-                taken.settle(start.number);
+                new.push(start, *end, None, 0);
+                new.settle(start.number);
             }
         }
-        taken
+        new
     }
 
     /// The records from `start` to `end` were taken; they have `bytes` in their file.

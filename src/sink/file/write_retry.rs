@@ -15,20 +15,20 @@ const ELOOP: i32 = 40;
 
 /// The state of a file whose last write failed.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct WriteRetry {
     tries: u32,
     next_try: Instant,
     is_permanent: bool,
     fault: String,
 }
 
-impl Trouble {
+impl WriteRetry {
     /// After a failed try; `before` is the state of the try before that, if that failed, too.
-    pub(super) fn after(before: Option<&Trouble>, fault: &SinkFault) -> Trouble {
+    pub(super) fn after(before: Option<&WriteRetry>, fault: &SinkFault) -> WriteRetry {
         let tries = before.map_or(0, |before| before.tries) + 1;
         let pause = PAUSES.0.saturating_mul(1 << (tries - 1).min(16)).min(PAUSES.1);
         let is_permanent = is_permanent(&fault.source, tries);
-        Trouble { tries, next_try: Instant::now() + pause, is_permanent, fault: fault.to_string() }
+        WriteRetry { tries, next_try: Instant::now() + pause, is_permanent, fault: fault.to_string() }
     }
 
     /// Whether a retry cannot help until the operator changes something: events for the file are dropped.
@@ -43,7 +43,7 @@ impl Trouble {
 }
 
 /// For the operator: the path, the reason of the system, and what becomes of the events.
-impl fmt::Display for Trouble {
+impl fmt::Display for WriteRetry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let effect = if self.is_permanent { "its events count as failed" } else { "its events wait in memory" };
         write!(f, "{}; {effect}, and it is tried again", self.fault)
@@ -79,12 +79,12 @@ mod tests {
             (24, false, false),  // EMFILE
         ] {
             let fault = SinkFault { action: "write x".to_owned(), source: io::Error::from_raw_os_error(errno) };
-            let mut trouble = Trouble::after(None, &fault);
-            assert_eq!(trouble.is_permanent(), is_first, "{fault}");
+            let mut retry = WriteRetry::after(None, &fault);
+            assert_eq!(retry.is_permanent(), is_first, "{fault}");
             for _ in 0..100 {
-                trouble = Trouble::after(Some(&trouble), &fault);
+                retry = WriteRetry::after(Some(&retry), &fault);
             }
-            assert_eq!(trouble.is_permanent(), is_ever, "{fault}");
+            assert_eq!(retry.is_permanent(), is_ever, "{fault}");
         }
     }
 }

@@ -9,7 +9,7 @@ use super::disk::Disk;
 use super::live::Live;
 use super::names::{self, FileState, FoundFile};
 use super::options::Options;
-use super::tail;
+use super::repair;
 use super::template::Template;
 use tributary_event::UnixNanos;
 use tributary_memory::log_throttle::LogThrottle;
@@ -37,7 +37,7 @@ pub(super) fn repair(
         }
         let repaired = match options.is_journal() {
             true => finish(&found.path, options, now, disk),
-            false => tail::repair_closed(&found.path, options.format),
+            false => repair::repair_closed(&found.path, options.format),
         };
         warn_on_error(&found.path, "repair", repaired);
     }
@@ -51,7 +51,7 @@ pub(super) fn repair(
 ///
 /// # Errors
 /// The system's, when the directories cannot be listed. A fault of a single file is a warning.
-pub(super) fn tidy(
+pub(super) fn maintain(
     template: &Template,
     options: &Options,
     now: UnixNanos,

@@ -50,7 +50,7 @@ impl SpoolRecord {
 
 /// A place in a spool.
 #[derive(Debug)]
-pub(super) struct Walk {
+pub(super) struct RecordReader {
     directory: PathBuf,
     /// The next record.
     next: Position,
@@ -59,12 +59,12 @@ pub(super) struct Walk {
     reader: Option<Reader>,
 }
 
-impl Walk {
-    /// A walk that begins at a record, and passes over these, which are in order.
-    pub(super) fn from(directory: PathBuf, next: Position, settled: Vec<Range<Position>>) -> Walk {
-        let mut walk = Walk { directory, next, settled: settled.into(), reader: None };
-        walk.pass(next);
-        walk
+impl RecordReader {
+    /// One that begins at a record, and passes over these, which are in order.
+    pub(super) fn from(directory: PathBuf, next: Position, settled: Vec<Range<Position>>) -> RecordReader {
+        let mut new = RecordReader { directory, next, settled: settled.into(), reader: None };
+        new.pass(next);
+        new
     }
 
     /// The next record's position.

@@ -30,7 +30,7 @@ pub(super) fn repair_closed(path: &Path, format: Format) -> io::Result<()> {
     if lock(&file).is_err() {
         return Ok(());
     }
-    repair(&file, path, format)?;
+    repair_open(&file, path, format)?;
     file.sync_data()
 }
 
@@ -42,7 +42,7 @@ pub(super) fn repair_closed(path: &Path, format: Format) -> io::Result<()> {
 ///
 /// # Errors
 /// The system's.
-pub(super) fn repair(file: &fs::File, path: &Path, format: Format) -> io::Result<u64> {
+pub(super) fn repair_open(file: &fs::File, path: &Path, format: Format) -> io::Result<u64> {
     let len = file.metadata()?.len();
     if is_complete(file, len)? {
         return Ok(len);
@@ -102,7 +102,7 @@ mod tests {
         let path = directory.path().join("x");
         fs::write(&path, before).unwrap();
         let file = OpenOptions::new().read(true).append(true).open(&path).unwrap();
-        let len = repair(&file, &path, format).unwrap();
+        let len = repair_open(&file, &path, format).unwrap();
         let after = fs::read(&path).unwrap();
         assert_eq!(len, after.len() as u64);
         after

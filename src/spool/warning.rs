@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Something about the directory of a spool that the operator should know.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Finding {
+pub enum SpoolWarning {
     /// A file or directory that is not part of a spool. It is left alone.
     Foreign(PathBuf),
     /// A segment of this newer version. When the spool is opened it is moved to `aside/`.
@@ -27,27 +27,27 @@ pub enum Finding {
     Dropped(u64, u64),
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for SpoolWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Finding::Foreign(path) => write!(f, "{} is not part of the spool; it is ignored", path.display()),
-            Finding::Newer(path, version) => {
+            SpoolWarning::Foreign(path) => write!(f, "{} is not part of the spool; it is ignored", path.display()),
+            SpoolWarning::Newer(path, version) => {
                 let path = path.display();
                 write!(f, "{path} has version {version}, of a newer tributary; a start moves it to aside/")
             }
-            Finding::Torn { path, offset, bytes } => {
+            SpoolWarning::Torn { path, offset, bytes } => {
                 let path = path.display();
                 write!(f, "{path} ends with {bytes} bytes of an incomplete record at {offset}; they are ignored")
             }
-            Finding::NoCursor => f.write_str("the file cursor is missing; all records are sent again"),
-            Finding::DamagedCursor(path) => {
+            SpoolWarning::NoCursor => f.write_str("the file cursor is missing; all records are sent again"),
+            SpoolWarning::DamagedCursor(path) => {
                 let path = path.display();
                 write!(
                     f,
                     "{path} is damaged or of a newer tributary; a start moves it to aside/, and all records are sent again"
                 )
             }
-            Finding::Dropped(records, events) => write!(
+            SpoolWarning::Dropped(records, events) => write!(
                 f,
                 "{records} requests with {events} events were removed by `tributary spool drop`; they count as shed"
             ),
