@@ -225,12 +225,12 @@ impl<'a> Reader<'a> {
     }
 
     fn array(&self, field: &'static str, start: usize, count: u32) -> Result<MsgpackValue<'a>, DecodeError> {
-        self.check(field, start, count.into(), "a count that the message has room for")?;
+        self.check(field, start, count.into(), "a count of elements that fit into the message")?;
         Ok(MsgpackValue::Array(count))
     }
 
     fn map(&self, field: &'static str, start: usize, pairs: u32) -> Result<MsgpackValue<'a>, DecodeError> {
-        self.check(field, start, u64::from(pairs) * 2, "a count that the message has room for")?;
+        self.check(field, start, u64::from(pairs) * 2, "a count of elements that fit into the message")?;
         Ok(MsgpackValue::Map(pairs))
     }
 

@@ -430,7 +430,7 @@ mod tests {
         assert!(large.resize(FLOOR + 1200 * KIB), "what fits again is accepted again");
         let mut body = budget.passing(10);
         assert!(body.try_resize(10 + 200 * KIB));
-        assert!(!body.try_resize(10 + 200 * KIB + 1), "bodies leave room for connections");
+        assert!(!body.try_resize(10 + 200 * KIB + 1), "bodies leave memory for connections");
         let mut small = budget.lease();
         assert!(small.resize(FLOOR + MINIMUM));
         assert!(!small.resize(FLOOR + MINIMUM + 1));
@@ -438,7 +438,7 @@ mod tests {
         let connection = budget.admit(36 * KIB).expect("fifteen sixteenths are for connections");
         assert!(budget.is_full() && budget.admit(1).is_none());
         let mut message = budget.passing(0);
-        assert!(message.try_resize(MINIMUM), "connections leave room for small messages");
+        assert!(message.try_resize(MINIMUM), "connections leave memory for small messages");
         assert_eq!(budget.used(), (1200 + 200 + 64 + 36 + 64) * KIB, "what was refused was not taken");
         assert!(body.try_resize(10 + KIB) && body.is_beyond_floor());
         drop((large, body, small, connection, message));
@@ -475,7 +475,7 @@ mod tests {
         let connection = other.admit(30 * KIB).expect("the reserve");
         let mut message = other.passing(0);
         assert!(message.try_resize(MINIMUM));
-        assert!(!message.try_resize(MINIMUM + 1), "a long message finds no room");
+        assert!(!message.try_resize(MINIMUM + 1), "a long message finds no memory");
         assert!(other.admit(30 * KIB).is_none(), "the reserve is used up");
         assert!(one.admit(30 * KIB).is_some(), "its own is not");
         assert_eq!(budget.used(), 1600 * KIB, "the reserve is not of the shared memory");

@@ -333,7 +333,7 @@ impl Writer {
             match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 // An operator may have removed it already.
-                _ => debug!(file = %path.display(), "the oldest capture makes room (capture.max_bytes)"),
+                _ => debug!(file = %path.display(), "the oldest capture is removed (capture.max_bytes)"),
             }
             kept.bytes = kept.bytes.saturating_sub(*bytes);
             kept.finished.pop_front();

@@ -107,7 +107,7 @@ fn waiting_markers_count_with_their_texts() {
         run.feed(1, &wire::marker(0, number, "key", &"x".repeat(60_000)));
         assert!(memory.used() <= memory.limit() + 65_536, "{} bytes", memory.used());
     }
-    assert!(run.count() > 150, "what there is no room for has gone out");
+    assert!(run.count() > 150, "what does not fit has been written");
     drop(run);
     assert_eq!(memory.used(), 0);
 }

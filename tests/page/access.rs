@@ -25,9 +25,9 @@ async fn the_page_asks_for_the_token_once_and_keeps_it_in_the_tab() {
     browser.until_text(".empty", "This token is wrong").await;
     browser.enter("#token", "s3cret\n").await;
     browser.until_text("h1", "Agents").await;
-    browser.until_text(".empty", "No agent has been heard yet").await;
+    browser.until_text(".empty", "No agent has been seen yet").await;
     browser.reload().await;
-    browser.until_text(".empty", "No agent has been heard yet").await;
+    browser.until_text(".empty", "No agent has been seen yet").await;
     let kept = "return [Object.values(sessionStorage), localStorage.length, document.cookie, location.href.includes('s3cret')]";
     assert_eq!(browser.js(kept).await, json!([["s3cret"], 0, "", false]));
     browser.click("#status button", "Forget").await;

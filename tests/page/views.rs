@@ -59,7 +59,7 @@ async fn agents_are_listed_filtered_and_opened() {
     let Some(browser) = Browser::open().await else { return };
     let world = World::start("", LISTENERS).await;
     browser.goto(&world.page("agents")).await;
-    browser.until_text(".empty", "No agent has been heard yet").await;
+    browser.until_text(".empty", "No agent has been seen yet").await;
     world.send("desktops", DESKTOPS, 60).await;
     world.send("zorka", ZORKA, 300).await;
     browser

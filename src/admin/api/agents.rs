@@ -89,7 +89,7 @@ fn shown(agent: &AgentEntry) -> ShownAgent {
             (state, text, status.is_healthy && status.is_reachable)
         }
         Status::Other if is_silent => ("silent", "no event for a minute".to_owned(), true),
-        Status::Other => ("heard", "sends events".to_owned(), true),
+        Status::Other => ("active", "sends events".to_owned(), true),
     };
     ShownAgent {
         id: agent.id.clone(),

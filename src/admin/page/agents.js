@@ -1,4 +1,4 @@
-// Agents: everything heard recently. One opens to its resource, its commands and its last events.
+// Agents: everything seen recently. One opens to its resource, its commands and its last events.
 
 import { get, getEvents, poll } from "./api.js";
 import { clean, h, said, set } from "./dom.js";
@@ -11,7 +11,7 @@ import * as units from "./units.js";
 export const PROTOCOLS = ["bytefrog", "datadog", "endless", "rbkit", "zico"];
 /** The views that show what the agents of a protocol send. */
 const SHOWN_IN = { bytefrog: ["code", "profiles", "traces"], datadog: ["traces"], endless: ["machines"], rbkit: ["profiles", "heap"], zico: ["traces", "profiles"] };
-const GOOD = new Set(["heard", "tracing", "subscribed"]);
+const GOOD = new Set(["active", "tracing", "subscribed"]);
 
 export function show(main, route) {
   return route.id === null ? showList(main, route.query) : showAgent(main, route.id);
@@ -54,21 +54,21 @@ function showList(main, query) {
       { title: "Rate", width: "66px", num: true, cell: (agent) => units.rate(agent.events_per_second), sort: (agent) => agent.events_per_second ?? 0 },
       { title: "Events", width: "84px", num: true, cell: (agent) => units.count(agent.events ?? 0), sort: (agent) => agent.events ?? 0 },
       { title: "Losses", width: "56px", num: true, cell: (agent) => h("span", { class: agent.losses ? "bad-text" : "soft" }, units.count(agent.losses ?? 0)), sort: (agent) => agent.losses ?? 0 },
-      { title: "Last heard", width: "78px", num: true, cell: (agent) => units.ago(agent.last_seen_ms), sort: (agent) => agent.last_seen_ms ?? 0 },
+      { title: "Last seen", width: "78px", num: true, cell: (agent) => units.ago(agent.last_seen_ms), sort: (agent) => agent.last_seen_ms ?? 0 },
       { title: "Since", width: "88px", num: true, cell: (agent) => h("span", { title: units.moment(agent.since_ms) }, units.ago(agent.since_ms)), sort: (agent) => agent.since_ms ?? 0 },
     ],
   });
   const body = h("section", { class: "panel" });
   main.append(head.element, h("div", { class: "filters" }, protocol.element, text.element), body);
   const end = poll((signal) => get("api/v1/agents", filter, signal), 2000, (answer) => {
-    head.element.querySelector(".scope").textContent = `${units.plural(answer.total, "agent")}, counted since each was first heard`;
+    head.element.querySelector(".scope").textContent = `${units.plural(answer.total, "agent")}, counted since each was first seen`;
     list.update(answer.agents);
     if (answer.agents.length) {
       if (body.firstChild !== list.element) set(body, list.element);
     } else {
       set(body, filter.text || filter.protocol
         ? empty("No agent matches this filter", "Choose another protocol, or clear the text.")
-        : empty("No agent has been heard yet",
+        : empty("No agent has been seen yet",
           "Point an agent at one of the listeners of the overview, or a simulated one:",
           h("code", {}, "tributary simulate datadog --to ADDRESS --rate 5 --for 1m"),
           "Ruby processes (rbkit) are dialled: name them in the configuration of a listener."));
@@ -113,7 +113,7 @@ function showAgent(main, id) {
       ["process", agent.process],
       ["peer", peerBeside(agent.name, agent.peer)],
       ["since", `${units.moment(agent.since_ms)}, ${units.ago(agent.since_ms)}`],
-      ["last heard", units.ago(agent.last_seen_ms)],
+      ["last seen", units.ago(agent.last_seen_ms)],
       ["rate", units.rate(agent.events_per_second)],
       ["events", units.count(agent.events ?? 0)],
       ["losses", agent.losses ? h("a", { href: to("losses", null, { listener: agent.listener }), class: "bad-text" }, units.count(agent.losses)) : "0"],
@@ -128,7 +128,7 @@ function showAgent(main, id) {
   }, (error) => {
     parts = null;
     set(body, error.status === 404
-      ? empty("This agent is not known any more", "It has not been heard for a long time, or the daemon restarted.", h("a", { href: to("agents") }, "All agents"))
+      ? empty("This agent is not known any more", "It has not been seen for a long time, or the daemon restarted.", h("a", { href: to("agents") }, "All agents"))
       : failure(error));
   });
   return { end };

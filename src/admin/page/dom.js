@@ -62,7 +62,7 @@ export function said(text, className = "") {
   return h("bdi", { class: `said ${className}`, title: shown }, shown);
 }
 
-/** A path or a qualified name: where room is short, its beginning is cut and its last part stays. */
+/** A path or a qualified name: where space is short, its beginning is cut and its last part stays. */
 export function path(text, separator = "/") {
   const shown = clean(text);
   const at = shown.lastIndexOf(separator) + 1;

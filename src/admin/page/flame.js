@@ -213,11 +213,11 @@ export function flameCanvas({ label, name, describe, color, parent, choose = () 
   };
 }
 
-/** As much of a text as there is room for; nothing where that is less than two characters. */
-export function fitted(context, text, room) {
-  const fitting = Math.floor(room / 4);
+/** As much of a text as fits; nothing where that is less than two characters. */
+export function fitted(context, text, width) {
+  const fitting = Math.floor(width / 4);
   let part = text.length > fitting ? text.slice(0, fitting) : text;
-  while (part.length > 1 && context.measureText(part).width > room) part = part.slice(0, Math.floor(part.length * 0.88));
+  while (part.length > 1 && context.measureText(part).width > width) part = part.slice(0, Math.floor(part.length * 0.88));
   if (part.length === text.length) return part;
   return part.length > 2 ? `${part.slice(0, -1)}…` : "";
 }

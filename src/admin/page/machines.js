@@ -55,7 +55,7 @@ function showAll(main, query) {
       { title: "Site", width: "minmax(110px, 1.2fr)", cell: (machine) => said(machine.site || "–", "soft"), sort: (machine) => machine.site ?? "" },
       { title: "System", width: "92px", cell: (machine) => [machine.is_live && pill("live"), machine.is_dualboot && pill("dual boot")] },
       { title: "Events", width: "76px", num: true, cell: (machine) => units.count(machine.events), sort: (machine) => machine.events },
-      { title: "Last heard", width: "88px", num: true, cell: (machine) => units.ago(machine.last_ms), sort: (machine) => machine.last_ms },
+      { title: "Last seen", width: "88px", num: true, cell: (machine) => units.ago(machine.last_ms), sort: (machine) => machine.last_ms },
     ],
   });
   const body = h("div", { class: "stack" });
@@ -110,7 +110,7 @@ function showMachine(main, id) {
     head.scope(answer);
     set(title, said(machine.name));
     if (body.firstChild !== built[0]) set(body, built);
-    set(about, facts([["image", machine.image], ["site", machine.site], ["peer", peerBeside(machine.name, machine.peer)], ["events", units.count(machine.events)], ["last heard", units.ago(machine.last_ms)],
+    set(about, facts([["image", machine.image], ["site", machine.site], ["peer", peerBeside(machine.name, machine.peer)], ["events", units.count(machine.events)], ["last seen", units.ago(machine.last_ms)],
       ["live system", machine.is_live ? "yes" : null], ["dual boot", machine.is_dualboot ? "yes" : null], ...Object.entries(machine.resource ?? {})]));
     set(names, nameTable(answer.names, answer.history));
     events.update(answer.events);

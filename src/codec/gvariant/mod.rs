@@ -180,7 +180,7 @@ impl<'a> Tuple<'a> {
         let len = slice.len();
         let width = offset_width(len);
         let Some(body) = offsets.checked_mul(width).and_then(|table| len.checked_sub(table)) else {
-            return Err(slice.fault(field, 0, len as u64, "room for the offsets of its members"));
+            return Err(slice.fault(field, 0, len as u64, "space for the offsets of its members"));
         };
         if !is_narrowest(body, offsets, width) {
             return Err(slice.fault(field, body, width as u64, "offsets of the narrowest width"));

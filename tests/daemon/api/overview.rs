@@ -47,7 +47,7 @@ async fn an_agent_is_shown_with_its_resource_and_its_own_last_events() {
     settle(&daemon).await;
     let agents = json(&daemon, "agents").await;
     let agent = &agents["agents"][0];
-    assert_eq!((&agent["protocol"], &agent["state"]), (&"datadog".into(), &"heard".into()));
+    assert_eq!((&agent["protocol"], &agent["state"]), (&"datadog".into(), &"active".into()));
     assert!(array(agent, "commands").is_empty() && agent["events_per_second"].as_f64().unwrap() > 0.0);
     let path = format!("agents/{}", agent["id"].as_str().unwrap());
     let one = until(&daemon, &path, |one| array(one, "events").len() == 50).await;
