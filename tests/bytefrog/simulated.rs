@@ -29,11 +29,17 @@ fn named<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["name"] == name).collect()
 }
 
-/// Asserts that the daemon has written the events that the agent counted.
+/// Asserts that the daemon has written the events that the agent counted. The agent cannot count the reports that its heartbeats
+/// are late and come again: on a busy machine they are.
 fn assert_adds_up(sent: &Sent, stopped: &Stopped) {
     let Stopped { events, totals } = stopped;
-    let losses = events.iter().filter(|event| event["kind"] == "loss").count();
-    assert_eq!((events.len() - losses) as u64, sent.events, "{totals}");
+    let is_of_the_daemon = |event: &&Value| {
+        event["kind"] == "loss"
+            || event["name"] == "bytefrog.agent.unhealthy"
+            || event["name"] == "bytefrog.agent.recovered"
+    };
+    let of_the_daemon = events.iter().filter(is_of_the_daemon).count();
+    assert_eq!((events.len() - of_the_daemon) as u64, sent.events, "{totals}");
     assert_eq!(totals.listeners[0].bytes_in, sent.bytes, "{totals}");
 }
 
@@ -152,7 +158,8 @@ async fn commands_have_their_effect_and_do_no_harm() {
         let stopped = daemon.stop().await;
         assert_adds_up(&sent.unwrap(), &stopped);
         assert_eq!(named(&stopped.events, "bytefrog.data_break").len(), 2);
-        assert_eq!(crate::live::losses(&stopped.events).len(), 2, "a suspension leaves no gap");
+        let losses = crate::live::losses(&stopped.events);
+        assert_eq!(losses.len(), 2, "a suspension leaves no gap: {losses:?}");
     }
 }
 
