@@ -88,6 +88,10 @@ fn body(subject: &Subject) -> Result<String, fmt::Error> {
         taps: subject.taps.count() as u64,
         process: ProcessUsage::read(),
     };
+    open_metrics(reading)
+}
+
+fn open_metrics(reading: Reading) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(reading));
     let mut text = String::new();
@@ -511,3 +515,6 @@ impl ProcessUsage {
         })
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;
