@@ -12,42 +12,65 @@ use std::time::Duration;
 
 use tributary_event::{Batch, DataView, EventView, Kind, Reason};
 use tributary_protocol::{Output, Protocol};
-use tributary_select::Rule;
 use tributary_sink::FileTotals;
 use tributary_sink::{AckLevel, RemoteState};
+use tributary_system::counters;
+use tributary_system::counters::Counted as _;
 use tributary_system::histogram::{DurationTotals, Durations};
 
 use super::agent_registry::{Agent, AgentRegistry};
 use super::loss_log::LossLog;
-pub use super::sink_counters::SinkCounters;
+pub use super::sink_counters::{SinkCounters, SinkTotals};
 pub use super::stream_counters::{StreamCounters, StreamTotals};
 
 /// The running counters of one listener.
 #[derive(Debug)]
 pub struct ListenerCounters {
-    name: Arc<str>,
-    protocol: Protocol,
-    bytes_in: AtomicU64,
-    bytes_decoded: AtomicU64,
-    bytes_lost: [AtomicU64; Reason::ALL.len()],
-    events: [AtomicU64; Kind::ALL.len()],
-    losses: [AtomicU64; Reason::ALL.len()],
-    events_lost: [AtomicU64; Reason::ALL.len()],
-    events_found: AtomicU64,
-    connections: AtomicU64,
-    connections_open: AtomicU64,
-    refused: AtomicU64,
-    acknowledged: [AtomicU64; AckLevel::ALL.len()],
-    acknowledgement_times: Durations,
-    responses: Mutex<BTreeMap<u16, u64>>,
-    warnings: Mutex<BTreeMap<&'static str, u64>>,
-    /// By where they were known from: this daemon, or others.
-    repeats: [AtomicU64; 2],
+    counters: Counters,
     store: Mutex<Arc<StoreStatus>>,
     agent_registry: AgentRegistry,
-    stream: StreamCounters,
     /// `None`: losses are not logged.
     loss_log: Option<LossLog>,
+}
+
+counters! {
+    struct Counters(name: String, protocol: Protocol);
+    /// The values of one listener's counters.
+    pub struct ListenerTotals {
+        /// Received, of HTTP bodies after decompression.
+        bytes_in: AtomicU64,
+        /// Decoded to events or to the state of a protocol.
+        bytes_decoded: AtomicU64,
+        /// By reason, in the order of [`Reason::ALL`].
+        bytes_lost: [AtomicU64; Reason::ALL.len()],
+        /// By kind, in the order of [`Kind::ALL`].
+        events: [AtomicU64; Kind::ALL.len()],
+        /// Loss events by reason, in the order of [`Reason::ALL`].
+        losses: [AtomicU64; Reason::ALL.len()],
+        /// Events that are missing according to these loss events, as far as their number is known; by reason.
+        events_lost: [AtomicU64; Reason::ALL.len()],
+        /// Events that have arrived after a loss reported them as missing.
+        events_found: AtomicU64,
+        /// Accepted or opened.
+        connections: AtomicU64,
+        /// Open now.
+        connections_open: AtomicU64,
+        /// Connections refused before anything was read from them.
+        refused: AtomicU64,
+        /// Requests that were answered with a success, by the level of their events, in the order of [`AckLevel::ALL`].
+        acknowledged: [AtomicU64; AckLevel::ALL.len()],
+        /// The time from a complete request to that answer.
+        acknowledgement_times: Durations,
+        /// Responses to requests over HTTP, by their status. The statuses are those of this program, so their number is
+        /// bounded.
+        responses: Mutex<BTreeMap<u16, u64>>,
+        /// Warnings about data that was decoded in spite of a peculiarity, by code.
+        warnings: Mutex<BTreeMap<&'static str, u64>>,
+        /// Events that were left out because this daemon, or another one, has delivered them before.
+        repeats: [AtomicU64; 2],
+        /// Of the stream that it receives from.
+        stream: StreamCounters,
+    }
 }
 
 /// Why a listener cannot use what it shares with other daemons.
@@ -81,68 +104,51 @@ impl ListenerCounters {
 
     fn with(name: Arc<str>, protocol: Protocol, loss_log: Option<LossLog>) -> Arc<Self> {
         Arc::new(ListenerCounters {
-            name,
-            protocol,
-            bytes_in: AtomicU64::new(0),
-            bytes_decoded: AtomicU64::new(0),
-            bytes_lost: Default::default(),
-            events: Default::default(),
-            losses: Default::default(),
-            events_lost: Default::default(),
-            events_found: AtomicU64::new(0),
-            connections: AtomicU64::new(0),
-            connections_open: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            acknowledged: Default::default(),
-            acknowledgement_times: Durations::default(),
-            responses: Mutex::default(),
-            warnings: Mutex::default(),
-            repeats: Default::default(),
+            counters: Counters::new(name.to_string(), protocol),
             store: Mutex::default(),
             agent_registry: AgentRegistry::default(),
-            stream: StreamCounters::default(),
             loss_log,
         })
     }
 
     /// The listener's name in the configuration.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.counters.name
     }
 
     /// What it knows of the stream that it receives from.
     pub fn stream(&self) -> &StreamCounters {
-        &self.stream
+        &self.counters.stream
     }
 
     /// The listener's protocol.
     pub fn protocol(&self) -> Protocol {
-        self.protocol
+        self.counters.protocol
     }
 
     /// Counts bytes that were read from a connection.
     pub fn received(&self, bytes: u64) {
-        self.bytes_in.fetch_add(bytes, Relaxed);
+        self.counters.bytes_in.fetch_add(bytes, Relaxed);
     }
 
     /// Takes over what a call has decided. In the daemon only `tributary_driver` calls this, which counts what is buffered.
     pub fn settle(&self, out: &mut Output) {
-        self.bytes_decoded.fetch_add(std::mem::take(&mut out.decoded_bytes), Relaxed);
+        self.counters.bytes_decoded.fetch_add(std::mem::take(&mut out.decoded_bytes), Relaxed);
         // What inflating adds was received too; what it takes away (little, of bodies that hardly compress) was not.
-        self.bytes_in.fetch_add(std::mem::take(&mut out.inflated_bytes) as u64, Relaxed);
-        for (total, lost) in self.bytes_lost.iter().zip(&mut out.lost_bytes) {
+        self.counters.bytes_in.fetch_add(std::mem::take(&mut out.inflated_bytes) as u64, Relaxed);
+        for (total, lost) in self.counters.bytes_lost.iter().zip(&mut out.lost_bytes) {
             if *lost > 0 {
                 total.fetch_add(std::mem::take(lost), Relaxed);
             }
         }
-        for (total, repeats) in self.repeats.iter().zip(&mut out.repeats) {
+        for (total, repeats) in self.counters.repeats.iter().zip(&mut out.repeats) {
             if *repeats > 0 {
                 total.fetch_add(std::mem::take(repeats), Relaxed);
             }
         }
-        self.events_found.fetch_add(std::mem::take(&mut out.found_events), Relaxed);
+        self.counters.events_found.fetch_add(std::mem::take(&mut out.found_events), Relaxed);
         if !out.warnings.is_empty() {
-            let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut warnings = self.counters.warnings.lock().unwrap_or_else(PoisonError::into_inner);
             for (code, count) in out.warnings.drain(..) {
                 *warnings.entry(code).or_default() += count;
             }
@@ -162,21 +168,21 @@ impl ListenerCounters {
 
     /// Counts bytes as lost that no session reports.
     pub fn lost(&self, reason: Reason, bytes: u64) {
-        self.bytes_lost[reason.index()].fetch_add(bytes, Relaxed);
+        self.counters.bytes_lost[reason.index()].fetch_add(bytes, Relaxed);
     }
 
     /// Counts the events of a batch that is handed to the sinks.
     pub fn handed_over(&self, batch: &Batch) {
         for kind in Kind::ALL {
-            self.events[kind.index()].fetch_add(batch.count(kind), Relaxed);
+            self.counters.events[kind.index()].fetch_add(batch.count(kind), Relaxed);
         }
         if batch.count(Kind::Loss) > 0 {
             // Losses of other collectors, in messages of a stream, are theirs.
-            let is_own = |event: &EventView<'_>| event.origin().protocol == self.protocol.as_str();
+            let is_own = |event: &EventView<'_>| event.origin().protocol == self.counters.protocol.as_str();
             for event in batch.events().filter(is_own) {
                 if let DataView::Loss(loss) = event.data() {
-                    self.losses[loss.reason.index()].fetch_add(1, Relaxed);
-                    self.events_lost[loss.reason.index()].fetch_add(loss.events.unwrap_or(0), Relaxed);
+                    self.counters.losses[loss.reason.index()].fetch_add(1, Relaxed);
+                    self.counters.events_lost[loss.reason.index()].fetch_add(loss.events.unwrap_or(0), Relaxed);
                     if let Some(log) = &self.loss_log {
                         log.log(event.origin(), loss.reason, loss.bytes, loss.detail.text());
                     }
@@ -193,50 +199,30 @@ impl ListenerCounters {
 
     /// Counts a new connection. It counts as open until the guard is dropped.
     pub fn connection(self: &Arc<Self>) -> OpenConnection {
-        self.connections.fetch_add(1, Relaxed);
-        self.connections_open.fetch_add(1, Relaxed);
+        self.counters.connections.fetch_add(1, Relaxed);
+        self.counters.connections_open.fetch_add(1, Relaxed);
         OpenConnection(self.clone())
     }
 
     /// Counts a connection that was refused before anything of it was read except a PROXY header.
     pub fn refused(&self) {
-        self.refused.fetch_add(1, Relaxed);
+        self.counters.refused.fetch_add(1, Relaxed);
     }
 
     /// Counts a request that is answered with a success; `after` is the time since it was complete.
     pub fn acknowledged(&self, level: AckLevel, after: Duration) {
-        self.acknowledged[level as usize].fetch_add(1, Relaxed);
-        self.acknowledgement_times.add(after);
+        self.counters.acknowledged[level as usize].fetch_add(1, Relaxed);
+        self.counters.acknowledgement_times.add(after);
     }
 
     /// Counts a request over HTTP that is answered with this status.
     pub fn responded(&self, status: u16) {
-        *self.responses.lock().unwrap_or_else(PoisonError::into_inner).entry(status).or_default() += 1;
+        *self.counters.responses.lock().unwrap_or_else(PoisonError::into_inner).entry(status).or_default() += 1;
     }
 
     /// The current values.
     pub fn totals(&self) -> ListenerTotals {
-        let read = |counter: &AtomicU64| counter.load(Relaxed);
-        ListenerTotals {
-            name: self.name.to_string(),
-            protocol: self.protocol,
-            bytes_in: read(&self.bytes_in),
-            bytes_decoded: read(&self.bytes_decoded),
-            bytes_lost: Reason::ALL.map(|reason| read(&self.bytes_lost[reason.index()])),
-            events: Kind::ALL.map(|kind| read(&self.events[kind.index()])),
-            losses: Reason::ALL.map(|reason| read(&self.losses[reason.index()])),
-            events_lost: Reason::ALL.map(|reason| read(&self.events_lost[reason.index()])),
-            events_found: read(&self.events_found),
-            connections: read(&self.connections),
-            connections_open: read(&self.connections_open),
-            refused: read(&self.refused),
-            acknowledged: AckLevel::ALL.map(|level| read(&self.acknowledged[level as usize])),
-            acknowledgement_times: self.acknowledgement_times.totals(),
-            responses: self.responses.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            warnings: self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            repeats: self.repeats.each_ref().map(read),
-            stream: self.stream.totals(),
-        }
+        self.counters.value()
     }
 }
 
@@ -246,7 +232,7 @@ pub struct OpenConnection(Arc<ListenerCounters>);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.0.connections_open.fetch_sub(1, Relaxed);
+        self.0.counters.connections_open.fetch_sub(1, Relaxed);
     }
 }
 
@@ -269,7 +255,7 @@ impl Accounting {
     /// The counters of the listener with this name and protocol: those that it had before, or new ones, which
     /// [`Accounting::enter`] adds when the listener serves.
     pub fn listener(&self, name: &str, protocol: Protocol) -> Arc<ListenerCounters> {
-        let is_it = |counters: &&Arc<ListenerCounters>| &*counters.name == name && counters.protocol == protocol;
+        let is_it = |counters: &&Arc<ListenerCounters>| counters.name() == name && counters.protocol() == protocol;
         let known = self.counters().listeners.iter().find(is_it).cloned();
         known.unwrap_or_else(|| ListenerCounters::with(name.into(), protocol, Some(LossLog::default())))
     }
@@ -319,7 +305,7 @@ impl Accounting {
 
     /// How many connections are open, of all listeners.
     pub fn connections_open(&self) -> u64 {
-        self.counters().listeners.iter().map(|counters| counters.connections_open.load(Relaxed)).sum()
+        self.counters().listeners.iter().map(|counters| counters.counters.connections_open.load(Relaxed)).sum()
     }
 
     fn counters(&self) -> MutexGuard<'_, AllCounters> {
@@ -327,87 +313,12 @@ impl Accounting {
     }
 }
 
-/// The values of all counters at one moment. `Display` is what the daemon logs when it stops: a line per listener and sink.
+/// The values of all counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Totals {
     pub listeners: Vec<ListenerTotals>,
     pub sinks: Vec<SinkTotals>,
-}
-
-/// The values of one listener's counters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct ListenerTotals {
-    pub name: String,
-    pub protocol: Protocol,
-    pub bytes_in: u64,
-    pub bytes_decoded: u64,
-    /// By reason, in the order of [`Reason::ALL`].
-    pub bytes_lost: [u64; Reason::ALL.len()],
-    /// By kind, in the order of [`Kind::ALL`].
-    pub events: [u64; Kind::ALL.len()],
-    /// Loss events by reason, in the order of [`Reason::ALL`].
-    pub losses: [u64; Reason::ALL.len()],
-    /// Events that are missing according to these loss events, as far as their number is known; by reason.
-    pub events_lost: [u64; Reason::ALL.len()],
-    pub connections: u64,
-    pub connections_open: u64,
-    /// Connections refused before anything was read from them.
-    pub refused: u64,
-    /// Requests that were answered with a success, by the level of their events, in the order of [`AckLevel::ALL`].
-    pub acknowledged: [u64; AckLevel::ALL.len()],
-    /// The time from a complete request to that answer.
-    pub acknowledgement_times: DurationTotals,
-    /// Responses to requests over HTTP, by their status. The statuses are those of this program, so their number is bounded.
-    pub responses: BTreeMap<u16, u64>,
-    /// Warnings about data that was decoded in spite of a peculiarity, by code.
-    pub warnings: BTreeMap<&'static str, u64>,
-    /// Events that were left out because this daemon, or another one, has delivered them before.
-    pub repeats: [u64; 2],
-    /// Events that have arrived after a loss reported them as missing.
-    pub events_found: u64,
-    /// Of the stream that it receives from.
-    pub stream: StreamTotals,
-}
-
-/// The values of one sink's counters, in events.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct SinkTotals {
-    pub name: String,
-    pub events: u64,
-    pub written: u64,
-    pub shed: u64,
-    pub failed: u64,
-    /// Left out by the sink's rules, by rule, in the order in which they are tried. Also rules that have left out none.
-    pub filtered: Vec<(Rule, u64)>,
-    /// Left in the sink's own queue by an earlier process.
-    pub resumed: u64,
-    /// In the sink's own queue.
-    pub waiting: u64,
-    /// Attempts to send that failed and were repeated.
-    pub retries: u64,
-    /// As in [`SinkProgress`](tributary_sink::SinkProgress).
-    pub duplicates: u64,
-    pub uncertain_duplicates: u64,
-    /// Batches that wait in its queue or are being written.
-    pub queue_batches: u64,
-    /// Their memory, as far as it counts against the capacity.
-    pub queue_bytes: u64,
-    /// What the queue takes. Batches that are being written are beside it.
-    pub queue_capacity: QueueCapacity,
-    /// It has shed events in the last 10 seconds.
-    pub is_shedding: bool,
-    /// It cannot write now; it keeps its events and retries.
-    pub is_retrying: bool,
-    /// Why its last write to a destination failed: every path or address, with the reason. `None`: none has failed since the
-    /// last one that succeeded.
-    pub fault: Option<String>,
-    /// Its reader has closed the stream, as `head` does.
-    pub is_closed: bool,
-    /// It failed, and is not started again (`on_failure = "fatal"`).
-    pub is_dead: bool,
 }
 
 /// How much may wait in the queue of a sink.
@@ -478,55 +389,14 @@ impl ListenerTotals {
 impl SinkTotals {
     /// Events left out by the sink's rules.
     pub fn filtered(&self) -> u64 {
-        self.filtered.iter().map(|(_, events)| events).sum()
+        self.filtered.values().sum()
     }
 
     /// Events that are queued or being written. A negative value is a bug, and is shown too.
     pub fn in_flight(&self) -> i128 {
-        let SinkTotals { events, resumed, written, shed, failed, waiting, .. } = *self;
+        let &SinkTotals { events, resumed, written, shed, failed, waiting, .. } = self;
         i128::from(events) + i128::from(resumed)
             - [written, shed, failed, self.filtered(), waiting].into_iter().map(i128::from).sum::<i128>()
-    }
-}
-
-impl fmt::Display for ListenerTotals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "listener {} ({}): {} connection{}, {} bytes in = {} decoded + {} lost",
-            self.name,
-            self.protocol,
-            self.connections,
-            if self.connections == 1 { "" } else { "s" },
-            self.bytes_in,
-            self.bytes_decoded,
-            self.lost()
-        )?;
-        if self.buffered() != 0 {
-            write!(f, " + {} buffered", self.buffered())?;
-        }
-        write!(f, "; {} events", self.events())?;
-        list(f, Kind::ALL.iter().map(|kind| (kind.as_str(), self.count(*kind))))?;
-        let by_reason = |counts: [u64; Reason::ALL.len()]| {
-            Reason::ALL.into_iter().map(move |reason| (reason.as_str(), counts[reason.index()]))
-        };
-        if self.lost() > 0 {
-            f.write_str("; bytes lost")?;
-            list(f, by_reason(self.bytes_lost))?;
-        }
-        let missing = self.missing().iter().sum::<u64>();
-        if missing > 0 {
-            write!(f, "; {missing} events missing")?;
-            list(f, by_reason(self.missing()))?;
-        }
-        if self.refused > 0 {
-            write!(f, "; {} connections refused", self.refused)?;
-        }
-        if !self.warnings.is_empty() {
-            f.write_str("; warnings")?;
-            list(f, self.warnings.iter().map(|(code, count)| (*code, *count)))?;
-        }
-        Ok(())
     }
 }
 
@@ -557,30 +427,13 @@ impl fmt::Display for SinkTotals {
     }
 }
 
-impl fmt::Display for Totals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.listeners.iter().try_for_each(|listener| writeln!(f, "{listener}"))?;
-        self.sinks.iter().try_for_each(|sink| writeln!(f, "{sink}"))
-    }
-}
-
-/// ` (name 1, name 2)` of the counts that are not 0.
-fn list<'a>(f: &mut fmt::Formatter<'_>, counts: impl Iterator<Item = (&'a str, u64)>) -> fmt::Result {
-    let mut separator = " (";
-    for (name, count) in counts.filter(|(_, count)| *count > 0) {
-        write!(f, "{separator}{name} {count}")?;
-        separator = ", ";
-    }
-    if separator == ", " { f.write_str(")") } else { Ok(()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tributary_event::{BatchBuilder, Header, Loss, Origin, Position, UnixNanos, semconv};
 
     #[test]
-    fn events_that_losses_report_as_missing_are_counted_by_reason_and_in_the_summary() {
+    fn events_that_losses_report_as_missing_are_counted_by_reason() {
         let counters = ListenerCounters::new("java".into(), Protocol::Bytefrog);
         let origin = Origin::new("bytefrog", "java".into(), "peer".into(), 1);
         let mut builder = BatchBuilder::new(origin.into());
@@ -595,7 +448,7 @@ mod tests {
         let gap = Reason::Gap.index();
         assert_eq!((totals.losses[gap], totals.events_lost[gap]), (3, 1963));
         assert_eq!(totals.events_lost[Reason::Duplicate.index()], 5);
-        let summary = totals.to_string();
-        assert!(summary.ends_with("; 4 events (loss 4); 1963 events missing (gap 1963)"), "{summary}");
+        let missing = Reason::ALL.map(|reason| if reason == Reason::Gap { 1963 } else { 0 });
+        assert_eq!((totals.events(), totals.count(Kind::Loss), totals.missing()), (4, 4, missing));
     }
 }

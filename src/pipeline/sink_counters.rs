@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use tributary_select::Rule;
 use tributary_sink::{FileStatus, FileTotals};
 use tributary_sink::{RemoteStatus, SinkProgress};
+use tributary_system::counters;
+use tributary_system::counters::Counted;
 
-use super::accounting::{QueueCapacity, SinkTotals};
+use super::accounting::QueueCapacity;
 
 /// A sink counts as shedding for this time after it has shed events.
 const SHEDDING_TIME: Duration = Duration::from_secs(10);
@@ -43,63 +45,113 @@ impl Faults {
     }
 }
 
+/// When a sink shed events last.
+#[derive(Debug)]
+struct LastShed {
+    /// In milliseconds since `created`, and one more; 0: never.
+    at: AtomicU64,
+    created: Instant,
+}
+
+impl Default for LastShed {
+    fn default() -> Self {
+        LastShed { at: AtomicU64::new(0), created: Instant::now() }
+    }
+}
+
+impl LastShed {
+    fn set(&self, elapsed: Duration) {
+        self.at.store(1 + millis(elapsed), Relaxed);
+    }
+
+    fn is_recent(&self, elapsed: Duration) -> bool {
+        let last = self.at.load(Relaxed);
+        last > 0 && millis(elapsed).saturating_sub(last - 1) < millis(SHEDDING_TIME)
+    }
+}
+
+impl Counted for LastShed {
+    type Value = bool;
+
+    fn value(&self) -> bool {
+        self.is_recent(self.created.elapsed())
+    }
+}
+
+/// The faults, which the sink's worker sets.
+#[derive(Debug, Default)]
+struct SinkFaults(Mutex<Faults>);
+
+impl Counted for SinkFaults {
+    type Value = Option<String>;
+
+    fn value(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).describe()
+    }
+}
+
 /// The running counters of one sink.
 #[derive(Debug)]
 pub struct SinkCounters {
-    name: Arc<str>,
-    events: AtomicU64,
-    written: AtomicU64,
-    shed: AtomicU64,
-    failed: AtomicU64,
-    /// By the rule that has left them out. Rules that have left out none are here, too.
-    filtered: Mutex<BTreeMap<Rule, u64>>,
-    resumed: AtomicU64,
-    waiting: AtomicU64,
+    counters: Counters,
     own_queue: Mutex<OwnQueue>,
-    retries: AtomicU64,
-    duplicates: AtomicU64,
-    uncertain_duplicates: AtomicU64,
-    queue_batches: AtomicU64,
-    queue_bytes: AtomicU64,
-    queue_capacity: OnceLock<QueueCapacity>,
-    /// When the sink shed events last, in milliseconds since `created`, and one more; 0: never.
-    last_shed: AtomicU64,
-    created: Instant,
-    is_retrying: AtomicBool,
-    faults: Mutex<Faults>,
-    is_closed: AtomicBool,
-    is_dead: AtomicBool,
     /// Of a sink that sends requests over a network.
     remote: Mutex<Option<Arc<RemoteStatus>>>,
     /// Of a sink that writes files.
     files: Mutex<Option<Arc<FileStatus>>>,
 }
 
+counters! {
+    struct Counters(name: String);
+    /// The values of one sink's counters, in events.
+    pub struct SinkTotals {
+        /// Left out by the sink's rules, by rule, in the order in which they are tried. Also rules that have left out none.
+        /// Before the events, which are counted before it.
+        filtered: Mutex<BTreeMap<Rule, u64>>,
+        /// Handed over to the sink.
+        events: AtomicU64,
+        /// Written.
+        written: AtomicU64,
+        /// Not handed over, because the queue was full.
+        shed: AtomicU64,
+        /// Not written.
+        failed: AtomicU64,
+        /// Left in the sink's own queue by an earlier process.
+        resumed: AtomicU64,
+        /// In the sink's own queue.
+        waiting: AtomicU64,
+        /// Attempts to send that failed and were repeated.
+        retries: AtomicU64,
+        /// As in [`SinkProgress`].
+        duplicates: AtomicU64,
+        /// As in [`SinkProgress`].
+        uncertain_duplicates: AtomicU64,
+        /// Batches that wait in its queue or are being written.
+        queue_batches: AtomicU64,
+        /// Their memory, as far as it counts against the capacity.
+        queue_bytes: AtomicU64,
+        /// What the queue takes. Batches that are being written are beside it.
+        queue_capacity: OnceLock<QueueCapacity>,
+        /// It has shed events in the last 10 seconds.
+        is_shedding: LastShed,
+        /// It cannot write now; it keeps its events and retries.
+        is_retrying: AtomicBool,
+        /// Why its last write to a destination failed: every path or address, with the reason. `None`: none has failed since
+        /// the last one that succeeded.
+        fault: SinkFaults,
+        /// Its reader has closed the stream, as `head` does.
+        is_closed: AtomicBool,
+        /// It failed, and is not started again (`on_failure = "fatal"`).
+        is_dead: AtomicBool,
+    }
+}
+
 impl SinkCounters {
     /// Counters that are all 0.
     pub fn new(name: Arc<str>) -> Arc<Self> {
         Arc::new(SinkCounters {
-            name,
-            events: AtomicU64::new(0),
-            written: AtomicU64::new(0),
-            shed: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-            filtered: Mutex::default(),
-            resumed: AtomicU64::new(0),
-            waiting: AtomicU64::new(0),
+            counters: Counters::new(name.to_string()),
             own_queue: Mutex::default(),
-            retries: AtomicU64::new(0),
-            duplicates: AtomicU64::new(0),
-            uncertain_duplicates: AtomicU64::new(0),
-            queue_batches: AtomicU64::new(0),
-            queue_bytes: AtomicU64::new(0),
-            queue_capacity: OnceLock::new(),
-            last_shed: AtomicU64::new(0),
-            created: Instant::now(),
-            is_retrying: AtomicBool::new(false),
-            faults: Mutex::default(),
-            is_closed: AtomicBool::new(false),
-            is_dead: AtomicBool::new(false),
             remote: Mutex::default(),
             files: Mutex::default(),
         })
@@ -107,33 +159,25 @@ impl SinkCounters {
 
     /// The sink's name in the configuration.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.counters.name
     }
 
     pub(super) fn add_events(&self, events: u64) {
-        self.events.fetch_add(events, Relaxed);
+        self.counters.events.fetch_add(events, Relaxed);
     }
 
     pub(super) fn add_written(&self, events: u64) {
-        self.written.fetch_add(events, Relaxed);
+        self.counters.written.fetch_add(events, Relaxed);
     }
 
     pub(super) fn add_shed(&self, events: u64) {
-        self.add_shed_at(events, self.created.elapsed());
-    }
-
-    fn add_shed_at(&self, events: u64, elapsed: Duration) {
-        self.shed.fetch_add(events, Relaxed);
-        self.last_shed.store(1 + millis(elapsed), Relaxed);
-    }
-
-    fn is_shedding_at(&self, elapsed: Duration) -> bool {
-        let last = self.last_shed.load(Relaxed);
-        last > 0 && millis(elapsed).saturating_sub(last - 1) < millis(SHEDDING_TIME)
+        self.counters.shed.fetch_add(events, Relaxed);
+        let last_shed = &self.counters.is_shedding;
+        last_shed.set(last_shed.created.elapsed());
     }
 
     pub(super) fn add_failed(&self, events: u64) {
-        self.failed.fetch_add(events, Relaxed);
+        self.counters.failed.fetch_add(events, Relaxed);
     }
 
     /// Counts events that rules have left out.
@@ -157,7 +201,7 @@ impl SinkCounters {
     }
 
     fn filtered(&self) -> MutexGuard<'_, BTreeMap<Rule, u64>> {
-        self.filtered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counters.filtered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The sink has taken events, and counts itself what becomes of them.
@@ -174,28 +218,28 @@ impl SinkCounters {
             return;
         }
         if last.is_none() {
-            queue.left = self.waiting.load(Relaxed);
+            queue.left = self.counters.waiting.load(Relaxed);
         }
-        self.written.fetch_add(now.written - before.written, Relaxed);
-        self.failed.fetch_add(now.failed - before.failed, Relaxed);
+        self.counters.written.fetch_add(now.written - before.written, Relaxed);
+        self.counters.failed.fetch_add(now.failed - before.failed, Relaxed);
         match now.shed - before.shed {
             0 => {}
             // Removed by an operator before this start.
-            shed if now.resumed > before.resumed => drop(self.shed.fetch_add(shed, Relaxed)),
+            shed if now.resumed > before.resumed => drop(self.counters.shed.fetch_add(shed, Relaxed)),
             shed => self.add_shed(shed),
         }
-        self.retries.fetch_add(now.retries - before.retries, Relaxed);
-        self.duplicates.fetch_add(now.duplicates - before.duplicates, Relaxed);
-        self.uncertain_duplicates.fetch_add(now.uncertain_duplicates - before.uncertain_duplicates, Relaxed);
+        self.counters.retries.fetch_add(now.retries - before.retries, Relaxed);
+        self.counters.duplicates.fetch_add(now.duplicates - before.duplicates, Relaxed);
+        self.counters.uncertain_duplicates.fetch_add(now.uncertain_duplicates - before.uncertain_duplicates, Relaxed);
         let sum = |progress: SinkProgress| progress.written + progress.failed + progress.shed;
         queue.settled += sum(now) - sum(before);
         if is_queue_open {
             // What the sink before this one has left there has been counted.
             let resumed = (now.resumed - before.resumed).saturating_sub(std::mem::take(&mut queue.left));
-            self.resumed.fetch_add(resumed, Relaxed);
+            self.counters.resumed.fetch_add(resumed, Relaxed);
             queue.taken += resumed;
         }
-        self.waiting.store(now.waiting + queue.left, Relaxed);
+        self.counters.waiting.store(now.waiting + queue.left, Relaxed);
     }
 
     /// The sink is not used again, and may not have ended: its thread may be busy for ever. What its spool has waits there for
@@ -206,7 +250,7 @@ impl SinkCounters {
         let unsettled = queue.taken.saturating_sub(queue.settled);
         let spooled = self.remote().map(|remote| remote.state()).filter(|state| state.is_spooled);
         let waiting = (queue.left + spooled.map_or(0, |state| state.events)).min(unsettled);
-        self.waiting.store(waiting, Relaxed);
+        self.counters.waiting.store(waiting, Relaxed);
         self.add_failed(unsettled - waiting);
     }
 
@@ -224,7 +268,7 @@ impl SinkCounters {
     }
 
     pub(super) fn set_files(&self, files: Option<Arc<FileStatus>>) {
-        files.iter().for_each(|files| files.set_sink(self.name.clone()));
+        files.iter().for_each(|files| files.set_sink(self.counters.name.as_str().into()));
         *self.files.lock().unwrap_or_else(PoisonError::into_inner) = files;
     }
 
@@ -244,18 +288,18 @@ impl SinkCounters {
     /// Sets the capacity of the sink's queue. To be called once.
     pub(super) fn set_queue_capacity(&self, capacity: QueueCapacity) {
         // Only a test gives two queues the same counters.
-        let _ = self.queue_capacity.set(capacity);
+        let _ = self.counters.queue_capacity.set(capacity);
     }
 
     /// Counts a batch of this size as queued until the guard is dropped.
     pub(super) fn in_queue(self: &Arc<Self>, bytes: u64) -> InQueue {
-        self.queue_batches.fetch_add(1, Relaxed);
-        self.queue_bytes.fetch_add(bytes, Relaxed);
+        self.counters.queue_batches.fetch_add(1, Relaxed);
+        self.counters.queue_bytes.fetch_add(bytes, Relaxed);
         InQueue { sink: self.clone(), bytes }
     }
 
     pub(super) fn set_retrying(&self, is_retrying: bool) {
-        self.is_retrying.store(is_retrying, Relaxed);
+        self.counters.is_retrying.store(is_retrying, Relaxed);
     }
 
     /// The sink has failed or cannot write, for this reason. It is not up until [`SinkCounters::clear_fault`].
@@ -279,42 +323,20 @@ impl SinkCounters {
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {
-        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counters.fault.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn set_closed(&self) {
-        self.is_closed.store(true, Relaxed);
+        self.counters.is_closed.store(true, Relaxed);
     }
 
     pub(super) fn set_dead(&self) {
-        self.is_dead.store(true, Relaxed);
+        self.counters.is_dead.store(true, Relaxed);
     }
 
     /// The current values.
     pub fn totals(&self) -> SinkTotals {
-        // Before the events, which are counted before it.
-        let filtered = self.filtered().iter().map(|(rule, events)| (*rule, *events)).collect();
-        SinkTotals {
-            name: self.name.to_string(),
-            events: self.events.load(Relaxed),
-            written: self.written.load(Relaxed),
-            shed: self.shed.load(Relaxed),
-            failed: self.failed.load(Relaxed),
-            filtered,
-            resumed: self.resumed.load(Relaxed),
-            waiting: self.waiting.load(Relaxed),
-            retries: self.retries.load(Relaxed),
-            duplicates: self.duplicates.load(Relaxed),
-            uncertain_duplicates: self.uncertain_duplicates.load(Relaxed),
-            queue_batches: self.queue_batches.load(Relaxed),
-            queue_bytes: self.queue_bytes.load(Relaxed),
-            queue_capacity: self.queue_capacity.get().copied().unwrap_or_default(),
-            is_shedding: self.is_shedding_at(self.created.elapsed()),
-            is_retrying: self.is_retrying.load(Relaxed),
-            fault: self.faults().describe(),
-            is_closed: self.is_closed.load(Relaxed),
-            is_dead: self.is_dead.load(Relaxed),
-        }
+        self.counters.value()
     }
 }
 
@@ -339,8 +361,8 @@ pub(super) struct InQueue {
 
 impl Drop for InQueue {
     fn drop(&mut self) {
-        self.sink.queue_batches.fetch_sub(1, Relaxed);
-        self.sink.queue_bytes.fetch_sub(self.bytes, Relaxed);
+        self.sink.counters.queue_batches.fetch_sub(1, Relaxed);
+        self.sink.counters.queue_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 
@@ -403,12 +425,12 @@ mod tests {
 
     #[test]
     fn a_sink_counts_as_shedding_for_ten_seconds_after_it_has_shed() {
-        let sink = SinkCounters::new("full".into());
-        let is_shedding = |millis| sink.is_shedding_at(Duration::from_millis(millis));
+        let last_shed = LastShed::default();
+        let is_shedding = |millis| last_shed.is_recent(Duration::from_millis(millis));
         assert!(!is_shedding(0));
-        sink.add_shed_at(1, Duration::ZERO);
+        last_shed.set(Duration::ZERO);
         assert!(is_shedding(0) && is_shedding(9_999) && !is_shedding(10_000));
-        sink.add_shed_at(1, Duration::from_secs(30));
+        last_shed.set(Duration::from_secs(30));
         assert!(is_shedding(39_999) && !is_shedding(40_000));
     }
 }

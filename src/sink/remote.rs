@@ -9,6 +9,7 @@ use tokio::sync::futures::Notified;
 
 use super::outage_log::OutageLog;
 use tributary_options::units::format_duration;
+use tributary_system::counters::Counted as _;
 use tributary_system::histogram::{DurationTotals, Durations};
 use tributary_system::wall_clock;
 
@@ -108,7 +109,7 @@ impl RemoteStatus {
 
     /// How long attempts took.
     pub fn attempts(&self) -> DurationTotals {
-        self.attempts.totals()
+        self.attempts.value()
     }
 
     /// Changes the state.

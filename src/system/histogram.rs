@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::counters::Counted;
+
 /// The upper bounds of the buckets, in microseconds. A last bucket has what is longer.
 const BOUNDS: [u64; 16] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
@@ -27,11 +29,13 @@ impl Durations {
         self.buckets[bucket].fetch_add(1, Relaxed);
         self.sum_micros.fetch_add(micros, Relaxed);
     }
+}
 
-    /// What was counted until now.
-    pub fn totals(&self) -> DurationTotals {
-        let buckets = std::array::from_fn(|index| self.buckets[index].load(Relaxed));
-        DurationTotals { buckets, sum_micros: self.sum_micros.load(Relaxed) }
+impl Counted for Durations {
+    type Value = DurationTotals;
+
+    fn value(&self) -> DurationTotals {
+        DurationTotals { buckets: self.buckets.value(), sum_micros: self.sum_micros.value() }
     }
 }
 
@@ -70,7 +74,7 @@ mod tests {
         for micros in [0, 100, 101, 30_000_000, 30_000_001] {
             durations.add(Duration::from_micros(micros));
         }
-        let totals = durations.totals();
+        let totals = durations.value();
         let counts = totals.buckets().map(|(_, count)| count);
         assert_eq!((counts[0], counts[1], counts[15], counts[16]), (2, 1, 1, 1));
         assert_eq!((totals.count(), totals.sum_seconds()), (5, 60.000_202));

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blocking;
+pub mod counters;
 pub mod directories;
 pub mod histogram;
 pub mod wall_clock;

@@ -71,8 +71,8 @@ async fn check_that_an_agent_can_write(when_full: WhenFull) {
     agent.control.end().await;
     until("every connection is over", || (crate::live::counters(&server).connections_open == 0).then_some(())).await;
     let totals = within("stopping", server.stop()).await;
-    assert!(totals.are_balanced(), "{totals}");
-    assert!(totals.sinks[0].shed > 0, "{when_full:?}: {totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
+    assert!(totals.sinks[0].shed > 0, "{when_full:?}: {totals:?}");
 }
 
 /// A program waits without a limit for its start and for its data connections: a sink that is configured to block must
@@ -100,7 +100,7 @@ async fn a_blocked_sink_does_not_keep_an_agent_from_starting() {
     strings.set(Mood::Write);
     flood.await.unwrap();
     let totals = within("stopping", server.stop()).await;
-    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
 }
 
 #[tokio::test]

@@ -84,8 +84,8 @@ fn assert_unharmed(sent: io::Result<Sent>, stopped: &Stopped, what: &str) {
         ["bytefrog.agent.unhealthy", "bytefrog.agent.recovered"].iter().any(|name| event["name"] == *name)
     };
     let of_agent = events.iter().filter(|event| !is_health(event)).count();
-    assert_eq!(of_agent as u64, sent.events, "{what}: {totals}");
-    assert_eq!(totals.listeners[0].bytes_in, sent.bytes, "{what}: {totals}");
+    assert_eq!(of_agent as u64, sent.events, "{what}: {totals:?}");
+    assert_eq!(totals.listeners[0].bytes_in, sent.bytes, "{what}: {totals:?}");
 }
 
 #[tokio::test]

@@ -39,8 +39,8 @@ fn assert_adds_up(sent: &Sent, stopped: &Stopped) {
             || event["name"] == "bytefrog.agent.recovered"
     };
     let of_the_daemon = events.iter().filter(is_of_the_daemon).count();
-    assert_eq!((events.len() - of_the_daemon) as u64, sent.events, "{totals}");
-    assert_eq!(totals.listeners[0].bytes_in, sent.bytes, "{totals}");
+    assert_eq!((events.len() - of_the_daemon) as u64, sent.events, "{totals:?}");
+    assert_eq!(totals.listeners[0].bytes_in, sent.bytes, "{totals:?}");
 }
 
 /// A program of this many events with a daemon with these options.

@@ -28,7 +28,7 @@ async fn daemon(strings: &Strings, options: &str) -> Server {
 
 async fn stop(server: Server) -> Totals {
     let totals = within("stopping", server.stop()).await;
-    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
     totals
 }
 
@@ -105,7 +105,7 @@ async fn time_that_the_daemon_takes_is_not_counted_against_the_peer() {
     }
     let totals = stop(server).await;
     assert_eq!(losses(&strings.written()), [&serde_json::Value::Null; 0]);
-    assert_eq!(totals.listeners[0].lost(), 0, "{totals}");
+    assert_eq!(totals.listeners[0].lost(), 0, "{totals:?}");
     assert_eq!(strings.written_names().iter().filter(|name| *name == "two").count(), 3);
 }
 

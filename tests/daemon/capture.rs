@@ -158,7 +158,7 @@ async fn assert_round_trip(agent: AgentKind, connections: usize, options: &[&str
     let bytes: u64 = files.iter().map(|file| received(file).len() as u64).sum();
     assert_eq!(bytes, sent);
     // For HTTP the counters count bodies.
-    assert!(protocol == "endless" || bytes == totals.bytes_in, "{totals}");
+    assert!(protocol == "endless" || bytes == totals.bytes_in, "{totals:?}");
     for file in &files {
         let (records, torn) = records(file);
         assert_eq!((records.last(), torn), (Some(&What::End(End::Closed)), 0), "{records:?}");

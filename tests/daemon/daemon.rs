@@ -112,7 +112,7 @@ async fn a_file_sink_holds_the_events_that_decode_gives() {
     }
     until("every connection has ended", || (crate::live::counters(&server).connections_open == 0).then_some(())).await;
     let totals = within("stopping", server.stop()).await;
-    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
     let text = fs::read_to_string(directory.path().join("test.ndjson")).unwrap();
     let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     for (name, peer, expected) in peers {
@@ -194,7 +194,7 @@ async fn a_flood_on_one_connection_does_not_delay_another() {
     let sent = within("the flood is over", flooding).await.unwrap();
     send_all(quiet, &[]).await;
     let totals = within("stopping", server.stop()).await;
-    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
     assert_eq!(totals.listeners[0].bytes_in, sent + 14 + 30 * 18);
     assert_eq!(totals.listeners[0].lost(), 0);
 }
@@ -277,10 +277,10 @@ async fn when_the_grace_period_ends_what_was_not_written_counts_as_failed() {
         until("its queue is full", || is_full().then_some(())).await;
         until("there is more to decode", || (crate::live::counters(&server).buffered() > 0).then_some(())).await;
         let totals = within("stopping", server.stop()).await;
-        assert!(totals.are_balanced(), "{totals}");
+        assert!(totals.are_balanced(), "{totals:?}");
         let sink = &totals.sinks[0];
-        assert_eq!((sink.written, sink.failed), (0, totals.listeners[0].events()), "{totals}");
-        assert!(totals.failed() > 1, "{totals}");
+        assert_eq!((sink.written, sink.failed), (0, totals.listeners[0].events()), "{totals:?}");
+        assert!(totals.failed() > 1, "{totals:?}");
         lost += totals.listeners[0].lost();
         within("the peers notice", senders.join_all()).await;
     }
@@ -355,7 +355,7 @@ async fn losses_and_the_events_that_they_cost_are_counted_by_reason() {
         assert!(metrics.contains(&line), "no {line} in\n{metrics}");
     }
     let totals = within("stopping", server.stop()).await;
-    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
 }
 
 #[tokio::test]

@@ -41,10 +41,10 @@ async fn a_full_disk_slows_agents_down_and_nothing_is_lost_once_there_is_space()
     let is_over = || crate::live::counters(&server).connections_open == 0;
     until("every connection is over", || is_over().then_some(())).await;
     let totals = within("stopping", server.stop()).await;
-    assert!(totals.are_balanced(), "{totals}");
-    assert_eq!((totals.listeners[0].bytes_in, totals.listeners[0].lost()), (sent.bytes, 0), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
+    assert_eq!((totals.listeners[0].bytes_in, totals.listeners[0].lost()), (sent.bytes, 0), "{totals:?}");
     assert_eq!(totals.listeners[0].count(Kind::Loss), 0);
-    assert_eq!((totals.sinks[0].written, totals.failed()), (sent.events, 0), "{totals}");
+    assert_eq!((totals.sinks[0].written, totals.failed()), (sent.events, 0), "{totals:?}");
     let after = fs::read_to_string(&events).unwrap();
     assert!(after.as_bytes().starts_with(&before));
     let written: Vec<Value> = after.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

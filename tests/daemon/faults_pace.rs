@@ -177,7 +177,7 @@ async fn events_of_quiet_agents_are_written_before_the_next_thousands_of_a_flood
     }
     drop((quiet, uploading));
     let totals = within("stopping", server.stop()).await;
-    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
 }
 
 #[tokio::test]

@@ -214,7 +214,7 @@ async fn while_many_batches_wait_for_a_full_queue_no_more_are_made() {
         crate::live::send_all(stream, &[]).await;
     }
     let totals = within("stopping", server.stop()).await;
-    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
     assert_eq!(totals.sinks[0].written, PEERS * events);
 }
 

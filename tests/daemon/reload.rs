@@ -188,7 +188,7 @@ async fn sinks_are_added_removed_and_changed_under_traffic_without_loss() {
     let reloaded = server.reload(&with(&steady)).await.unwrap();
     assert_eq!(reloaded.changes, ["sink other stopped"]);
     let totals = server.stop().await;
-    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
     let in_parts: Vec<_> = (1..6).flat_map(|number| written(&path(&format!("{number}.ndjson")))).collect();
     assert_eq!(in_parts, written(&path("steady.ndjson")));
     let events: Vec<_> = totals.sinks.iter().map(|sink| (sink.name.as_str(), sink.events, sink.failed)).collect();

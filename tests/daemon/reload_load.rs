@@ -105,7 +105,7 @@ async fn a_sender_that_never_reconnects_has_all_its_events_written_or_a_loss_of_
             );
             cut += u64::from(has_loss);
         }
-        assert!(totals.are_balanced(), "{totals}");
+        assert!(totals.are_balanced(), "{totals:?}");
     }
     assert!(cut > 0, "some rounds cut senders off");
 }

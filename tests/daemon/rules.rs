@@ -116,7 +116,7 @@ async fn metrics_tell_how_many_events_each_rule_has_left_out() {
         assert!(metrics.contains(&format!("\n{series} {value}\n")), "{series} in\n{metrics}");
     }
     let totals = server.stop().await;
-    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
     assert_eq!(totals.sinks[0].to_string(), "sink some: 5 events = 1 written + 0 shed + 0 failed + 4 filtered");
 }
 
@@ -131,7 +131,7 @@ async fn a_request_whose_events_are_all_left_out_is_acknowledged() {
     assert_eq!(within("the answer", ask(&mut stream, &plain(3, &body))).await.status, 200);
     drop(stream);
     let totals = server.stop().await;
-    assert!(totals.are_balanced() && totals.sinks[0].written == 0, "{totals}");
+    assert!(totals.are_balanced() && totals.sinks[0].written == 0, "{totals:?}");
     assert_eq!(totals.sinks[0].filtered(), totals.sinks[0].events);
     assert!(totals.sinks[0].events > 0 && events(directory.path(), "archive").is_empty());
 }

@@ -55,7 +55,7 @@ async fn a_daemon_with_a_sink_that_sheds_is_not_ready_and_its_metrics_say_so() {
     let all = || server.accounting().totals().sinks[0].in_flight() == 0;
     until("all is written", || all().then_some(())).await;
     let totals = within("stopping", server.stop()).await;
-    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
 }
 
 #[test]

@@ -291,7 +291,7 @@ async fn a_request_that_exceeds_the_grace_period_is_accounted_for() {
     let received = || server.accounting().totals().listeners[0].bytes_in;
     until("both are here", || (received() == 585 + 547).then_some(())).await;
     let totals = within("the end", server.stop()).await;
-    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
     assert_eq!(totals.sinks[0].written, 0);
 }
 

@@ -70,5 +70,5 @@ async fn a_thousand_connections_and_their_bodies_fit_into_bounded_memory() {
     let stopped = daemon.stop().await;
     let totals = &stopped.totals.listeners[0];
     assert_eq!(totals.buffered(), 0);
-    println!("peak: {} MiB more than before; {totals}", used / MIB);
+    println!("peak: {} MiB more than before; {totals:?}", used / MIB);
 }

@@ -62,9 +62,9 @@ fn check_session(problems: &mut Problems, session: &Session, agent: &Agent, stop
     });
     let counters = &totals.listeners[0];
     problems.check(counters.bytes_in == agent.bytes_written(), || {
-        format!("{} were sent: {counters}", agent.bytes_written())
+        format!("{} were sent: {counters:?}", agent.bytes_written())
     });
-    problems.check(counters.bytes_lost.iter().sum::<u64>() == 0, || format!("{counters}"));
+    problems.check(counters.bytes_lost.iter().sum::<u64>() == 0, || format!("{counters:?}"));
 }
 
 #[tokio::test]

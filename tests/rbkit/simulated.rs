@@ -47,9 +47,9 @@ async fn observed(dialect: RbkitDialect, keys: &str, events: u64) -> (Report, St
 /// Asserts that the daemon has the events that the process counts, and sent nothing that it should not.
 fn assert_adds_up(report: &Report, stopped: &Stopped) {
     let Stopped { events, totals } = stopped;
-    assert!(crate::live::losses(events).is_empty(), "{totals}");
-    assert_eq!(events.len() as u64, report.sent.events, "{totals}");
-    assert_eq!(totals.listeners[0].bytes_in, report.sent.bytes, "{totals}");
+    assert!(crate::live::losses(events).is_empty(), "{totals:?}");
+    assert_eq!(events.len() as u64, report.sent.events, "{totals:?}");
+    assert_eq!(totals.listeners[0].bytes_in, report.sent.bytes, "{totals:?}");
     assert_eq!(report.received.faults(), 0, "{report:?}");
     let mut counters: Vec<_> = events
         .iter()

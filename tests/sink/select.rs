@@ -1,5 +1,6 @@
 //! The rules of a sink in front of real sinks: what is in their books, and that what they may not show is nowhere.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +77,7 @@ impl Ruled {
         drop(sender);
         within("the sink ends", workers.drained()).await;
         let totals = workers.counters()[0].totals();
-        assert_eq!(totals.in_flight(), 0, "{totals}");
+        assert_eq!(totals.in_flight(), 0, "{totals:?}");
         (strings.written_names(), totals)
     }
 }
@@ -90,7 +91,7 @@ async fn what_rules_leave_out_is_counted_by_rule_and_counts_as_delivered() {
     let (names, totals) = ruled.finish().await;
     assert_eq!(names, ["a1", "b1"]);
     assert_eq!((totals.events, totals.written, totals.filtered()), (5, 2, 3));
-    assert_eq!(totals.filtered, [(Rule::Where, 2), (Rule::Unless(1), 0), (Rule::Unless(2), 1)]);
+    assert_eq!(totals.filtered, BTreeMap::from([(Rule::Where, 2), (Rule::Unless(1), 0), (Rule::Unless(2), 1)]));
     assert_eq!(totals.to_string(), "sink ruled: 5 events = 2 written + 0 shed + 0 failed + 3 filtered");
 }
 

@@ -148,7 +148,7 @@ async fn a_trace_cut_at_every_third_byte_is_accepted_and_its_bytes_add_up() {
     // The stop checks that decoded and lost bytes are all received bytes.
     let stopped = daemon.stop().await;
     let totals = &stopped.totals.listeners[0];
-    assert_eq!(totals.buffered(), 0, "{totals}");
+    assert_eq!(totals.buffered(), 0, "{totals:?}");
     assert!(totals.count(Kind::Loss) as usize >= whole.len() / 6);
 }
 

@@ -122,5 +122,5 @@ async fn floods_of_every_kind_fit_into_bounded_memory_and_honest_agents_are_serv
     assert_eq!(post_all(&server, honest().into_iter()).await, BTreeMap::from([(202, 2)]));
     drop(stream);
     let totals = within("stopping", server.stop()).await;
-    assert!(totals.are_balanced() && totals.listeners[0].buffered() == 0, "{totals}");
+    assert!(totals.are_balanced() && totals.listeners[0].buffered() == 0, "{totals:?}");
 }

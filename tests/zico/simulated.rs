@@ -19,7 +19,7 @@ async fn simulate(dialect: ZicoDialect, events: u64, connections: usize) -> (Vec
     let stopped = daemon.stop().await;
     let totals = &stopped.totals.listeners[0];
     assert_eq!(totals.count(Kind::Loss), 0, "{:?}", losses(&stopped.events));
-    assert_eq!((sent.events, totals.events()), (events, events), "{totals}");
+    assert_eq!((sent.events, totals.events()), (events, events), "{totals:?}");
     (stopped.events, sent)
 }
 

@@ -8,14 +8,21 @@ use tributary_pipeline::accounting::{ListenerTotals, QueueCapacity, SinkTotals, 
 use tributary_protocol::Protocol;
 use tributary_select::Rule;
 use tributary_sink::{DestinationState, FileTotals, RemoteState, UploadTotals};
+use tributary_system::counters::Counted as _;
 use tributary_system::histogram::{DurationTotals, Durations};
 
 use super::*;
 
 /// A listener, whose counters are all different.
 pub(in crate::admin) fn listener(name: &str, protocol: Protocol) -> ListenerTotals {
-    let stream =
-        StreamTotals { pending: 51, unacknowledged: 52, redelivered: 53, redelivered_events: 54, quarantined: 55 };
+    let stream = StreamTotals {
+        fault: None,
+        pending: 51,
+        unacknowledged: 52,
+        redelivered: 53,
+        redelivered_events: 54,
+        quarantined: 55,
+    };
     ListenerTotals {
         name: name.to_owned(),
         protocol,
@@ -84,7 +91,7 @@ fn durations() -> DurationTotals {
     for micros in [90, 1_500, 12_345_678, 40_000_000] {
         durations.add(Duration::from_micros(micros));
     }
-    durations.totals()
+    durations.value()
 }
 
 fn reading() -> Reading {

@@ -161,7 +161,7 @@ impl Daemon {
 
 async fn stop(server: Server) -> Totals {
     let totals = within("stopping", server.stop()).await;
-    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.are_balanced(), "{totals:?}");
     totals
 }
 
