@@ -1,6 +1,10 @@
 //! The two text formats of metrics.
 
+use std::fmt::{Display, Write as _};
+
 use hyper::header::{ACCEPT, HeaderMap};
+
+use tributary_system::histogram::DurationTotals;
 
 /// A text format of metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,14 +41,6 @@ impl Exposition {
             Exposition::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         }
     }
-
-    /// Metrics in OpenMetrics, in this format.
-    pub(super) fn of(self, open_metrics: String) -> String {
-        match self {
-            Exposition::Plain => plain(&open_metrics),
-            Exposition::OpenMetrics => open_metrics,
-        }
-    }
 }
 
 /// The weight of a media range among its parameters: 0 (not acceptable) to 1 (RFC 9110, section 12.4.2). One that cannot be
@@ -57,27 +53,74 @@ fn quality<'a>(mut parameters: impl Iterator<Item = &'a str>) -> f64 {
     weight.filter(|weight| (0.0..=1.0).contains(weight)).unwrap_or(1.0)
 }
 
-/// The same metrics in the text format of Prometheus: the description of a counter has the name of its series, with `_total`,
-/// and no line ends the text.
-fn plain(open_metrics: &str) -> String {
-    let mut text = String::with_capacity(open_metrics.len() + 1024);
-    let mut lines = open_metrics.lines().filter(|line| *line != "# EOF").peekable();
-    while let Some(line) = lines.next() {
-        // `# HELP name text` comes directly before `# TYPE name type`.
-        let described = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' '));
-        let name_end = lines.peek().and_then(|next| next.strip_prefix("# TYPE ")?.strip_suffix(" counter"));
-        match described {
-            Some((name, help)) if name_end == Some(name) => {
-                lines.next();
-                text.push_str(&format!("# HELP {name}_total {help}\n# TYPE {name}_total counter\n"));
-            }
-            _ => {
-                text.push_str(line);
-                text.push('\n');
-            }
+/// What kind of metric a family has.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MetricKind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// Writes metrics in a text format. The formats differ in the names of counters and in the end of the text.
+#[derive(Debug)]
+pub(super) struct Writer {
+    format: Exposition,
+    text: String,
+    /// The name of the series of the present family.
+    series: String,
+}
+
+impl Writer {
+    pub(super) fn new(format: Exposition) -> Writer {
+        Writer { format, text: String::new(), series: String::new() }
+    }
+
+    /// Begins a family: the samples that follow are of this metric. The name of a counter is without `_total`; the help has
+    /// no line feed and no backslash.
+    pub(super) fn family(&mut self, name: &str, help: &str, kind: MetricKind) {
+        let (kind, end) = match kind {
+            MetricKind::Counter => ("counter", "_total"),
+            MetricKind::Gauge => ("gauge", ""),
+            MetricKind::Histogram => ("histogram", ""),
+        };
+        self.series = format!("{name}{end}");
+        let described = if self.format == Exposition::Plain { &self.series } else { name };
+        let _ = write!(self.text, "# HELP {described} {help}\n# TYPE {described} {kind}\n");
+    }
+
+    /// Writes a sample of the present family.
+    pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.sample_of("", labels, value);
+    }
+
+    /// Writes the samples of a histogram.
+    pub(super) fn durations(&mut self, labels: &[(&str, &str)], durations: &DurationTotals) {
+        self.sample_of("_sum", labels, format_args!("{:?}", durations.sum_seconds()));
+        self.sample_of("_count", labels, durations.count());
+        let mut count = 0;
+        for (bound, in_bucket) in durations.buckets() {
+            count += in_bucket;
+            let bound = if bound.is_finite() { format!("{bound:?}") } else { "+Inf".to_owned() };
+            self.sample_of("_bucket", &[&[("le", &*bound)], labels].concat(), count);
         }
     }
-    text
+
+    /// The text.
+    pub(super) fn finish(mut self) -> String {
+        if self.format == Exposition::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+
+    fn sample_of(&mut self, end: &str, labels: &[(&str, &str)], value: impl Display) {
+        let _ = write!(self.text, "{}{end}", self.series);
+        for (at, (label, value)) in labels.iter().enumerate() {
+            let value = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+            let _ = write!(self.text, "{}{label}=\"{value}\"", if at == 0 { '{' } else { ',' });
+        }
+        let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
 }
 
 #[cfg(test)]
@@ -85,12 +128,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_description_of_a_counter_has_the_name_of_its_series() {
-        let open_metrics =
-            "# HELP a Things\n# TYPE a counter\na_total{x=\"# TYPE\"} 1\n# HELP b Size\n# TYPE b gauge\nb 2\n# EOF\n";
-        let expected = "# HELP a_total Things\n# TYPE a_total counter\na_total{x=\"# TYPE\"} 1\n# HELP b Size\n# TYPE b gauge\nb 2\n";
-        assert_eq!(Exposition::Plain.of(open_metrics.to_owned()), expected);
-        assert_eq!(Exposition::OpenMetrics.of(open_metrics.to_owned()), open_metrics);
+    fn the_description_of_a_counter_has_the_name_of_its_series_in_the_plain_format() {
+        let written = |format| {
+            let mut writer = Writer::new(format);
+            writer.family("a", "Things", MetricKind::Counter);
+            writer.sample(&[("x", "# TYPE"), ("y", "\"\\\n")], 1);
+            writer.family("b", "Size", MetricKind::Gauge);
+            writer.sample(&[], -2);
+            writer.finish()
+        };
+        let samples = "a_total{x=\"# TYPE\",y=\"\\\"\\\\\\n\"} 1\n# HELP b Size\n# TYPE b gauge\nb -2\n";
+        assert_eq!(written(Exposition::Plain), format!("# HELP a_total Things\n# TYPE a_total counter\n{samples}"));
+        assert_eq!(written(Exposition::OpenMetrics), format!("# HELP a Things\n# TYPE a counter\n{samples}# EOF\n"));
     }
 
     #[test]

@@ -1,16 +1,13 @@
 //! The overview: rates of listeners and sinks, queued events, and whether the daemon is ready.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{ApiError, Made};
 use super::context::ApiContext;
 use super::history::{CounterSample, POINTS, STEP_MS, increments, now_ms, rate};
-use crate::admin::metrics::ProcessUsage;
+use crate::admin::metrics::{LISTENERS, ProcessUsage, SINKS, SinkReading};
 use crate::admin::{LayoutListener, LayoutSink};
-use tributary_event::Kind;
 use tributary_pipeline::accounting::{ListenerTotals, SinkTotals};
 use tributary_sink::UploadTotals;
 use tributary_sink::{DestinationState, RemoteState};
@@ -38,16 +35,8 @@ struct ShownListener {
     protocol: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
-    bytes: u64,
-    events: u64,
-    events_by_kind: Map<String, Value>,
-    losses: u64,
-    bytes_lost: u64,
-    events_lost: u64,
-    connections: u64,
-    connections_open: u64,
-    refused: u64,
-    warnings: BTreeMap<&'static str, u64>,
+    #[serde(flatten)]
+    counters: Map<String, Value>,
     bytes_per_second: f64,
     events_per_second: f64,
     history: Value,
@@ -59,15 +48,8 @@ struct ShownSink {
     #[serde(rename = "type")]
     kind: &'static str,
     text: String,
-    events: u64,
-    written: u64,
-    shed: u64,
-    failed: u64,
-    filtered: u64,
-    in_flight: i64,
-    queue_batches: u64,
-    waiting: u64,
-    retries: u64,
+    #[serde(flatten)]
+    counters: Map<String, Value>,
     state: &'static str,
     state_text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,19 +129,7 @@ fn listener(known: &LayoutListener, totals: &ListenerTotals, samples: &[CounterS
         name: name.clone(),
         protocol: totals.protocol.as_str(),
         address: known.address.map(|address| address.to_string()),
-        bytes: totals.bytes_in,
-        events: totals.events(),
-        events_by_kind: Kind::ALL
-            .map(|kind| (kind.as_str().to_owned(), totals.count(kind).into()))
-            .into_iter()
-            .collect(),
-        losses: totals.losses.iter().sum(),
-        bytes_lost: totals.lost(),
-        events_lost: totals.missing().iter().sum(),
-        connections: totals.connections,
-        connections_open: totals.connections_open,
-        refused: totals.refused,
-        warnings: totals.warnings.clone(),
+        counters: LISTENERS.json(totals),
         bytes_per_second: rate(samples, |sample| sample.listener(name).bytes),
         events_per_second: rate(samples, events),
         history: json!({
@@ -211,19 +181,16 @@ fn sink(
             "bytes": remote.bytes, "oldest_ms": millis(remote),
         })
     });
+    let reading = SinkReading {
+        totals: totals.clone(),
+        kind: known.map(|known| known.kind),
+        cannot_start: remote.is_some_and(|remote| remote.cannot_start.is_some()),
+    };
     ShownSink {
         name: name.clone(),
         kind: known.map_or("other", |known| known.kind),
         text: known.map_or_else(String::new, |known| known.text.clone()),
-        events: totals.events,
-        written: totals.written,
-        shed: totals.shed,
-        failed: totals.failed,
-        filtered: totals.filtered(),
-        in_flight: i64::try_from(totals.in_flight()).unwrap_or(0),
-        queue_batches: totals.queue_batches,
-        waiting: totals.waiting,
-        retries: totals.retries,
+        counters: SINKS.json(&reading),
         state,
         state_text,
         spool,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use tributary_event::{Kind, Reason};
-use tributary_pipeline::accounting::{ListenerTotals, QueueCapacity, SinkTotals, StreamTotals, Totals};
+use tributary_pipeline::accounting::{ListenerTotals, QueueCapacity, SinkTotals, StreamTotals};
 use tributary_protocol::Protocol;
 use tributary_select::Rule;
 use tributary_sink::{DestinationState, FileTotals, RemoteState, UploadTotals};
@@ -12,6 +12,11 @@ use tributary_system::counters::Counted as _;
 use tributary_system::histogram::{DurationTotals, Durations};
 
 use super::*;
+
+/// Where the table of metrics in docs/admin.md begins and ends.
+const BEGIN: &str =
+    "<!-- metrics: TRIBUTARY_UPDATE_DOCS=1 cargo test -p tributary --lib admin::metrics writes this table -->\n";
+const END: &str = "<!-- metrics end -->\n";
 
 /// A listener, whose counters are all different.
 pub(in crate::admin) fn listener(name: &str, protocol: Protocol) -> ListenerTotals {
@@ -116,7 +121,8 @@ fn reading() -> Reading {
     };
     let uploading = FileTotals { uploads: Some(uploads), ..files.clone() };
     let cannot_start = RemoteState { cannot_start: Some("no spool".to_owned()), ..RemoteState::default() };
-    let listeners = Protocol::ALL.into_iter().map(|protocol| listener(protocol.as_str(), protocol));
+    let listeners =
+        [Protocol::Datadog, Protocol::Endless, Protocol::Nats].map(|protocol| listener(protocol.as_str(), protocol));
     let closed =
         ListenerTotals { connections_open: 0, bytes_in: 0, ..listener("a \"quoted\" \\ name\n", Protocol::Zico) };
     let sinks = [
@@ -126,7 +132,8 @@ fn reading() -> Reading {
         sink("unable"),
     ];
     Reading {
-        totals: Totals { listeners: listeners.chain([closed]).collect(), sinks: sinks.into() },
+        listeners: listeners.into_iter().chain([closed]).collect(),
+        sinks: sinks.into(),
         remotes: vec![
             ("stream".to_owned(), remote(false, DestinationState::Refusing), DurationTotals::default()),
             (
@@ -140,11 +147,10 @@ fn reading() -> Reading {
             ("unable".to_owned(), cannot_start, DurationTotals::default()),
         ],
         files: vec![("archive".to_owned(), uploading), ("other".to_owned(), files)],
-        sinks: vec![("archive".to_owned(), "parquet"), ("stream".to_owned(), "nats"), ("http".to_owned(), "http")],
+        types: vec![("archive".to_owned(), "parquet"), ("stream".to_owned(), "nats"), ("http".to_owned(), "http")],
         reloads: Reloads { loaded: 91, rejected: 92, is_last_rejected: false, loaded_at: 1_795_000_000 },
         certificates: vec![("admin".to_owned(), 1_800_000_000), ("listeners.old".to_owned(), -1)],
-        memory: (93, 94),
-        taps: 2,
+        daemon: DaemonReading { taps: 2, memory_used: 93, memory_limit: 94 },
         process: Some(ProcessUsage {
             cpu_seconds: 12.5,
             resident_bytes: 95,
@@ -158,11 +164,43 @@ fn reading() -> Reading {
 
 #[test]
 fn the_text_has_every_metric_of_every_component() {
-    let text = open_metrics(reading()).unwrap().replace(env!("CARGO_PKG_VERSION"), "VERSION");
-    let golden = |name: &str| {
-        let path = format!("{}/src/admin/metrics/{name}", env!("CARGO_MANIFEST_DIR"));
-        std::fs::read_to_string(path).unwrap()
-    };
-    assert_eq!(text, golden("golden.openmetrics.txt"));
-    assert_eq!(Exposition::Plain.of(text), golden("golden.plain.txt"));
+    for (format, name) in [(Exposition::OpenMetrics, "openmetrics"), (Exposition::Plain, "plain")] {
+        let path = format!("{}/src/admin/metrics/golden.{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        let text = reading().text(format).replace(env!("CARGO_PKG_VERSION"), "VERSION");
+        assert_eq!(text, std::fs::read_to_string(path).unwrap());
+    }
+}
+
+#[test]
+fn the_documentation_has_every_metric() {
+    use tables::{CERTIFICATES, DAEMON, DESTINATIONS, FILES, PROCESS, RELOADS, REMOTES, SINK_TYPES, SPOOLS, UPLOADS};
+    let lines = [
+        LISTENERS.documentation(),
+        SINKS.documentation(),
+        SINK_TYPES.documentation(),
+        SPOOLS.documentation(),
+        DESTINATIONS.documentation(),
+        REMOTES.documentation(),
+        FILES.documentation(),
+        UPLOADS.documentation(),
+        RELOADS.documentation(),
+        CERTIFICATES.documentation(),
+        DAEMON.documentation(),
+        PROCESS.documentation(),
+    ];
+    let lines = lines.concat();
+    assert_eq!(lines.lines().count(), reading().text(Exposition::Plain).matches("# TYPE ").count());
+    let path = format!("{}/docs/admin.md", env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let expected = format!("{before}{BEGIN}\n| metric | labels | means |\n|---|---|---|\n{lines}\n{END}{after}");
+    if std::env::var_os("TRIBUTARY_UPDATE_DOCS").is_some() {
+        std::fs::write(path, expected).unwrap();
+    } else {
+        assert!(
+            page == expected,
+            "docs/admin.md: run TRIBUTARY_UPDATE_DOCS=1 cargo test -p tributary --lib admin::metrics"
+        );
+    }
 }
