@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use tributary_event::{Kind, Reason};
-use tributary_pipeline::accounting::{ListenerTotals, QueueCapacity, SinkTotals, StreamTotals};
+use tributary_pipeline::accounting::{ListenerCounters, QueueCapacity, SinkCounters, StreamTotals};
 use tributary_protocol::Protocol;
 use tributary_select::Rule;
 use tributary_sink::{DestinationState, FileTotals, RemoteState, UploadTotals};
@@ -29,8 +29,6 @@ pub(in crate::admin) fn listener(name: &str, protocol: Protocol) -> ListenerTota
         quarantined: 55,
     };
     ListenerTotals {
-        name: name.to_owned(),
-        protocol,
         bytes_in: 10_000,
         bytes_decoded: 9_000,
         bytes_lost: Reason::ALL.map(|reason| reason.index() as u64),
@@ -47,13 +45,13 @@ pub(in crate::admin) fn listener(name: &str, protocol: Protocol) -> ListenerTota
         repeats: [56, 57],
         events_found: 301,
         stream,
+        ..ListenerCounters::new(name.into(), protocol).totals()
     }
 }
 
 /// A sink, whose counters are all different.
 pub(in crate::admin) fn sink(name: &str) -> SinkTotals {
     SinkTotals {
-        name: name.to_owned(),
         events: 1000,
         written: 900,
         shed: 11,
@@ -67,11 +65,7 @@ pub(in crate::admin) fn sink(name: &str) -> SinkTotals {
         queue_batches: 20,
         queue_bytes: 21,
         queue_capacity: QueueCapacity { batches: 22, bytes: 23 },
-        is_shedding: false,
-        is_retrying: false,
-        fault: None,
-        is_closed: false,
-        is_dead: false,
+        ..SinkCounters::new(name.into()).totals()
     }
 }
 
@@ -195,7 +189,7 @@ fn the_documentation_has_every_metric() {
 }
 
 /// Compares a file with what it should be, or writes that.
-fn compare(path: &str, expected: impl FnOnce(&str) -> String) {
+pub(in crate::admin) fn compare(path: &str, expected: impl FnOnce(&str) -> String) {
     let file = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
     let found = std::fs::read_to_string(&file).unwrap();
     let expected = expected(&found);
