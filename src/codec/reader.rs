@@ -4,11 +4,29 @@
 
 use std::fmt;
 
-/// Reads fields from the front of a slice. `Copy`: a copy is a bookmark.
+/// Reads fields from the front of a slice. `Copy` without an observer: a copy is a bookmark.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a> {
+pub struct Reader<'a, O = ()> {
     rest: &'a [u8],
     offset: usize,
+    observer: O,
+}
+
+/// What observes the fields that a [`Reader`] reads, in their order. `()` observes nothing: no code is generated for it.
+pub trait Observer {
+    /// A field was read.
+    fn field(&mut self, field: &'static str, bytes: &[u8]);
+
+    /// The slice ends inside a field of `needed` bytes, or before it: `bytes` are its last ones.
+    fn incomplete(&mut self, field: &'static str, bytes: &[u8], needed: usize);
+}
+
+impl Observer for () {
+    #[inline]
+    fn field(&mut self, _: &'static str, _: &[u8]) {}
+
+    #[inline]
+    fn incomplete(&mut self, _: &'static str, _: &[u8], _: usize) {}
 }
 
 /// What a decoder found wrong: which field, at which offset, and why.
@@ -81,7 +99,15 @@ impl<'a> Reader<'a> {
     /// A reader at the start of `bytes`.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
-        Reader { rest: bytes, offset: 0 }
+        Reader::observed(bytes, ())
+    }
+}
+
+impl<'a, O: Observer> Reader<'a, O> {
+    /// A reader at the start of `bytes` that reports its fields to an observer.
+    #[inline]
+    pub fn observed(bytes: &'a [u8], observer: O) -> Self {
+        Reader { rest: bytes, offset: 0, observer }
     }
 
     /// Offset of the next byte.
@@ -114,6 +140,7 @@ impl<'a> Reader<'a> {
             Some((bytes, rest)) => {
                 self.rest = rest;
                 self.offset += len;
+                self.observer.field(field, bytes);
                 Ok(bytes)
             }
             None => Err(self.short(field, len)),
@@ -129,9 +156,33 @@ impl<'a> Reader<'a> {
             Some((bytes, rest)) => {
                 self.rest = rest;
                 self.offset += N;
+                self.observer.field(field, bytes);
                 Ok(*bytes)
             }
             None => Err(self.short(field, N)),
+        }
+    }
+
+    /// The next `count` arrays of `N` bytes. Each array is a field.
+    ///
+    /// # Errors
+    /// [`DecodeErrorKind::Short`]: of the first incomplete one.
+    #[inline]
+    pub fn arrays<const N: usize>(&mut self, field: &'static str, count: usize) -> Result<&'a [[u8; N]], DecodeError> {
+        match self.rest.split_at_checked(count.saturating_mul(N)) {
+            Some((bytes, rest)) => {
+                self.rest = rest;
+                self.offset += bytes.len();
+                let (arrays, _) = bytes.as_chunks();
+                arrays.iter().for_each(|array| self.observer.field(field, array));
+                Ok(arrays)
+            }
+            None => {
+                let (arrays, _) = self.rest.as_chunks::<N>();
+                arrays.iter().for_each(|array| self.observer.field(field, array));
+                self.advance(arrays.len() * N);
+                Err(self.short(field, N))
+            }
         }
     }
 
@@ -171,9 +222,28 @@ impl<'a> Reader<'a> {
         self.array(field).map(u64::from_be_bytes)
     }
 
+    /// The error for the next field, whose `needed` bytes are not all in the slice.
     #[cold]
-    fn short(&self, field: &'static str, needed: usize) -> DecodeError {
+    pub fn short(&mut self, field: &'static str, needed: usize) -> DecodeError {
+        self.observer.incomplete(field, self.rest, needed);
         DecodeError { field, offset: self.offset, kind: DecodeErrorKind::Short { needed, had: self.rest.len() } }
+    }
+}
+
+/// Reads the message at the front of `input`, and its size. `None`: it is not complete yet.
+///
+/// # Errors
+/// Those of `read`, except [`DecodeErrorKind::Short`].
+#[inline]
+pub fn whole<'a, T>(
+    input: &'a [u8],
+    read: impl FnOnce(&mut Reader<'a>) -> Result<T, DecodeError>,
+) -> Result<Option<(T, usize)>, DecodeError> {
+    let mut reader = Reader::new(input);
+    match read(&mut reader) {
+        Ok(message) => Ok(Some((message, reader.offset()))),
+        Err(DecodeError { kind: DecodeErrorKind::Short { .. }, .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -201,5 +271,31 @@ mod tests {
         );
         assert_eq!(error.to_string(), "span.start: takes 8 bytes, 1 are there");
         assert_eq!(reader.rest(), [1]);
+    }
+
+    #[derive(Default)]
+    struct Rows(Vec<String>);
+
+    impl Observer for &mut Rows {
+        fn field(&mut self, field: &'static str, bytes: &[u8]) {
+            self.0.push(format!("{field} {bytes:?}"));
+        }
+
+        fn incomplete(&mut self, field: &'static str, bytes: &[u8], needed: usize) {
+            self.0.push(format!("{field} {bytes:?} of {needed}"));
+        }
+    }
+
+    #[test]
+    fn an_observer_sees_each_field_once_and_the_one_that_is_incomplete() {
+        let mut rows = Rows::default();
+        let mut reader = Reader::observed(&[1, 0, 2, 3, 4, 5, 6, 7, 8], &mut rows);
+        assert_eq!(reader.u8("a"), Ok(1));
+        assert_eq!(reader.u16("b"), Ok(2));
+        assert_eq!(reader.bytes("c", 2), Ok(&[3u8, 4][..]));
+        assert_eq!(reader.arrays::<1>("d", 2), Ok(&[[5], [6]][..]));
+        let error = reader.arrays::<3>("e", 2).unwrap_err();
+        assert_eq!((error.offset, error.kind), (7, DecodeErrorKind::Short { needed: 3, had: 2 }));
+        assert_eq!(rows.0, ["a [1]", "b [0, 2]", "c [3, 4]", "d [5]", "d [6]", "e [7, 8] of 3"]);
     }
 }
