@@ -10,12 +10,14 @@ pub mod depth;
 mod fields;
 pub mod gvariant;
 pub mod http;
+mod observer;
 mod raw;
 mod sheet;
 pub mod value;
 pub mod words;
 
 pub use fields::FieldAnnotator;
+pub use observer::{SheetObserver, number};
 pub use raw::Raw;
 pub use sheet::{DecoderFault, Sheet};
 

@@ -1,25 +1,19 @@
-//! Annotates the objects of a connection field by field. It reads the layouts independently of `wire.rs`.
+//! Annotates the objects of a connection field by field, as `wire.rs` reads them.
 
 use std::collections::HashMap;
 
+use tributary_codec::reader::{DecodeError, Reader};
 use tributary_codec::text::{cut_bytes, repair};
-use tributary_event::SpanId;
 use tributary_explain::words::{self, counted};
-use tributary_explain::{Explain, FieldAnnotator, Raw, Sheet, value};
+use tributary_explain::{Explain, Raw, Sheet, SheetObserver, number, value};
 
 use super::ListLayout;
-use super::wire::{ENTRY_BYTES, MAGIC, PROCESS_BYTES};
+use super::wire::{self, MAGIC, PROCESS_BYTES, WireLimits, WireObject};
 
 /// A longer string is annotated in parts: its start, then the rest as it arrives.
 const WHOLE_STRING_BYTES: usize = 4096;
 /// Bytes that are shown of such a string.
 const STRING_START_BYTES: usize = 64;
-/// Bytes before the text of a string.
-const STRING_HEAD_BYTES: usize = 2 + 8 + 4;
-/// Bytes before the entries of a list.
-const LIST_HEAD_BYTES: usize = 2 + 1;
-/// The number of entries in a list of the `padded32` layout.
-const PADDED_ENTRIES: usize = 32;
 /// The most strings, and bytes of strings, that are remembered. Further strings are shown by their ids.
 const MAX_NAMES: usize = 16_384;
 const MAX_NAME_BYTES: usize = 1 << 20;
@@ -27,7 +21,7 @@ const MAX_NAME_BYTES: usize = 1 << 20;
 /// Annotates the objects of a connection.
 #[derive(Debug)]
 pub struct Explainer {
-    layout: ListLayout,
+    limits: WireLimits,
     state: ExplainState,
     names: Names,
 }
@@ -48,7 +42,9 @@ enum ExplainState {
 impl Explainer {
     /// Starts at the first byte of a connection.
     pub fn new(layout: ListLayout) -> Self {
-        Explainer { layout, state: ExplainState::Process, names: Names::default() }
+        let kept_string_bytes = WHOLE_STRING_BYTES as u64;
+        let limits = WireLimits { max_string_bytes: u64::MAX, kept_string_bytes, list_layout: layout };
+        Explainer { limits, state: ExplainState::Process, names: Names::default() }
     }
 
     /// Starts at an object, or inside the text of a string, `text_left` bytes before its end.
@@ -78,14 +74,15 @@ impl Explainer {
         match &mut self.state {
             ExplainState::Process => {
                 // A wrong byte of the type is a fault immediately; a wrong version is shown with its four bytes.
-                let known = input.len().min(2);
-                if input[..known] != MAGIC[..known] {
-                    self.lose("not a process object");
-                    return Some(0);
-                }
-                let size = if *input.get(..6)? == MAGIC { PROCESS_BYTES } else { 6 };
-                let object = input.get(..size)?;
-                self.process(object, sheet);
+                let size = match wire::decode_process(input) {
+                    Ok(process) => process.map(|_| PROCESS_BYTES)?,
+                    Err(error) if error.offset < 2 => {
+                        self.lose("not a process object");
+                        return Some(0);
+                    }
+                    Err(_) => MAGIC.len(),
+                };
+                self.object(input.get(..size)?, sheet);
                 if size == PROCESS_BYTES {
                     self.state = ExplainState::Objects;
                 } else {
@@ -94,10 +91,14 @@ impl Explainer {
                 Some(size)
             }
             ExplainState::Objects => {
-                let Ok(size) = self.size(input)? else {
+                let Ok(decoded) = wire::decode(input, &self.limits) else {
                     self.lose("not a valid object");
                     return Some(0);
                 };
+                let (object, mut size) = decoded?;
+                if let WireObject::LongString(..) = object {
+                    size += STRING_START_BYTES;
+                }
                 self.object(input.get(..size)?, sheet);
                 Some(size)
             }
@@ -121,126 +122,40 @@ impl Explainer {
         }
     }
 
-    /// The number of bytes to annotate together. `None`: not enough is here; `Err`: not an object.
-    fn size(&self, input: &[u8]) -> Option<Result<usize, ()>> {
-        if *input.first()? != 0xDD {
-            return Some(Err(()));
-        }
-        let list_entries = |layout: ListLayout, count: u8| match layout {
-            ListLayout::Exact => Ok(usize::from(count)),
-            ListLayout::Padded32 if usize::from(count) <= PADDED_ENTRIES => Ok(PADDED_ENTRIES),
-            ListLayout::Padded32 => Err(()),
+    /// Annotates an object, of a long string the start, or a part of one.
+    fn object(&mut self, bytes: &[u8], sheet: &mut Sheet) {
+        let is_process = matches!(self.state, ExplainState::Process);
+        let object_type = bytes.get(1).and_then(|object_type| title(*object_type));
+        let Some(title) = is_process.then_some("process").or(object_type) else {
+            return sheet.raw(bytes, "incomplete");
         };
-        Some(match *input.get(1)? {
-            0x01 => Ok(2 + 16),
-            0x02 => Ok(2 + 8 + 8 + 16 + 8 + 8 + 4 * 8 + 1),
-            0x04 | 0x05 => list_entries(self.layout, *input.get(2)?).map(|count| LIST_HEAD_BYTES + count * ENTRY_BYTES),
-            0x06 => {
-                let length =
-                    input.get(10..STRING_HEAD_BYTES)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
-                Ok(STRING_HEAD_BYTES + if length > WHOLE_STRING_BYTES { STRING_START_BYTES } else { length })
+        sheet.title(title);
+        let (names, mut is_long) = (&self.names, false);
+        let read = sheet.nested(|sheet| {
+            let observer = SheetObserver::new(sheet, |field, bytes| {
+                is_long |= field == "len" && number(bytes) > WHOLE_STRING_BYTES as u64;
+                match field {
+                    "characters" if is_long => format!("{}…", value::text(cut_bytes(bytes, STRING_START_BYTES - 3))),
+                    _ => names.describe(title, field, bytes),
+                }
+            });
+            let mut reader = Reader::observed(bytes, observer);
+            if is_process {
+                wire::process(&mut reader)?;
+                return Ok(None);
             }
-            _ => Err(()),
-        })
-    }
-
-    /// Annotates an object, or a part of one.
-    fn object(&mut self, object: &[u8], sheet: &mut Sheet) {
-        match object.get(1) {
-            Some(0x01) => self.trace(object, sheet),
-            Some(0x02) => self.span(object, sheet),
-            Some(0x04) => self.list(object, "metricsList", sheet),
-            Some(0x05) => self.list(object, "metaList", sheet),
-            Some(0x06) => self.string(object, sheet),
-            _ => sheet.raw(object, "incomplete"),
-        }
-    }
-
-    fn process(&self, object: &[u8], sheet: &mut Sheet) {
-        sheet.title("process");
-        sheet.nested(|sheet| {
-            let mut fields = FieldAnnotator::new(object, sheet);
-            fields.u16("object_type", |_| "process")?;
-            fields.u32("protocol_version", |version| version)?;
-            // After an unknown version nothing is known.
-            if !fields.rest().is_empty() {
-                fields.u64("string_cache_size", |entries| counted(entries, "entry"))?;
-            }
-            Some(())
+            Ok(match wire::object(&mut reader, &self.limits)? {
+                WireObject::String(id, text) => Some((id, text, 0)),
+                WireObject::LongString(id, len) => {
+                    let start = reader.bytes("string.characters", STRING_START_BYTES)?;
+                    Some((id, start, len as usize - STRING_START_BYTES))
+                }
+                _ => None,
+            })
         });
-    }
-
-    fn trace(&self, object: &[u8], sheet: &mut Sheet) {
-        sheet.title("trace");
-        sheet.nested(|sheet| {
-            let mut fields = FieldAnnotator::new(object, sheet);
-            fields.u16("object_type", |_| "trace")?;
-            fields.bytes(16, "trace_id", words::hex)
-        });
-    }
-
-    fn span(&self, object: &[u8], sheet: &mut Sheet) {
-        sheet.title("span");
-        sheet.nested(|sheet| {
-            let mut fields = FieldAnnotator::new(object, sheet);
-            fields.u16("object_type", |_| "span")?;
-            fields.bytes(8, "span_id", words::hex)?;
-            fields.array("parent_id", |id| if SpanId(id).is_zero() { "none".to_owned() } else { words::hex(&id) })?;
-            fields.bytes(16, "trace_id", words::hex)?;
-            fields.u64("start", |start| words::moment(start.into()))?;
-            fields.u64("duration", |duration| words::duration(duration.into()))?;
-            for name in ["name", "type", "resource", "service"] {
-                fields.array(name, |id| self.names.show(id))?;
-            }
-            fields.u8("error", |error| error)
-        });
-    }
-
-    fn list(&self, object: &[u8], name: &str, sheet: &mut Sheet) {
-        sheet.title(name);
-        sheet.nested(|sheet| {
-            let mut fields = FieldAnnotator::new(object, sheet);
-            fields.u16("object_type", |_| name.to_owned())?;
-            let is_meta = name == "metaList";
-            let count = fields.u8(if is_meta { "metaLen" } else { "metricsLen" }, |count| count)?;
-            for _ in 0..count {
-                fields.array(if is_meta { "meta" } else { "metric" }, |entry: [u8; ENTRY_BYTES]| {
-                    let (halves, _) = entry.as_chunks::<8>();
-                    let [key, value] = [0, 1].map(|half| halves.get(half).copied().unwrap_or_default());
-                    let value = match is_meta {
-                        true => self.names.show(value),
-                        false => format!("{:?}", f64::from_be_bytes(value)),
-                    };
-                    format!("{} = {value}", self.names.show(key))
-                })?;
-            }
-            if self.layout == ListLayout::Padded32 {
-                let unused = PADDED_ENTRIES.saturating_sub(usize::from(count)) * ENTRY_BYTES;
-                fields.bytes(unused, "unused", |_| "")?;
-            }
-            Some(())
-        });
-    }
-
-    fn string(&mut self, object: &[u8], sheet: &mut Sheet) {
-        sheet.title("string");
-        let mut defined = None;
-        sheet.nested(|sheet| {
-            let mut fields = FieldAnnotator::new(object, sheet);
-            fields.u16("object_type", |_| "string")?;
-            let id = fields.array("id", |id: [u8; 8]| words::hex(&id))?;
-            let length = fields.u32("len", |length| counted(length.into(), "byte"))? as usize;
-            let is_long = length > WHOLE_STRING_BYTES;
-            let shown = if is_long { STRING_START_BYTES } else { length };
-            let text = fields.bytes(shown, "characters", |text| match is_long {
-                true => format!("{}…", value::text(cut_bytes(text, STRING_START_BYTES - 3))),
-                false => value::text(text),
-            })?;
-            defined = Some((id, text, length - shown));
-            Some(())
-        });
-        if let Some((id, text, left)) = defined {
-            self.names.learn(id, text);
+        // An error is a field that is incomplete, which was written.
+        if let Ok::<_, DecodeError>(Some((id, text, left))) = read {
+            self.names.learn(id.0, text);
             if left > 0 {
                 self.state = ExplainState::Text(left);
             }
@@ -260,11 +175,24 @@ impl Explain for Explainer {
     fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
         match &mut self.state {
             _ if rest.is_empty() => {}
-            ExplainState::Process => self.process(rest, sheet),
-            ExplainState::Objects | ExplainState::Within(_) | ExplainState::Text(_) => self.object(rest, sheet),
+            ExplainState::Process | ExplainState::Objects | ExplainState::Within(_) | ExplainState::Text(_) => {
+                self.object(rest, sheet);
+            }
             ExplainState::Lost(raw) => raw.finish(rest, sheet),
         }
     }
+}
+
+/// The name of an object, by the second byte of its type.
+fn title(object_type: u8) -> Option<&'static str> {
+    Some(match object_type {
+        0x01 => "trace",
+        0x02 => "span",
+        0x04 => "metricsList",
+        0x05 => "metaList",
+        0x06 => "string",
+        _ => return None,
+    })
 }
 
 /// The strings that were defined, within the limits.
@@ -287,13 +215,32 @@ impl Names {
         }
     }
 
+    /// The value of a field of an object with this title.
+    fn describe(&self, title: &str, field: &'static str, bytes: &[u8]) -> String {
+        match field {
+            "object_type" => title.to_owned(),
+            "protocol_version" | "error" | "metaLen" | "metricsLen" => number(bytes).to_string(),
+            "string_cache_size" => counted(number(bytes), "entry"),
+            "parent_id" if bytes.iter().all(|byte| *byte == 0) => "none".to_owned(),
+            "span_id" | "parent_id" | "trace_id" | "id" => words::hex(bytes),
+            "start" => words::moment(number(bytes).into()),
+            "duration" => words::duration(number(bytes).into()),
+            "name" | "type" | "resource" | "service" => self.show(bytes),
+            "meta" => format!("{} = {}", self.show(&bytes[..8]), self.show(&bytes[8..])),
+            "metric" => format!("{} = {:?}", self.show(&bytes[..8]), f64::from_bits(number(&bytes[8..]))),
+            "len" => counted(number(bytes), "byte"),
+            "characters" => value::text(bytes),
+            _ => String::new(),
+        }
+    }
+
     /// An id, and its text if it is known.
-    fn show(&self, id: [u8; 8]) -> String {
-        match self.texts.get(&id) {
-            Some(text) => format!("{} {}", words::hex(&id), value::quoted(text)),
+    fn show(&self, id: &[u8]) -> String {
+        match self.texts.get(id) {
+            Some(text) => format!("{} {}", words::hex(id), value::quoted(text)),
             // Reading 5.
             None if id == [0; 8] => "absent".to_owned(),
-            None => words::hex(&id),
+            None => words::hex(id),
         }
     }
 }

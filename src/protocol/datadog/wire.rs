@@ -4,7 +4,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use tributary_codec::reader::{DecodeError, DecodeErrorKind, Reader};
+use tributary_codec::reader::{DecodeError, DecodeErrorKind, Observer, Reader, whole};
 use tributary_event::{SpanId, TraceId};
 
 use super::ListLayout;
@@ -15,8 +15,6 @@ pub const MAGIC: [u8; 6] = [0xDD, 0x00, 0x00, 0x00, 0x00, 0x01];
 pub const PROCESS_BYTES: usize = 14;
 const TRACE_BYTES: usize = 18;
 const SPAN_BYTES: usize = 83;
-const LIST_HEAD_BYTES: usize = 3;
-const STRING_HEAD_BYTES: usize = 14;
 /// One entry of a list: the id of its key, and its value.
 pub type WireEntry = [[u8; 8]; 2];
 /// The size of one entry of a list.
@@ -130,9 +128,17 @@ pub fn decode_process(input: &[u8]) -> Result<Option<ProcessObject>, DecodeError
     if input.len() < PROCESS_BYTES {
         return Ok(None);
     }
-    let mut reader = Reader::new(input);
-    reader.bytes("process.magic", MAGIC.len())?;
-    Ok(Some(ProcessObject { string_cache_size: reader.u64("process.string_cache_size")? }))
+    process(&mut Reader::new(input)).map(Some)
+}
+
+/// Reads `process`. The caller has checked the bytes of the magic.
+///
+/// # Errors
+/// `Short`: it is not complete yet.
+pub(super) fn process<O: Observer>(reader: &mut Reader<'_, O>) -> Result<ProcessObject, DecodeError> {
+    reader.u16("process.object_type")?;
+    reader.u32("process.protocol_version")?;
+    Ok(ProcessObject { string_cache_size: reader.u64("process.string_cache_size")? })
 }
 
 /// Limits of strings and lists.
@@ -152,29 +158,37 @@ pub struct WireLimits {
 /// `Invalid`: not an object, or a second `process`. `Unsupported`: an unknown type, whose size is therefore unknown.
 /// `TooLarge`: a string or list over its limit. After any of them the stream cannot be decoded further (reading 31).
 pub fn decode<'a>(input: &'a [u8], limits: &WireLimits) -> Result<Option<(WireObject<'a>, usize)>, DecodeError> {
-    let Some(&first) = input.first() else { return Ok(None) };
-    if first != 0xDD {
-        let kind = DecodeErrorKind::Invalid { found: u64::from(first), expected: "0xdd" };
-        return Err(DecodeError { field: "object_type", offset: 0, kind });
+    // Checked once for all fields of a span, which most objects are.
+    if input.len() < SPAN_BYTES && input.starts_with(&[0xDD, 0x02]) {
+        return Ok(None);
     }
-    let Some(&object_type) = input.get(1) else { return Ok(None) };
-    match object_type {
-        0x01 if input.len() >= TRACE_BYTES => decode_trace(input).map(Some),
-        0x02 if input.len() >= SPAN_BYTES => decode_span(input).map(Some),
-        0x01 | 0x02 => Ok(None),
-        0x04 => decode_list(ListKind::Metrics, input, limits),
-        0x05 => decode_list(ListKind::Meta, input, limits),
-        0x06 => decode_string(input, limits),
-        0x00 => {
-            let kind = DecodeErrorKind::Invalid { found: 0xDD00, expected: "one process object per connection" };
-            Err(DecodeError { field: "object_type", offset: 0, kind })
+    whole(input, |reader| object(reader, limits))
+}
+
+/// Reads an object; of a long string its head.
+///
+/// # Errors
+/// `Short`: it is not complete yet. Others as [`decode`].
+#[inline]
+pub(super) fn object<'a, O: Observer>(
+    reader: &mut Reader<'a, O>,
+    limits: &WireLimits,
+) -> Result<WireObject<'a>, DecodeError> {
+    let kind = match *reader.rest() {
+        [0xDD, 0x01, ..] => return trace(reader).map(WireObject::Trace),
+        [0xDD, 0x02, ..] => return span(reader).map(WireObject::Span),
+        [0xDD, 0x04, ..] => return list(ListKind::Metrics, reader, limits),
+        [0xDD, 0x05, ..] => return list(ListKind::Meta, reader, limits),
+        [0xDD, 0x06, ..] => return string(reader, limits),
+        [] | [0xDD] => return Err(reader.short("object_type", 2)),
+        [0xDD, 0x00, ..] => DecodeErrorKind::Invalid { found: 0xDD00, expected: "one process object per connection" },
+        [0xDD, other, ..] => {
+            let found = 0xDD00 | u64::from(other);
+            DecodeErrorKind::Unsupported { found, expected: "dd01, dd02, dd04, dd05 and dd06" }
         }
-        _ => {
-            let found = 0xDD00 | u64::from(object_type);
-            let kind = DecodeErrorKind::Unsupported { found, expected: "dd01, dd02, dd04, dd05 and dd06" };
-            Err(DecodeError { field: "object_type", offset: 0, kind })
-        }
-    }
+        [first, ..] => DecodeErrorKind::Invalid { found: first.into(), expected: "0xdd" },
+    };
+    Err(DecodeError { field: "object_type", offset: 0, kind })
 }
 
 /// The lists at the front of `input`, which follow a span. `None`: there is more than one of a kind, one is not complete or cannot
@@ -193,23 +207,23 @@ pub fn lists_of_span<'a>(input: &'a [u8], limits: &WireLimits) -> Option<Lists<'
         if lists.iter().any(|(other, _)| other == kind) {
             return None;
         }
-        let Ok(Some((WireObject::List(kind, entries), size))) = decode_list(kind, rest, limits) else { return None };
+        let mut reader = Reader::new(rest);
+        let Ok(WireObject::List(kind, entries)) = list(kind, &mut reader, limits) else { return None };
         *lists.lists.get_mut(lists.len)? = (kind, entries);
         lists.len += 1;
-        lists.size += size;
+        lists.size += reader.offset();
     }
 }
 
-fn decode_trace(input: &[u8]) -> Result<(WireObject<'_>, usize), DecodeError> {
-    let mut reader = Reader::new(input);
+fn trace<O: Observer>(reader: &mut Reader<'_, O>) -> Result<TraceId, DecodeError> {
     reader.u16("trace.object_type")?;
-    Ok((WireObject::Trace(TraceId(reader.array("trace.trace_id")?)), TRACE_BYTES))
+    Ok(TraceId(reader.array("trace.trace_id")?))
 }
 
-fn decode_span(input: &[u8]) -> Result<(WireObject<'_>, usize), DecodeError> {
-    let mut reader = Reader::new(input);
+#[inline]
+fn span<O: Observer>(reader: &mut Reader<'_, O>) -> Result<WireSpan, DecodeError> {
     reader.u16("span.object_type")?;
-    let span = WireSpan {
+    Ok(WireSpan {
         span_id: SpanId(reader.array("span.span_id")?),
         parent_id: SpanId(reader.array("span.parent_id")?),
         trace_id: TraceId(reader.array("span.trace_id")?),
@@ -222,36 +236,35 @@ fn decode_span(input: &[u8]) -> Result<(WireObject<'_>, usize), DecodeError> {
             StringId(reader.array("span.service")?),
         ],
         error: reader.u8("span.error")?,
-    };
-    Ok((WireObject::Span(span), SPAN_BYTES))
+    })
 }
 
-fn decode_list<'a>(
+#[inline]
+fn list<'a, O: Observer>(
     kind: ListKind,
-    input: &'a [u8],
+    reader: &mut Reader<'a, O>,
     limits: &WireLimits,
-) -> Result<Option<(WireObject<'a>, usize)>, DecodeError> {
-    let Some(&count) = input.get(LIST_HEAD_BYTES - 1) else { return Ok(None) };
-    let count = usize::from(count);
-    let size = match limits.list_layout {
-        ListLayout::Exact => LIST_HEAD_BYTES + count * ENTRY_BYTES,
-        ListLayout::Padded32 if count <= PADDED_ENTRIES => LIST_HEAD_BYTES + PADDED_ENTRIES * ENTRY_BYTES,
-        ListLayout::Padded32 => {
-            let (found, limit) = (count as u64, PADDED_ENTRIES as u64);
-            let kind = DecodeErrorKind::TooLarge { found, limit, key: "list_layout = \"padded32\"" };
-            return Err(DecodeError { field: "list.len", offset: 2, kind });
-        }
+) -> Result<WireObject<'a>, DecodeError> {
+    let (len, entry) = match kind {
+        ListKind::Meta => ("metaList.metaLen", "metaList.meta"),
+        ListKind::Metrics => ("metricsList.metricsLen", "metricsList.metric"),
     };
-    let Some(list) = input.get(LIST_HEAD_BYTES..size) else { return Ok(None) };
-    let (entries, _) = list[..count * ENTRY_BYTES].as_chunks().0.as_chunks();
-    Ok(Some((WireObject::List(kind, entries), size)))
+    reader.u16("list.object_type")?;
+    let count = usize::from(reader.u8(len)?);
+    let is_padded = limits.list_layout == ListLayout::Padded32;
+    if is_padded && count > PADDED_ENTRIES {
+        let (found, limit) = (count as u64, PADDED_ENTRIES as u64);
+        let kind = DecodeErrorKind::TooLarge { found, limit, key: "list_layout = \"padded32\"" };
+        return Err(DecodeError { field: "list.len", offset: 2, kind });
+    }
+    let entries = reader.arrays::<ENTRY_BYTES>(entry, count)?;
+    if is_padded {
+        reader.bytes("list.unused", (PADDED_ENTRIES - count) * ENTRY_BYTES)?;
+    }
+    Ok(WireObject::List(kind, entries.as_flattened().as_chunks().0.as_chunks().0))
 }
 
-fn decode_string<'a>(input: &'a [u8], limits: &WireLimits) -> Result<Option<(WireObject<'a>, usize)>, DecodeError> {
-    if input.len() < STRING_HEAD_BYTES {
-        return Ok(None);
-    }
-    let mut reader = Reader::new(input);
+fn string<'a, O: Observer>(reader: &mut Reader<'a, O>, limits: &WireLimits) -> Result<WireObject<'a>, DecodeError> {
     reader.u16("string.object_type")?;
     let id = StringId(reader.array("string.id")?);
     let len = reader.u32("string.len")?;
@@ -261,10 +274,9 @@ fn decode_string<'a>(input: &'a [u8], limits: &WireLimits) -> Result<Option<(Wir
         return Err(DecodeError { field: "string.len", offset: 10, kind });
     }
     if u64::from(len) > limits.kept_string_bytes {
-        return Ok(Some((WireObject::LongString(id, len), STRING_HEAD_BYTES)));
+        return Ok(WireObject::LongString(id, len));
     }
-    let Ok(text) = reader.bytes("string.characters", len as usize) else { return Ok(None) };
-    Ok(Some((WireObject::String(id, text), STRING_HEAD_BYTES + text.len())))
+    Ok(WireObject::String(id, reader.bytes("string.characters", len as usize)?))
 }
 
 #[cfg(test)]
