@@ -1,13 +1,14 @@
 //! Annotated wire bytes in human-readable form: offset, bytes, field, value, and errors.
 //!
-//! The layouts are implemented a second time here and in `protocol/*/explain.rs`, independently of the decoders. What a
-//! decoder could not decode is reported by its own `loss`, which [`Sheet`] shows at its offset; the explainer annotates the
-//! bytes around it. Every byte is shown once and in order; tests compare this with the offsets of the decoders.
+//! Of `datadog` and `bytefrog` a layout is read in one place: the decoder in `protocol/*/wire.rs` reads the fields, and an
+//! observer of its reader, [`SheetObserver`], writes them. Of the other protocols the items of the format are annotated here
+//! and named in `protocol/*/explain.rs`. What a decoder could not decode is reported by its own `loss`, which [`Sheet`] shows
+//! at its offset; the explainer annotates the bytes around it. Every byte is shown once and in order; tests compare this with
+//! the offsets of the decoders, and the values with independent decoders.
 #![forbid(unsafe_code)]
 
 pub mod cbor;
 pub mod depth;
-mod fields;
 pub mod gvariant;
 pub mod http;
 mod observer;
@@ -16,7 +17,6 @@ mod sheet;
 pub mod value;
 pub mod words;
 
-pub use fields::FieldAnnotator;
 pub use observer::{SheetObserver, number};
 pub use raw::Raw;
 pub use sheet::{DecoderFault, Sheet};

@@ -1,12 +1,13 @@
-//! Explains the messages of a connection field by field. It reads the layouts (section 2) independently of `wire.rs`.
+//! Explains the messages of a connection field by field; `wire.rs` has the layouts (section 2).
 
 use std::collections::HashMap;
 
+use tributary_codec::reader::{DecodeError, DecodeErrorKind, Observer, Reader};
 use tributary_explain::words::{counted, duration};
-use tributary_explain::{Explain, FieldAnnotator, Raw, Sheet, value};
+use tributary_explain::{Explain, Raw, Sheet, SheetObserver, number, value};
 use tributary_memory::MemoryBudget;
 
-use super::wire::{NO_LINE, ProtocolVersion};
+use super::wire::{self, DataMessage, NO_LINE, ProtocolVersion};
 use super::{Hq, Options};
 
 /// Limits of the names that are kept; further ones are shown by their ids.
@@ -86,87 +87,54 @@ impl Explainer {
             ConnectionPhase::Lost(raw) => return Some(raw.explain(input, sheet)).filter(|size| *size > 0),
             _ => {}
         }
-        let Some(message) = self.expected(kind) else {
-            self.lose("no message that agents send here");
-            return Some(0);
-        };
-        let size = size(message, input)?;
-        self.message(message, input.get(..size)?, sheet);
-        if let ConnectionPhase::Opening = self.state {
-            let second = input.get(1).copied().unwrap_or_default();
-            match kind {
-                30 => self.state = ConnectionPhase::Joined(second),
-                _ if ProtocolVersion::new(second).is_none() || (kind == 16 && second != 4) => {
-                    self.lose("of a version that is not known");
-                }
-                _ => self.state = ConnectionPhase::Control,
+        let mut reader = Reader::new(input);
+        let read = self.read(&mut reader);
+        match &read {
+            Err(DecodeError { kind: DecodeErrorKind::Short { .. }, .. }) => return None,
+            Err(DecodeError { offset: 0, .. }) => {
+                self.lose("no message that agents send here");
+                return Some(0);
             }
+            _ => {}
+        }
+        let size = reader.offset();
+        self.message(kind, &input[..size], sheet);
+        if read.is_err() {
+            self.lose("of a version that is not known");
+        } else if let ConnectionPhase::Opening = self.state {
+            self.state = if kind == 30 { ConnectionPhase::Joined(input[1]) } else { ConnectionPhase::Control };
         }
         Some(size)
     }
 
     /// Explains a message, or the part of it that is here.
-    fn message(&mut self, message: &MessageLayout, bytes: &[u8], sheet: &mut Sheet) {
-        sheet.title(message.name);
-        sheet.nested(|sheet| {
-            let mut fields = FieldAnnotator::new(bytes, sheet);
-            fields.u8("type", |kind| format!("{kind}, {}", message.name))?;
-            let mut defined = None;
-            message
-                .fields
-                .iter()
-                .try_for_each(|(name, kind)| self.field(name, *kind, message.defines, &mut defined, &mut fields))
+    fn message(&mut self, kind: u8, bytes: &[u8], sheet: &mut Sheet) {
+        let title = title(kind);
+        sheet.title(title);
+        let read = sheet.nested(|sheet| {
+            let observer = SheetObserver::new(sheet, |field, bytes| self.names.describe(title, field, bytes));
+            self.read(&mut Reader::observed(bytes, observer))
         });
-    }
-
-    /// Explains a field. `defined`: the id that the message maps, if it maps one.
-    fn field(
-        &mut self,
-        name: &str,
-        kind: FieldKind,
-        defines: Option<IdKind>,
-        defined: &mut Option<u32>,
-        fields: &mut FieldAnnotator<'_, '_>,
-    ) -> Option<()> {
-        let value = match kind {
-            FieldKind::U8 => fields.u8(name, |number| number)?.into(),
-            FieldKind::Mode => fields.u8(name, mode)?.into(),
-            FieldKind::Flag => fields.u8(name, |flag| flag != 0)?.into(),
-            FieldKind::U16 => fields.u16(name, |number| number)?.into(),
-            FieldKind::Line => fields.u16(name, line)?.into(),
-            FieldKind::Character => fields.u16(name, |number| known(number.cast_signed().into()))?.into(),
-            FieldKind::U32 => fields.u32(name, |number| number)?,
-            FieldKind::I32 => fields.u32(name, u32::cast_signed)?,
-            FieldKind::LineI32 => fields.u32(name, |number| known(number.cast_signed()))?,
-            FieldKind::Time => {
-                fields.u32(name, |time| format!("{} after the start", duration(i128::from(time) * NANOS_PER_MILLI)))?
-            }
-            FieldKind::Id(IdKind::Thread) => fields.u16(name, |id| self.names.show(IdKind::Thread, id.into()))?.into(),
-            FieldKind::Id(sort) => fields.u32(name, |id| self.names.show(sort, id))?,
-            FieldKind::Text => {
-                let length = fields.u16("length", |length| counted(length.into(), "byte"))?;
-                let text = fields.bytes(length.into(), name, value::java_text)?;
-                if let (Some(sort), Some(id)) = (defines, *defined) {
-                    self.names.add(sort, id, text);
-                }
-                length.into()
-            }
-        };
-        if let FieldKind::Id(sort) = kind
-            && defines == Some(sort)
-        {
-            *defined = Some(value);
+        if let Ok(Some((kind, id, name))) = read {
+            self.names.add(kind, id, name);
         }
-        Some(())
     }
 
-    /// The message of this type here, if there is one.
-    fn expected(&self, kind: u8) -> Option<&'static MessageLayout> {
+    /// Reads a message of the connection: what it maps, if it maps an id.
+    fn read<'a, O: Observer>(&self, reader: &mut Reader<'a, O>) -> Result<Option<Mapping<'a>>, DecodeError> {
         match self.state {
-            ConnectionPhase::Opening => opening(kind),
-            ConnectionPhase::Control => control(kind),
-            ConnectionPhase::Data(version) => data(kind, version),
-            ConnectionPhase::Joined(_) | ConnectionPhase::Lost(_) => None,
+            ConnectionPhase::Opening => wire::read_opening(reader).map(|_| None),
+            ConnectionPhase::Control => wire::read_control(reader).map(|_| None),
+            ConnectionPhase::Data(version) => match reader.rest().first() {
+                Some(kind) if wire::is_call(*kind, version) => wire::read_call(reader, version).map(|_| None),
+                _ => wire::read_data(reader, version).map(|message| match message {
+                    DataMessage::ThreadName { thread, name, .. } => Some(("thread", thread.into(), name)),
+                    DataMessage::Method { method, signature } => Some(("method", method, signature)),
+                    DataMessage::Exception { exception, name } => Some(("exception", exception, name)),
+                    _ => None,
+                }),
+            },
+            ConnectionPhase::Joined(_) | ConnectionPhase::Lost(_) => Ok(None),
         }
     }
 }
@@ -184,156 +152,40 @@ impl Explain for Explainer {
         if let ConnectionPhase::Lost(raw) = &mut self.state {
             return raw.finish(rest, sheet);
         }
-        if let Some(message) = rest.first().and_then(|kind| self.expected(*kind)) {
-            self.message(message, rest, sheet);
+        if let Some(kind) = rest.first() {
+            self.message(*kind, rest, sheet);
         }
     }
 }
 
-/// A kind of message: its fields behind the type.
-#[derive(Debug)]
-struct MessageLayout {
-    name: &'static str,
-    fields: &'static [(&'static str, FieldKind)],
-    /// It maps an id of this kind.
-    defines: Option<IdKind>,
-}
+/// The name of the field that has an id, the id, and its name.
+type Mapping<'a> = (&'static str, u32, &'a [u8]);
 
-/// The layout of a field and the meaning of its number.
-#[derive(Clone, Copy, Debug)]
-enum FieldKind {
-    U8,
-    Mode,
-    Flag,
-    U16,
-    Line,
-    Character,
-    U32,
-    I32,
-    LineI32,
-    /// Milliseconds on the agent's clock (section 1.8).
-    Time,
-    Id(IdKind),
-    /// A length in two bytes, and modified UTF-8.
-    Text,
-}
-
-/// What an id names.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum IdKind {
-    Thread,
-    Method,
-    Exception,
-    Location,
-}
-
-const TIME: (&str, FieldKind) = ("time", FieldKind::Time);
-const SEQUENCE: (&str, FieldKind) = ("sequence", FieldKind::U32);
-const METHOD: (&str, FieldKind) = ("method", FieldKind::Id(IdKind::Method));
-const EXCEPTION: (&str, FieldKind) = ("exception", FieldKind::Id(IdKind::Exception));
-const LOCATION: (&str, FieldKind) = ("location", FieldKind::Id(IdKind::Location));
-const THREAD: (&str, FieldKind) = ("thread", FieldKind::Id(IdKind::Thread));
-const LINE: (&str, FieldKind) = ("line", FieldKind::Line);
-
-const fn message(name: &'static str, fields: &'static [(&'static str, FieldKind)]) -> MessageLayout {
-    MessageLayout { name, fields, defines: None }
-}
-
-const fn mapping(name: &'static str, of: IdKind, fields: &'static [(&'static str, FieldKind)]) -> MessageLayout {
-    MessageLayout { name, fields, defines: Some(of) }
-}
-
-static HELLO: MessageLayout = message("hello", &[("version", FieldKind::U8)]);
-static PROJECT_HELLO: MessageLayout =
-    message("project hello", &[("version", FieldKind::U8), ("project", FieldKind::I32)]);
-static DATA_HELLO: MessageLayout = message("data hello", &[("run", FieldKind::U8)]);
-
-static HEARTBEAT: MessageLayout = message("heartbeat", &[("mode", FieldKind::Mode), ("buffers", FieldKind::U16)]);
-static DATA_BREAK: MessageLayout = message("data break", &[SEQUENCE]);
-static TRANSFORMED: MessageLayout = message("class transformed", &[("class", FieldKind::Text)]);
-static IGNORED: MessageLayout = message("class ignored", &[("class", FieldKind::Text)]);
-static FAILED: MessageLayout = message("class transform failed", &[("class", FieldKind::Text)]);
-static ERROR: MessageLayout = message("error", &[("text", FieldKind::Text)]);
-
-static THREAD_NAME: MessageLayout =
-    mapping("map thread name", IdKind::Thread, &[THREAD, TIME, ("name", FieldKind::Text)]);
-static SIGNATURE: MessageLayout =
-    mapping("map method signature", IdKind::Method, &[METHOD, ("signature", FieldKind::Text)]);
-static EXCEPTION_NAME: MessageLayout =
-    mapping("map exception", IdKind::Exception, &[EXCEPTION, ("name", FieldKind::Text)]);
-static SOURCE_LOCATION: MessageLayout = message(
-    "map source location",
-    &[
-        LOCATION,
-        METHOD,
-        ("start line", FieldKind::LineI32),
-        ("end line", FieldKind::LineI32),
-        ("start character", FieldKind::Character),
-        ("end character", FieldKind::Character),
-    ],
-);
-static VISIT: MessageLayout = message("method visit", &[TIME, SEQUENCE, METHOD, LOCATION, THREAD]);
-static LOCATION_COUNT: MessageLayout = message("source location count", &[METHOD, ("count", FieldKind::U32)]);
-static ENTRY: MessageLayout = message("method entry", &[TIME, SEQUENCE, METHOD, THREAD]);
-static EXIT_AT_LINE: MessageLayout = message("method exit", &[TIME, SEQUENCE, METHOD, LINE, THREAD]);
-static EXIT: MessageLayout = message("method exit", &[TIME, SEQUENCE, METHOD, ("threw", FieldKind::Flag), THREAD]);
-static THROWN: MessageLayout = message("exception", &[TIME, SEQUENCE, METHOD, EXCEPTION, LINE, THREAD]);
-static BUBBLED: MessageLayout = message("exception bubble", &[TIME, SEQUENCE, METHOD, EXCEPTION, THREAD]);
-static MARKER: MessageLayout =
-    message("marker", &[TIME, SEQUENCE, ("key", FieldKind::Text), ("value", FieldKind::Text)]);
-
-fn opening(kind: u8) -> Option<&'static MessageLayout> {
+/// The name of a message of this type.
+fn title(kind: u8) -> &'static str {
     match kind {
-        0 => Some(&HELLO),
-        16 => Some(&PROJECT_HELLO),
-        30 => Some(&DATA_HELLO),
-        _ => None,
+        0 => "hello",
+        8 => "heartbeat",
+        9 => "data break",
+        10 => "map thread name",
+        11 => "map method signature",
+        12 => "map exception",
+        13 => "map source location",
+        14 => "method visit",
+        15 => "source location count",
+        16 => "project hello",
+        20 => "method entry",
+        21 => "method exit",
+        22 => "exception",
+        23 => "exception bubble",
+        30 => "data hello",
+        40 => "class transformed",
+        41 => "class ignored",
+        42 => "class transform failed",
+        50 => "marker",
+        99 => "error",
+        _ => "unknown",
     }
-}
-
-fn control(kind: u8) -> Option<&'static MessageLayout> {
-    match kind {
-        8 => Some(&HEARTBEAT),
-        9 => Some(&DATA_BREAK),
-        40 => Some(&TRANSFORMED),
-        41 => Some(&IGNORED),
-        42 => Some(&FAILED),
-        99 => Some(&ERROR),
-        _ => None,
-    }
-}
-
-fn data(kind: u8, version: ProtocolVersion) -> Option<&'static MessageLayout> {
-    match (kind, version.number()) {
-        (10, _) => Some(&THREAD_NAME),
-        (11, _) => Some(&SIGNATURE),
-        (12, _) => Some(&EXCEPTION_NAME),
-        (13, 3..) => Some(&SOURCE_LOCATION),
-        (14, 3..) => Some(&VISIT),
-        (15, 3..) => Some(&LOCATION_COUNT),
-        (20, _) => Some(&ENTRY),
-        (21, 1) => Some(&EXIT_AT_LINE),
-        (21, _) => Some(&EXIT),
-        (22, _) => Some(&THROWN),
-        (23, _) => Some(&BUBBLED),
-        (50, _) => Some(&MARKER),
-        _ => None,
-    }
-}
-
-/// The size of the message at the front of `input`. `None`: its length field is not here yet.
-fn size(message: &MessageLayout, input: &[u8]) -> Option<usize> {
-    message.fields.iter().try_fold(1, |at, (_, kind)| {
-        Some(match kind {
-            FieldKind::U8 | FieldKind::Mode | FieldKind::Flag => at + 1,
-            FieldKind::U16 | FieldKind::Line | FieldKind::Character | FieldKind::Id(IdKind::Thread) => at + 2,
-            FieldKind::U32 | FieldKind::I32 | FieldKind::LineI32 | FieldKind::Time | FieldKind::Id(_) => at + 4,
-            FieldKind::Text => {
-                let length = input.get(at..)?.first_chunk::<2>()?;
-                at + 2 + usize::from(u16::from_be_bytes(*length))
-            }
-        })
-    })
 }
 
 fn mode(mode: u8) -> String {
@@ -348,39 +200,49 @@ fn mode(mode: u8) -> String {
     format!("{}, {name}", char::from(mode))
 }
 
-/// Rule 24.
-fn line(line: u16) -> String {
-    if line == NO_LINE { "unknown".to_owned() } else { line.to_string() }
+/// The names of ids that are kept.
+#[derive(Debug, Default)]
+struct Names {
+    /// By the name of the field that has the id.
+    texts: HashMap<(&'static str, u32), Box<str>>,
+    bytes: usize,
+}
+
+impl Names {
+    fn add(&mut self, field: &'static str, id: u32, text: &[u8]) {
+        let text = value::java_text(text);
+        let known = self.texts.remove(&(field, id));
+        self.bytes -= known.map_or(0, |known| known.len());
+        if self.texts.len() < MAX_NAMES && self.bytes + text.len() <= MAX_NAME_BYTES {
+            self.bytes += text.len();
+            self.texts.insert((field, id), text.into());
+        }
+    }
+
+    /// The value of a field of a message with this title.
+    fn describe(&self, title: &str, field: &'static str, bytes: &[u8]) -> String {
+        let number = number(bytes);
+        match field {
+            "type" => format!("{number}, {title}"),
+            "mode" => mode(number as u8),
+            "threw" => (number != 0).to_string(),
+            "time" => format!("{} after the start", duration(i128::from(number) * NANOS_PER_MILLI)),
+            "length" => counted(number, "byte"),
+            "class" | "text" | "name" | "signature" | "key" | "value" => value::java_text(bytes),
+            // Rule 24.
+            "line" if number == u64::from(NO_LINE) => "unknown".to_owned(),
+            "start line" | "end line" => known((number as u32).cast_signed()),
+            "start character" | "end character" => known((number as u16).cast_signed().into()),
+            "project" => (number as u32).cast_signed().to_string(),
+            _ => match self.texts.get(&(field, number as u32)) {
+                Some(text) => format!("{number} {text}"),
+                None => number.to_string(),
+            },
+        }
+    }
 }
 
 /// Rule 24.
 fn known(number: i32) -> String {
     if number == -1 { "unknown".to_owned() } else { number.to_string() }
-}
-
-/// The names of ids that are kept.
-#[derive(Debug, Default)]
-struct Names {
-    texts: HashMap<(IdKind, u32), Box<str>>,
-    bytes: usize,
-}
-
-impl Names {
-    fn add(&mut self, sort: IdKind, id: u32, text: &[u8]) {
-        let text = value::java_text(text);
-        let known = self.texts.remove(&(sort, id));
-        self.bytes -= known.map_or(0, |known| known.len());
-        if self.texts.len() < MAX_NAMES && self.bytes + text.len() <= MAX_NAME_BYTES {
-            self.bytes += text.len();
-            self.texts.insert((sort, id), text.into());
-        }
-    }
-
-    /// An id with its name if that is known.
-    fn show(&self, sort: IdKind, id: u32) -> String {
-        match self.texts.get(&(sort, id)) {
-            Some(text) => format!("{id} {text}"),
-            None => id.to_string(),
-        }
-    }
 }

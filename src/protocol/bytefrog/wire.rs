@@ -5,7 +5,7 @@
 
 use bytes::{BufMut, BytesMut};
 
-use tributary_codec::reader::{DecodeError, DecodeErrorKind, Reader};
+use tributary_codec::reader::{DecodeError, DecodeErrorKind, Observer, Reader, whole};
 
 /// The protocol version, 1 to 4, which determines the layouts of all messages behind the hello.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -108,109 +108,161 @@ pub(super) enum What {
 
 /// The line number that means unknown (rule 24).
 pub(super) const NO_LINE: u16 = 0xFFFF;
+/// The size of the longest [`Call`].
+const MAX_CALL_BYTES: usize = 21;
 
-/// Reads the first message. `Ok(None)`: it is incomplete.
+/// Decodes the first message. `Ok(None)`: it is incomplete.
 ///
 /// # Errors
 /// No agent sends this first byte, or the version is unknown.
 pub(super) fn opening(input: &[u8]) -> Result<Option<(Opening, usize)>, DecodeError> {
-    let [kind, rest @ ..] = input else { return Ok(None) };
-    let size = match kind {
-        0 | 30 => 2,
-        16 => 6,
-        found => {
-            let expected = "0 (hello), 16 (project hello) or 30 (data hello)";
-            return Err(invalid("type", 0, *found, expected));
-        }
-    };
-    let Some(&second) = rest.first() else { return Ok(None) };
-    let is_known = ProtocolVersion::new(second).is_some() && (*kind != 16 || second == 4);
-    if *kind != 30 && !is_known {
-        let expected = if *kind == 16 { "version 4" } else { "versions 1 to 4" };
-        let kind = DecodeErrorKind::Unsupported { found: u64::from(second), expected };
-        return Err(DecodeError { field: "hello.version", offset: 1, kind });
-    }
-    if input.len() < size {
-        return Ok(None);
-    }
-    let opening = match (kind, ProtocolVersion::new(second)) {
-        (30, _) | (_, None) => Opening::DataHello { run: second },
-        (16, Some(version)) => {
-            let mut reader = Reader::new(&input[2..]);
-            Opening::Hello { version, project: Some(reader.u32("project_hello.project")?.cast_signed()) }
-        }
-        (_, Some(version)) => Opening::Hello { version, project: None },
-    };
-    Ok(Some((opening, size)))
+    whole(input, read_opening)
 }
 
-/// Reads a message of a control connection. `Ok(None)`: it is incomplete.
+/// Reads the first message.
+///
+/// # Errors
+/// `Short`: it is incomplete. Others as [`opening`].
+pub(super) fn read_opening<O: Observer>(reader: &mut Reader<'_, O>) -> Result<Opening, DecodeError> {
+    let has_project = match reader.u8("type")? {
+        0 => false,
+        16 => true,
+        30 => return Ok(Opening::DataHello { run: reader.u8("run")? }),
+        found => {
+            let expected = "0 (hello), 16 (project hello) or 30 (data hello)";
+            let kind = DecodeErrorKind::Invalid { found: found.into(), expected };
+            return Err(DecodeError { field: "type", offset: 0, kind });
+        }
+    };
+    let number = reader.u8("version")?;
+    let version = ProtocolVersion::new(number).filter(|version| !has_project || version.0 == 4).ok_or_else(|| {
+        let expected = if has_project { "version 4" } else { "versions 1 to 4" };
+        let kind = DecodeErrorKind::Unsupported { found: number.into(), expected };
+        DecodeError { field: "hello.version", offset: 1, kind }
+    })?;
+    let project = if has_project { Some(reader.u32("project")?.cast_signed()) } else { None };
+    Ok(Opening::Hello { version, project })
+}
+
+/// Decodes a message of a control connection. `Ok(None)`: it is incomplete.
 ///
 /// # Errors
 /// A type that agents do not send there.
 pub(super) fn control(input: &[u8]) -> Result<Option<(Control<'_>, usize)>, DecodeError> {
-    let Some(&kind) = input.first() else { return Ok(None) };
-    let message = match kind {
-        8 => input.get(..4).map(|m| (Control::Heartbeat { mode: m[1], buffers: u16_at(m, 2) }, 4)),
-        9 => input.get(..5).map(|m| (Control::DataBreak { sequence: u32_at(m, 1) }, 5)),
-        40 => text_at(input, 1).map(|(name, end)| (Control::Class { outcome: ClassOutcome::Transformed, name }, end)),
-        41 => text_at(input, 1).map(|(name, end)| (Control::Class { outcome: ClassOutcome::Ignored, name }, end)),
-        42 => text_at(input, 1).map(|(name, end)| (Control::Class { outcome: ClassOutcome::Failed, name }, end)),
-        99 => text_at(input, 1).map(|(text, end)| (Control::Error { text }, end)),
-        found => return Err(unknown(found, "8, 9, 40, 41, 42 or 99 on a control connection")),
-    };
-    Ok(message)
+    whole(input, read_control)
 }
 
-/// Reads an event of a thread on a data connection; most messages are such. `None`: it is another message, or incomplete.
+/// Reads a message of a control connection.
+///
+/// # Errors
+/// `Short`: it is incomplete. Others as [`control`].
+pub(super) fn read_control<'a, O: Observer>(reader: &mut Reader<'a, O>) -> Result<Control<'a>, DecodeError> {
+    Ok(match reader.u8("type")? {
+        8 => Control::Heartbeat { mode: reader.u8("mode")?, buffers: reader.u16("buffers")? },
+        9 => Control::DataBreak { sequence: reader.u32("sequence")? },
+        40 => Control::Class { outcome: ClassOutcome::Transformed, name: text(reader, "class")? },
+        41 => Control::Class { outcome: ClassOutcome::Ignored, name: text(reader, "class")? },
+        42 => Control::Class { outcome: ClassOutcome::Failed, name: text(reader, "class")? },
+        99 => Control::Error { text: text(reader, "text")? },
+        found => return Err(unknown(found, "8, 9, 40, 41, 42 or 99 on a control connection")),
+    })
+}
+
+/// Decodes an event of a thread on a data connection; most messages are such. `None`: it is another message, or incomplete.
 #[inline]
 pub(super) fn call(input: &[u8], version: ProtocolVersion) -> Option<(Call, usize)> {
-    match input.first()? {
-        20 => input.get(..15).map(|m| (call_of(m, What::Entry, 13), 15)),
-        21 if version.0 == 1 => input.get(..17).map(|m| (call_of(m, What::ExitAtLine(u16_at(m, 13)), 15), 17)),
-        21 => input.get(..16).map(|m| (call_of(m, What::Exit { threw: m[13] != 0 }, 14), 16)),
-        22 => input.get(..21).map(|m| {
-            let what = What::Thrown { exception: u32_at(m, 13), line: u16_at(m, 17) };
-            (call_of(m, what, 19), 21)
-        }),
-        23 => input.get(..19).map(|m| (call_of(m, What::Bubbled { exception: u32_at(m, 13) }, 17), 19)),
-        14 if version.0 >= 3 => input.get(..19).map(|m| (call_of(m, What::Visit { location: u32_at(m, 13) }, 17), 19)),
-        _ => None,
+    if !is_call(*input.first()?, version) {
+        return None;
+    }
+    // Of an array the fields are read without further checks.
+    match input.first_chunk::<MAX_CALL_BYTES>() {
+        Some(message) => whole(message, |reader| read_call(reader, version)).ok()?,
+        None => whole(input, |reader| read_call(reader, version)).ok()?,
     }
 }
 
-/// Reads a message of a data connection that is no [`call`]. `Ok(None)`: it is incomplete, or it is an incomplete call.
+/// Whether a message of this type is an event of a thread.
+pub(super) fn is_call(kind: u8, version: ProtocolVersion) -> bool {
+    match kind {
+        20..=23 => true,
+        14 => version.0 >= 3,
+        _ => false,
+    }
+}
+
+/// Reads an event of a thread; [`is_call`] holds for its type.
+///
+/// # Errors
+/// `Short`: it is incomplete.
+#[inline]
+pub(super) fn read_call<O: Observer>(
+    reader: &mut Reader<'_, O>,
+    version: ProtocolVersion,
+) -> Result<Call, DecodeError> {
+    let kind = reader.u8("type")?;
+    let (time, sequence, method) = (reader.u32("time")?, reader.u32("sequence")?, reader.u32("method")?);
+    let what = match kind {
+        20 => What::Entry,
+        21 if version.0 == 1 => What::ExitAtLine(reader.u16("line")?),
+        21 => What::Exit { threw: reader.u8("threw")? != 0 },
+        22 => What::Thrown { exception: reader.u32("exception")?, line: reader.u16("line")? },
+        23 => What::Bubbled { exception: reader.u32("exception")? },
+        _ => What::Visit { location: reader.u32("location")? },
+    };
+    Ok(Call { what, time, sequence, method, thread: reader.u16("thread")? })
+}
+
+/// Decodes a message of a data connection that is no [`call`]. `Ok(None)`: it is incomplete, or it is an incomplete call.
 ///
 /// # Errors
 /// A type that agents of this version do not send there.
 pub(super) fn data(input: &[u8], version: ProtocolVersion) -> Result<Option<(DataMessage<'_>, usize)>, DecodeError> {
-    let Some(&kind) = input.first() else { return Ok(None) };
-    let message = match kind {
-        20..=23 => None,
-        14 if version.0 >= 3 => None,
-        10 => text_at(input, 7).map(|(name, end)| {
-            (DataMessage::ThreadName { thread: u16_at(input, 1), time: u32_at(input, 3), name }, end)
-        }),
-        11 => {
-            text_at(input, 5).map(|(signature, end)| (DataMessage::Method { method: u32_at(input, 1), signature }, end))
-        }
-        12 => text_at(input, 5).map(|(name, end)| (DataMessage::Exception { exception: u32_at(input, 1), name }, end)),
-        13 if version.0 >= 3 => input.get(..21).map(|m| {
-            let lines = (u32_at(m, 9).cast_signed(), u32_at(m, 13).cast_signed());
-            let characters = (u16_at(m, 17).cast_signed(), u16_at(m, 19).cast_signed());
-            (DataMessage::SourceLocation { location: u32_at(m, 1), method: u32_at(m, 5), lines, characters }, 21)
-        }),
+    match input.first() {
+        Some(kind) if is_call(*kind, version) => Ok(None),
+        _ => whole(input, |reader| read_data(reader, version)),
+    }
+}
+
+/// Reads a message of a data connection that is no call.
+///
+/// # Errors
+/// `Short`: it is incomplete. Others as [`data`].
+pub(super) fn read_data<'a, O: Observer>(
+    reader: &mut Reader<'a, O>,
+    version: ProtocolVersion,
+) -> Result<DataMessage<'a>, DecodeError> {
+    Ok(match reader.u8("type")? {
+        10 => DataMessage::ThreadName {
+            thread: reader.u16("thread")?,
+            time: reader.u32("time")?,
+            name: text(reader, "name")?,
+        },
+        11 => DataMessage::Method { method: reader.u32("method")?, signature: text(reader, "signature")? },
+        12 => DataMessage::Exception { exception: reader.u32("exception")?, name: text(reader, "name")? },
+        13 if version.0 >= 3 => DataMessage::SourceLocation {
+            location: reader.u32("location")?,
+            method: reader.u32("method")?,
+            lines: (reader.u32("start line")?.cast_signed(), reader.u32("end line")?.cast_signed()),
+            characters: (reader.u16("start character")?.cast_signed(), reader.u16("end character")?.cast_signed()),
+        },
         15 if version.0 >= 3 => {
-            input.get(..9).map(|m| (DataMessage::SourceLocationCount { method: u32_at(m, 1), count: u32_at(m, 5) }, 9))
+            DataMessage::SourceLocationCount { method: reader.u32("method")?, count: reader.u32("count")? }
         }
-        50 => text_at(input, 9).and_then(|(key, middle)| {
-            let (value, end) = text_at(input, middle)?;
-            Some((DataMessage::Marker { time: u32_at(input, 1), sequence: u32_at(input, 5), key, value }, end))
-        }),
+        50 => DataMessage::Marker {
+            time: reader.u32("time")?,
+            sequence: reader.u32("sequence")?,
+            key: text(reader, "key")?,
+            value: text(reader, "value")?,
+        },
         found if version.0 >= 3 => return Err(unknown(found, "10 to 15, 20 to 23 or 50 on a data connection")),
         found => return Err(unknown(found, "10 to 12, 20 to 23 or 50 on a data connection of this version")),
-    };
-    Ok(message)
+    })
+}
+
+/// A text, behind its length.
+fn text<'a, O: Observer>(reader: &mut Reader<'a, O>, field: &'static str) -> Result<&'a [u8], DecodeError> {
+    let length = reader.u16("length")?;
+    reader.bytes(field, length.into())
 }
 
 /// The size of a data hello.
@@ -226,40 +278,7 @@ pub(super) fn write_error(text: &str, out: &mut BytesMut) {
     out.put_slice(text.as_bytes());
 }
 
-/// The four fields of every call; the thread is at offset `thread`.
-#[inline]
-fn call_of(message: &[u8], what: What, thread: usize) -> Call {
-    Call {
-        what,
-        time: u32_at(message, 1),
-        sequence: u32_at(message, 5),
-        method: u32_at(message, 9),
-        thread: u16_at(message, thread),
-    }
-}
-
-/// The text whose length is at offset `at`, and the offset behind it. `None`: it is incomplete.
-fn text_at(input: &[u8], at: usize) -> Option<(&[u8], usize)> {
-    let length = input.get(at..at + 2)?;
-    let end = at + 2 + usize::from(u16::from_be_bytes([length[0], length[1]]));
-    Some((input.get(at + 2..end)?, end))
-}
-
-/// The caller has checked that the field is there.
-fn u16_at(message: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([message[at], message[at + 1]])
-}
-
-/// The caller has checked that the field is there.
-fn u32_at(message: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([message[at], message[at + 1], message[at + 2], message[at + 3]])
-}
-
 fn unknown(found: u8, expected: &'static str) -> DecodeError {
     let kind = DecodeErrorKind::Unsupported { found: u64::from(found), expected };
     DecodeError { field: "type", offset: 0, kind }
-}
-
-fn invalid(field: &'static str, offset: usize, found: u8, expected: &'static str) -> DecodeError {
-    DecodeError { field, offset, kind: DecodeErrorKind::Invalid { found: u64::from(found), expected } }
 }
