@@ -3,28 +3,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tributary_options::Section;
+use tributary_options::options;
 
-/// Limits of output bytes by input bytes. A peer that has used its credit up loses nothing; it is read more slowly.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Amplification {
-    /// Output bytes that each input byte earns. At least 1.
-    pub ratio: u64,
-    /// The most credit that can be saved up, in output bytes; also the credit at the start. At
-    /// least 64 KiB.
-    pub burst: u64,
-    /// Output bytes earned each second, independent of input. At least 1 KiB.
-    pub rate: u64,
-}
-
-impl Amplification {
-    /// Reads the limits; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>, default: Amplification) -> Self {
-        Amplification {
-            ratio: section.count("ratio", default.ratio, 1..=1_000_000),
-            burst: section.size("burst", default.burst, 64 << 10..=1 << 40),
-            rate: section.size("rate", default.rate, 1 << 10..=1 << 40),
-        }
+options! {
+    /// Limits of output bytes by input bytes. A peer that has used its credit up loses nothing; it is read more slowly.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Amplification(default: Amplification) {
+        /// Bytes of output that each byte of input earns. A peer that has used its credit up loses nothing; it is read more slowly.
+        pub ratio: u64 = count(default.ratio, 1..=1_000_000),
+        /// The most output that can be saved up, in bytes; also what a peer has at the start.
+        pub burst: u64 = size(default.burst, 64 << 10..=1 << 40),
+        /// Bytes of output that are earned each second, whatever the input is.
+        pub rate: u64 = size(default.rate, 1 << 10..=1 << 40),
     }
 }
 

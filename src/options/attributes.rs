@@ -3,6 +3,7 @@
 use toml::de::DeValue;
 
 use super::section::{Section, article, quoted, toml_text};
+use super::setting::ValueKind;
 use tributary_event::ResourceValue;
 
 /// The most attributes of a table.
@@ -22,7 +23,7 @@ impl Section<'_> {
                 let message = format!("`{key}` must be a table, not {}", article(found.get_ref().type_str()));
                 let help = format!("for example {key} = {{ \"service.name\" = \"shop\" }}");
                 self.report(Some(found.span()), message, Some(help));
-                self.record(key, Some("{}".to_owned()));
+                self.record(key, ValueKind::Names(Box::new(ValueKind::Scalar)), Some("{}".to_owned()));
                 return attributes;
             };
             let mut members: Vec<_> = table.iter().collect();
@@ -51,7 +52,7 @@ impl Section<'_> {
         let shown: Vec<_> =
             attributes.iter().map(|(name, value)| format!("{} = {}", quoted(name), shown(value))).collect();
         let shown = if shown.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", shown.join(", ")) };
-        self.record(key, Some(shown));
+        self.record(key, ValueKind::Names(Box::new(ValueKind::Scalar)), Some(shown));
         attributes
     }
 }

@@ -2,28 +2,25 @@
 
 use std::path::PathBuf;
 
-use super::Section;
+use super::{Section, options};
 
-/// The TLS options of a client.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ClientTls {
-    /// PEM file with the authorities of server certificates. Default those of the system.
-    pub ca: Option<PathBuf>,
-    /// PEM files of a client certificate and its key. Default none.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name that the certificate of the server must have. Default the host of the endpoint.
-    pub server_name: Option<String>,
-}
-
-impl ClientTls {
-    /// Reads `ca`, `cert` and `key`.
-    pub fn read(section: &mut Section<'_>) -> ClientTls {
-        ClientTls { ca: section.optional_path("ca"), identity: identity(section), server_name: None }
+options! {
+    /// The TLS options of a client.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct ClientTls {
+        /// PEM file with the authorities of server certificates. Not set: those of the system.
+        pub ca: Option<PathBuf> = optional_path(),
+        /// PEM files of a client certificate and its key.
+        pub identity: Option<(PathBuf, PathBuf)> = flat(identity),
+        /// The name that the certificate of the server must have. Not set: the host of the endpoint.
+        pub server_name: Option<String> = no_option(None),
     }
 }
 
 fn identity(section: &mut Section<'_>) -> Option<(PathBuf, PathBuf)> {
-    match (section.optional_path("cert"), section.optional_path("key")) {
+    let cert = section.about("PEM file with a client certificate.").optional_path("cert");
+    let key = section.about("PEM file with the key of the client certificate.").optional_path("key");
+    match (cert, key) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (None, None) => None,
         (Some(_), None) => {

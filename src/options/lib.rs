@@ -14,6 +14,8 @@ mod include;
 mod parsed;
 mod secret;
 pub mod section;
+mod setting;
+mod table;
 pub mod units;
 mod value;
 
@@ -24,6 +26,7 @@ pub use document::SourceText;
 pub use endpoint::Endpoint;
 pub use include::{Files, read_sources};
 pub use secret::Secret;
-pub use section::Section;
+pub use section::{Section, defaults, describe};
+pub use setting::{Description, Setting, ValueKind};
 pub use units::{ByteSize, LONGEST};
 pub use value::Whole;

@@ -8,6 +8,7 @@ use toml::de::DeValue;
 
 use super::attributes::shown;
 use super::section::{Section, article, toml_text};
+use super::setting::ValueKind;
 use super::units::format_duration;
 use super::value::{ValueFault, read_duration};
 use tributary_event::{Number, ResourceValue};
@@ -19,13 +20,15 @@ impl Section<'_> {
     /// `true` or `false`, without a default.
     pub fn optional_bool(&mut self, key: &str) -> Option<bool> {
         let read = |value: &DeValue<'_>| value.as_bool().ok_or_else(|| ValueFault::wrong_type("true or false", value));
-        self.optional(key, read, bool::to_string)
+        self.optional(key, ValueKind::Bool, read, bool::to_string)
     }
 
     /// A duration without a default.
     pub fn optional_duration(&mut self, key: &str, allowed: RangeInclusive<Duration>) -> Option<Duration> {
         let read = |value: &DeValue<'_>| read_duration(value, &allowed);
-        self.optional(key, read, |duration| toml_text(&format_duration(*duration)))
+        self.optional(key, ValueKind::Duration(allowed.clone()), read, |duration| {
+            toml_text(&format_duration(*duration))
+        })
     }
 
     /// A number from 0 to 1. The key is required; without it, 1.
@@ -37,17 +40,17 @@ impl Section<'_> {
             Number::U64(number @ (0 | 1)) => Ok(number as f64),
             _ => Err(ValueFault::with_help("is out of range", HELP)),
         };
-        self.optional(key, read, |number| shown(&ResourceValue::F64(*number))).unwrap_or(1.0)
+        self.optional(key, ValueKind::Fraction, read, |number| shown(&ResourceValue::F64(*number))).unwrap_or(1.0)
     }
 
     /// A number without a default. Not negative integers are [`Number::U64`].
     pub fn optional_number(&mut self, key: &str) -> Option<Number> {
-        self.optional(key, read_number, |number| shown(&value_of(*number)))
+        self.optional(key, ValueKind::Number, read_number, |number| shown(&value_of(*number)))
     }
 
     /// A text, a number, or `true` or `false`, without a default.
     pub fn optional_scalar(&mut self, key: &str) -> Option<ResourceValue> {
-        self.optional(key, read_scalar, shown)
+        self.optional(key, ValueKind::Scalar, read_scalar, shown)
     }
 
     /// A string that `parse` reads. Its error says what is wrong, after the name of the key, and what to write instead.
@@ -56,7 +59,7 @@ impl Section<'_> {
         key: &str,
         parse: impl FnOnce(&str) -> Result<T, (String, String)>,
     ) -> Option<T> {
-        self.optional(key, |value| read_parsed(value, parse), |value| toml_text(&value.to_string()))
+        self.optional(key, ValueKind::Text, |value| read_parsed(value, parse), |value| toml_text(&value.to_string()))
     }
 
     /// A list of at most `most` strings that `parse` reads; empty by default. Each invalid element is reported at its place.
@@ -69,7 +72,7 @@ impl Section<'_> {
         if self.is_longer(key, most) {
             return Vec::new();
         }
-        self.list(key, |value| read_parsed(value, &parse), |value| toml_text(&value.to_string()))
+        self.list(key, ValueKind::Text, |value| read_parsed(value, &parse), |value| toml_text(&value.to_string()))
     }
 
     /// A list of at most `most` tables; empty by default. `example` is one of them, for errors.

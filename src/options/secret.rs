@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use toml::de::DeValue;
 
 use super::section::{Section, quoted, toml_text};
+use super::setting::ValueKind;
 
 /// A secret, and where it is.
 #[derive(Clone, PartialEq, Eq)]
@@ -96,7 +97,7 @@ impl Section<'_> {
             Secret::Text(text) if !is_secret => toml_text(text),
             secret => secret.shown(),
         });
-        self.record(key, shown);
+        self.record(key, ValueKind::Text, shown);
         secret
     }
 
@@ -135,7 +136,7 @@ impl Section<'_> {
         let shown: Vec<_> =
             secrets.iter().map(|(name, secret)| format!("{} = {}", quoted(name), secret.shown())).collect();
         let shown = if shown.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", shown.join(", ")) };
-        self.record(key, Some(shown));
+        self.record(key, ValueKind::Names(Box::new(ValueKind::Text)), Some(shown));
         secrets
     }
 }

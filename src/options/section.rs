@@ -1,8 +1,8 @@
 //! A checked reader over one TOML table.
 //!
 //! A component reads each of its options from a [`Section`] by key and default. The section records every read, and from
-//! these records it reports unknown keys, prints the effective configuration and lists all options; so no second list of
-//! the options exists. An error does not stop the reader: the option gets its default, and all errors are reported
+//! these records it reports unknown keys, prints the effective configuration and describes all options, with their types,
+//! bounds and sentences; so no second list of the options exists. An error does not stop the reader: the option gets its default, and all errors are reported
 //! together.
 //!
 //! Sections know no component, so components of every layer can use them. The typed reads are in `value`.
@@ -16,6 +16,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{ConfigErrors, nearest};
 use super::document::{Documents, SourceText};
+use super::setting::{Description, Setting, ValueKind};
 
 /// A TOML table that is read, or a missing one: then every read returns its default.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct Section<'a> {
     unset: bool,
     known: Vec<String>,
     others_accepted: bool,
+    /// What the next option that is read means, and whether it is required.
+    next: (&'static str, bool),
     /// Keys that do not belong here, each with what to write instead.
     misplaced: Cow<'static, [(String, String)]>,
     findings: &'a mut Findings,
@@ -40,24 +43,39 @@ pub struct Section<'a> {
 #[derive(Debug)]
 struct Findings {
     documents: Documents,
-    settings: Vec<Setting>,
+    purpose: Purpose,
+    description: Description,
 }
 
-/// One option that was read.
-#[derive(Debug)]
-pub struct Setting {
-    /// Its `[header]`.
-    pub header: String,
-    /// Its key below the header, dotted.
-    pub key: String,
-    /// The effective value, as TOML. None: it has no default and is not set.
-    pub value: Option<String>,
+/// Why options are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    /// For the values of a file.
+    Values,
+    /// For the defaults: nothing is recorded.
+    Defaults,
+    /// For what the options are: sections that are not set have their defaults, and lists of tables one element.
+    Description,
 }
 
-impl Setting {
-    /// The dotted path of the option.
-    pub fn path(&self) -> String {
-        join(&self.header, &self.key)
+impl Findings {
+    fn new(documents: Documents, purpose: Purpose) -> Findings {
+        Findings { documents, purpose, description: Description::default() }
+    }
+
+    fn root<'a>(&'a mut self, table: Option<&'a DeTable<'a>>) -> Section<'a> {
+        Section {
+            table,
+            span: None,
+            header: String::new(),
+            prefix: String::new(),
+            unset: table.is_none(),
+            known: Vec::new(),
+            others_accepted: false,
+            next: ("", false),
+            misplaced: Cow::Borrowed(&[]),
+            findings: self,
+        }
     }
 }
 
@@ -83,21 +101,25 @@ pub fn read_documents<T>(
             table.insert(name, value);
         }
     }
-    let mut findings = Findings { documents, settings: Vec::new() };
-    let root = Section {
-        table: Some(&table),
-        span: None,
-        header: String::new(),
-        prefix: String::new(),
-        unset: false,
-        known: Vec::new(),
-        others_accepted: false,
-        misplaced: Cow::Borrowed(&[]),
-        findings: &mut findings,
-    };
-    let value = root.read(read);
+    let mut findings = Findings::new(documents, Purpose::Values);
+    let value = findings.root(Some(&table)).read(read);
     findings.documents.check()?;
-    Ok((value, findings.settings))
+    Ok((value, findings.description.settings))
+}
+
+/// What `read` returns for a section without any key: the defaults.
+pub fn defaults<T>(read: impl FnOnce(&mut Section<'_>) -> T) -> T {
+    read(&mut Findings::new(Documents::new(&[]), Purpose::Defaults).root(None))
+}
+
+/// Every option that `read` reads from the document `text`, whatever is wrong with it, and from sections that it does not
+/// have.
+pub fn describe<T>(text: &str, read: impl FnOnce(&mut Section<'_>) -> T) -> Description {
+    let source = SourceText { name: String::new(), text: text.to_owned() };
+    let table = DeTable::parse_recoverable(text).0.into_inner();
+    let mut findings = Findings::new(Documents::new(&[source]), Purpose::Description);
+    findings.root(Some(&table)).read(read);
+    findings.description
 }
 
 /// Reads one document, without an environment.
@@ -112,16 +134,43 @@ pub fn read_document<T>(
 }
 
 impl<'a> Section<'a> {
+    /// Says what the next option means that is read.
+    pub fn about(&mut self, sentence: &'static str) -> &mut Self {
+        self.next = (sentence, false);
+        self
+    }
+
+    /// Says that the next option that is read must be set. The reader of a list reports that it is missing itself.
+    pub fn required(&mut self) -> &mut Self {
+        self.next.1 = true;
+        self
+    }
+
+    /// Reads a group of options that stand in this table, beside others. `_group` is no key.
+    pub fn flat<T>(&mut self, _group: &str, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
+        let value = read(self);
+        self.next = ("", false);
+        value
+    }
+
+    /// What is no option: `value`.
+    pub fn no_option<T>(&mut self, _field: &str, value: T) -> T {
+        self.next = ("", false);
+        value
+    }
+
     /// Reads the sub-table `key`, written as `[header]`, inline table or dotted keys. All its options have their defaults
     /// if it is missing.
     pub fn section<T>(&mut self, key: &str, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
         let found = self.table_of(key);
+        self.record_table(key);
         self.child(key, found, self.unset).read(read)
     }
 
     /// Reads the sub-table `key` if there is one.
     pub fn optional_section<T>(&mut self, key: &str, read: impl FnOnce(&mut Section<'_>) -> T) -> Option<T> {
         let found = self.table_of(key);
+        self.record_table(key);
         let value = self.child(key, found.clone(), found.is_none()).read(read);
         found.map(|_| value)
     }
@@ -180,10 +229,10 @@ impl<'a> Section<'a> {
                 self.report(Some(element.span()), format!("an element of `{key}` must be a table, not {what}"), None);
                 continue;
             };
-            let first = self.findings.settings.len();
+            let first = self.findings.description.settings.len();
             values.push(self.child(key, Some((table, element.span())), self.unset).read(&mut read));
             // The options of an element are printed as one value.
-            let settings = self.findings.settings.split_off(first);
+            let settings = self.findings.description.settings.split_off(first);
             let prefix = format!("{}{}.", self.prefix, quoted(key));
             let pairs = settings.iter().filter_map(|setting| {
                 let value = setting.value.as_ref()?;
@@ -191,7 +240,18 @@ impl<'a> Section<'a> {
             });
             printed.push(format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", ")));
         }
-        self.record(key, Some(format!("[{}]", printed.join(", "))));
+        let mut kind = ValueKind::Tables(Vec::new());
+        if self.findings.purpose == Purpose::Description {
+            let first = self.findings.description.settings.len();
+            self.child(key, None, true).read(&mut read);
+            let mut settings = self.findings.description.settings.split_off(first);
+            let prefix = format!("{}{}.", self.prefix, quoted(key));
+            for setting in &mut settings {
+                setting.key = setting.key.strip_prefix(&prefix).unwrap_or(&setting.key).to_owned();
+            }
+            kind = ValueKind::Tables(settings);
+        }
+        self.record(key, kind, Some(format!("[{}]", printed.join(", "))));
         Some(values)
     }
 
@@ -281,11 +341,24 @@ impl<'a> Section<'a> {
         self.table.and_then(|table| table.get(key))
     }
 
-    /// Records the effective value of `key`, as TOML.
-    pub(super) fn record(&mut self, key: &str, value: Option<String>) {
-        let value = if self.unset { None } else { value };
-        let key = format!("{}{}", self.prefix, quoted(key));
-        self.findings.settings.push(Setting { header: self.header.clone(), key, value });
+    /// Records an option and its effective value, as TOML.
+    pub(super) fn record(&mut self, key: &str, kind: ValueKind, value: Option<String>) {
+        let (sentence, is_required) = std::mem::take(&mut self.next);
+        if self.findings.purpose == Purpose::Defaults {
+            return;
+        }
+        let value = if self.unset && self.findings.purpose == Purpose::Values { None } else { value };
+        let (header, key) = (self.header.clone(), format!("{}{}", self.prefix, quoted(key)));
+        self.findings.description.settings.push(Setting { header, key, value, kind, sentence, is_required });
+    }
+
+    /// Records what a table means.
+    fn record_table(&mut self, key: &str) {
+        let (sentence, _) = std::mem::take(&mut self.next);
+        if self.findings.purpose == Purpose::Description && !sentence.is_empty() {
+            let path = join(&join(&self.header, &self.prefix), &quoted(key));
+            self.findings.description.tables.push((path, sentence));
+        }
     }
 
     pub(super) fn report(&mut self, span: Option<Range<usize>>, message: String, help: Option<String>) {
@@ -353,6 +426,7 @@ impl<'a> Section<'a> {
             unset: unset || self.unset,
             known: Vec::new(),
             others_accepted: false,
+            next: ("", false),
             misplaced: Cow::Borrowed(&[]),
             findings: self.findings,
         }
@@ -395,7 +469,7 @@ pub(super) fn quoted(key: &str) -> String {
 }
 
 /// A header and the path below it, as one dotted path.
-fn join(header: &str, below: &str) -> String {
+pub(super) fn join(header: &str, below: &str) -> String {
     match (header, below.trim_end_matches('.')) {
         (header, "") => header.to_owned(),
         ("", below) => below.to_owned(),

@@ -87,6 +87,16 @@ pub fn format_duration(duration: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
+/// The units that a size can have.
+pub fn size_units() -> Vec<&'static str> {
+    SIZE_UNITS.iter().map(|(unit, _)| *unit).collect()
+}
+
+/// The units that a duration can have.
+pub fn duration_units() -> Vec<&'static str> {
+    DURATION_UNITS.iter().map(|(unit, _)| *unit).collect()
+}
+
 /// The longest duration of an option: a year. Clocks can add it without overflow.
 pub const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 

@@ -14,29 +14,33 @@ use super::diagnostic::nearest;
 use super::endpoint::without_secrets;
 use super::secret::Secret;
 use super::section::{Section, article, toml_text};
+use super::setting::ValueKind;
 use super::units::{ByteSize, format_duration, parse_duration};
 
 impl Section<'_> {
     /// `true` or `false`.
     pub fn bool(&mut self, key: &str, default: bool) -> bool {
         let read = |value: &DeValue<'_>| value.as_bool().ok_or_else(|| ValueFault::wrong_type("true or false", value));
-        self.with_default(key, default, read, bool::to_string)
+        self.with_default(key, ValueKind::Bool, default, read, bool::to_string)
     }
 
     /// A whole number.
     pub fn count<T: Whole>(&mut self, key: &str, default: T, allowed: RangeInclusive<T>) -> T {
-        self.with_default(key, default, |value| read_count(value, &allowed), |count| count.to_u64().to_string())
+        let kind = ValueKind::Count(whole(&allowed));
+        self.with_default(key, kind, default, |value| read_count(value, &allowed), |count| count.to_u64().to_string())
     }
 
     /// A whole number without a default.
     pub fn optional_count<T: Whole>(&mut self, key: &str, allowed: RangeInclusive<T>) -> Option<T> {
-        self.optional(key, |value| read_count(value, &allowed), |count| count.to_u64().to_string())
+        let kind = ValueKind::Count(whole(&allowed));
+        self.optional(key, kind, |value| read_count(value, &allowed), |count| count.to_u64().to_string())
     }
 
     /// A number of bytes: a string with a unit, or an integer.
     pub fn size<T: Whole>(&mut self, key: &str, default: T, allowed: RangeInclusive<T>) -> T {
         let read = |value: &DeValue<'_>| read_size(value, &allowed);
-        self.with_default(key, default, read, |size| toml_text(&ByteSize(size.to_u64()).to_string()))
+        let kind = ValueKind::Size(whole(&allowed));
+        self.with_default(key, kind, default, read, |size| toml_text(&ByteSize(size.to_u64()).to_string()))
     }
 
     /// Reports pauses between attempts whose shortest one, `retry_min`, is longer than the longest one, `retry_max`.
@@ -49,17 +53,18 @@ impl Section<'_> {
     /// A duration: a string with a unit.
     pub fn duration(&mut self, key: &str, default: Duration, allowed: RangeInclusive<Duration>) -> Duration {
         let read = |value: &DeValue<'_>| read_duration(value, &allowed);
-        self.with_default(key, default, read, |duration| toml_text(&format_duration(*duration)))
+        let kind = ValueKind::Duration(allowed.clone());
+        self.with_default(key, kind, default, read, |duration| toml_text(&format_duration(*duration)))
     }
 
     /// A string.
     pub fn text(&mut self, key: &str, default: &str) -> String {
-        self.with_default(key, default.to_owned(), read_text, |text| toml_text(text))
+        self.with_default(key, ValueKind::Text, default.to_owned(), read_text, |text| toml_text(text))
     }
 
     /// A string without a default.
     pub fn optional_text(&mut self, key: &str) -> Option<String> {
-        self.optional(key, read_text, |text| toml_text(text))
+        self.optional(key, ValueKind::Text, read_text, |text| toml_text(text))
     }
 
     /// A string. The key is required; `help` says what to write.
@@ -71,17 +76,19 @@ impl Section<'_> {
     /// An address, which is shown without its secrets. The key is required; `help` says what to write.
     pub fn required_address(&mut self, key: &str, help: &str) -> Option<String> {
         self.require(key, || help.to_owned());
-        self.optional(key, read_text, |text| toml_text(&without_secrets(text)))
+        self.optional(key, ValueKind::Text, read_text, |text| toml_text(&without_secrets(text)))
     }
 
     /// A number of bytes without a default.
     pub fn optional_size<T: Whole>(&mut self, key: &str, allowed: RangeInclusive<T>) -> Option<T> {
-        self.optional(key, |value| read_size(value, &allowed), |size| toml_text(&ByteSize(size.to_u64()).to_string()))
+        let read = |value: &DeValue<'_>| read_size(value, &allowed);
+        let kind = ValueKind::Size(whole(&allowed));
+        self.optional(key, kind, read, |size| toml_text(&ByteSize(size.to_u64()).to_string()))
     }
 
     /// A host name or IP address, with a port.
     pub fn optional_host(&mut self, key: &str) -> Option<String> {
-        self.optional(key, read_host, |host| toml_text(host))
+        self.optional(key, ValueKind::Text, read_host, |host| toml_text(host))
     }
 
     /// A host name or IP address, with a port. The key is required.
@@ -92,7 +99,7 @@ impl Section<'_> {
 
     /// The path of a file, as written. A relative path is relative to the working directory.
     pub fn optional_path(&mut self, key: &str) -> Option<PathBuf> {
-        self.optional(key, read_path, |path| toml_text(path)).map(PathBuf::from)
+        self.optional(key, ValueKind::Text, read_path, |path| toml_text(path)).map(PathBuf::from)
     }
 
     /// The path of a file. The key is required.
@@ -103,23 +110,29 @@ impl Section<'_> {
 
     /// One of `names`.
     pub fn choice<T: Copy + PartialEq>(&mut self, key: &str, default: T, names: &[(&str, T)]) -> T {
-        self.with_default(key, default, |value| read_choice(value, names), |value| name_of(value, names))
+        self.with_default(
+            key,
+            choices(names),
+            default,
+            |value| read_choice(value, names),
+            |value| name_of(value, names),
+        )
     }
 
     /// One of `names`. The key is required.
     pub fn required_choice<T: Copy + PartialEq>(&mut self, key: &str, names: &[(&str, T)]) -> Option<T> {
         self.require(key, || format!("write {key} = {}", alternatives(names)));
-        self.optional(key, |value| read_choice(value, names), |value| name_of(value, names))
+        self.optional(key, choices(names), |value| read_choice(value, names), |value| name_of(value, names))
     }
 
     /// One of `names`, without a default.
     pub fn optional_choice<T: Copy + PartialEq>(&mut self, key: &str, names: &[(&str, T)]) -> Option<T> {
-        self.optional(key, |value| read_choice(value, names), |value| name_of(value, names))
+        self.optional(key, choices(names), |value| read_choice(value, names), |value| name_of(value, names))
     }
 
     /// An IP address with a port, without a default.
     pub fn optional_address(&mut self, key: &str) -> Option<SocketAddr> {
-        self.optional(key, read_address, |address| toml_text(&address.to_string()))
+        self.optional(key, ValueKind::Text, read_address, |address| toml_text(&address.to_string()))
     }
 
     /// An IP address with a port, or an empty string for none.
@@ -129,12 +142,12 @@ impl Section<'_> {
             _ => read_address(value).map(Some),
         };
         let show = |address: &Option<SocketAddr>| toml_text(&address.map_or_else(String::new, |one| one.to_string()));
-        self.with_default(key, Some(default), read, show)
+        self.with_default(key, ValueKind::Text, Some(default), read, show)
     }
 
     /// An IP address with a port.
     pub fn address(&mut self, key: &str, default: SocketAddr) -> SocketAddr {
-        self.with_default(key, default, read_address, |address| toml_text(&address.to_string()))
+        self.with_default(key, ValueKind::Text, default, read_address, |address| toml_text(&address.to_string()))
     }
 
     /// A list of strings; empty by default.
@@ -146,42 +159,44 @@ impl Section<'_> {
     pub fn list_of_text_or(&mut self, key: &str, default: &[String]) -> Vec<String> {
         if !self.has(key) {
             let shown: Vec<_> = default.iter().map(|text| toml_text(text)).collect();
-            self.record(key, Some(format!("[{}]", shown.join(", "))));
+            self.record(key, ValueKind::List(Box::new(ValueKind::Text)), Some(format!("[{}]", shown.join(", "))));
             return default.to_vec();
         }
-        self.list(key, read_text, |text| toml_text(text))
+        self.list(key, ValueKind::Text, read_text, |text| toml_text(text))
     }
 
     /// A list of some of `names`; empty by default.
     pub fn choices<T: Copy + PartialEq>(&mut self, key: &str, names: &[(&str, T)]) -> Vec<T> {
-        self.list(key, |value| read_choice(value, names), |value| name_of(value, names))
+        self.list(key, choices(names), |value| read_choice(value, names), |value| name_of(value, names))
     }
 
     /// A list of networks, e.g. `10.0.0.0/8`; empty by default. An address alone is a network of one address.
     pub fn cidrs(&mut self, key: &str) -> Vec<IpNet> {
-        self.list(key, read_cidr, |network| toml_text(&network.to_string()))
+        self.list(key, ValueKind::Text, read_cidr, |network| toml_text(&network.to_string()))
     }
 
     pub(super) fn with_default<T>(
         &mut self,
         key: &str,
+        kind: ValueKind,
         default: T,
         read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueFault>,
         show: impl FnOnce(&T) -> String,
     ) -> T {
         let Given { value, place } = self.given(key, read).unwrap_or(Given { value: default, place: None });
-        self.record(key, Some(place.unwrap_or_else(|| show(&value))));
+        self.record(key, kind, Some(place.unwrap_or_else(|| show(&value))));
         value
     }
 
     pub(super) fn optional<T>(
         &mut self,
         key: &str,
+        kind: ValueKind,
         read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueFault>,
         show: impl FnOnce(&T) -> String,
     ) -> Option<T> {
         let (value, place) = self.given(key, read).map_or((None, None), |given| (Some(given.value), given.place));
-        self.record(key, place.or_else(|| value.as_ref().map(show)));
+        self.record(key, kind, place.or_else(|| value.as_ref().map(show)));
         value
     }
 
@@ -189,6 +204,7 @@ impl Section<'_> {
     pub(super) fn list<T>(
         &mut self,
         key: &str,
+        element: ValueKind,
         read: impl Fn(&DeValue<'_>) -> Result<T, ValueFault>,
         show: impl Fn(&T) -> String,
     ) -> Vec<T> {
@@ -216,7 +232,7 @@ impl Section<'_> {
                 }
             }
         }
-        self.record(key, Some(format!("[{}]", shown.join(", "))));
+        self.record(key, ValueKind::List(Box::new(element)), Some(format!("[{}]", shown.join(", "))));
         values
     }
 
@@ -233,6 +249,7 @@ impl Section<'_> {
     }
 
     pub(super) fn require(&mut self, key: &str, help: impl FnOnce() -> String) {
+        self.required();
         if self.has(key) {
             return;
         }
@@ -242,6 +259,15 @@ impl Section<'_> {
             None => self.error_at_name(message, Some(help())),
         }
     }
+}
+
+/// The kind of a value that is one of `names`.
+fn choices<T>(names: &[(&str, T)]) -> ValueKind {
+    ValueKind::Choice(names.iter().map(|(name, _)| (*name).to_owned()).collect())
+}
+
+fn whole<T: Whole>(allowed: &RangeInclusive<T>) -> RangeInclusive<u64> {
+    allowed.start().to_u64()..=allowed.end().to_u64()
 }
 
 /// A value, and where it is if it is not in the configuration itself.
