@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 
 use tributary_codec::mutf8::{self, Repair};
 use tributary_event::{Interned, InternedRun};
+use tributary_options::options;
 
 /// Ids below this one are found without hashing.
 const DIRECT_IDS: u32 = 1 << 16;
@@ -15,13 +16,15 @@ const ENTRY_BYTES: usize = 128;
 /// Names of one thread that are kept; the earliest is dropped when there are more.
 const MAX_THREAD_NAMES: usize = 1024;
 
-/// Limits of a run's dictionary.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DictionaryLimits {
-    /// Mappings that are kept. 1,000,000. At least 1.
-    pub entries: usize,
-    /// Bytes of all of them. 64 MiB. At least 64 KiB.
-    pub bytes: u64,
+options! {
+    /// Limits of a run's dictionary.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct DictionaryLimits {
+        /// The number of names.
+        pub entries: usize = count(1_000_000, 1..=100_000_000),
+        /// Bytes of all of them.
+        pub bytes: u64 = size(64 << 20, 64 << 10..=1 << 40),
+    }
 }
 
 /// An id that an event uses.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tributary_memory::Amplification;
-use tributary_options::{LONGEST, Section};
+use tributary_options::{LONGEST, Section, options};
 use tributary_profile::limits::ProfileLimits;
 
 use super::configuration;
@@ -14,65 +14,88 @@ use super::java_regex;
 /// Excludes the packages of the Java platform: Code Pulse agents that trace them hang their program (rule 5).
 pub const PLATFORM: &str = "^(java|javax|jdk|sun|com/sun)/";
 
-/// Options of a `bytefrog` listener.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// When the traced program starts to run, and whether its events are sent from the start.
-    pub start: Start,
-    /// The interval of heartbeats, and the shortest time that every traced program takes to exit. 1 s. 100 ms to 5 s,
-    /// in whole milliseconds.
-    pub heartbeat_interval: Duration,
-    /// Memory of an agent in its program for events that are not sent yet. 8 MiB. 1 MiB to 1 GiB: with little of it,
-    /// programs with many threads deadlock.
-    pub agent_buffer: u64,
-    /// Data connections of each agent. 1. 1 to 64.
-    pub data_connections: usize,
-    /// Java regular expressions of classes that are not traced, matched from the start of the class name with slashes.
-    /// [`PLATFORM`]. Agents of versions 2 to 4 always get that one too, unless `.*` excludes everything.
-    pub exclusions: Vec<String>,
-    /// Java regular expressions of classes that are traced although they are excluded. None.
-    pub inclusions: Vec<String>,
-    /// The events made of method calls.
-    pub calls: CallOutput,
-    /// The limits of a profile of calls.
-    pub profile: ProfileLimits,
-    /// Whether a log is written when a method runs for the first time in its run, and their number at the end. No.
-    pub coverage: bool,
-    /// The order in which the events of a run are written.
-    pub order: Order,
-    /// How long events wait for a missing number before them. Then it is reported as a gap. 10 s. At least 1 ms.
-    pub reorder_window: Duration,
-    /// How long an event waits for the names of its ids. 10 s. Zero: not at all.
-    pub unresolved_wait: Duration,
-    /// How long an event waits because a rename of its thread may arrive after it (versions 1 and 2). 200 ms. Zero: not
-    /// at all; then short runs have wrong thread names.
-    pub rename_wait: Duration,
-    /// Events of one run that wait for any of these. Over the limit, the one that has waited longest is written as it
-    /// is. 4,000,000: with `agent_buffer` of 8 MiB, numbers of real agents were up to 1.4 million ahead. At least 1024.
-    pub max_waiting: usize,
-    /// Names of one run that are kept.
-    pub dictionary: DictionaryLimits,
-    /// Open calls of one run, when calls become spans. Further entries are written as events. 65,536. At least 1.
-    pub max_open_calls: usize,
-    /// How long full sinks may block the traced program. After that, events are shed, each with a loss, until the
-    /// sinks have capacity again. 1 s. Zero: not at all.
-    pub max_stall: Duration,
-    /// How long a data connection waits for a run that is not open yet before it is refused. 500 ms.
-    pub refusal_wait: Duration,
-    /// How long an agent that was started may take to open its first data connection. After that its run id is given to
-    /// another agent when no other id is free. 10 s. At least 1 s.
-    pub data_connection_wait: Duration,
-    /// How long an agent may take from its first data connection to its first event. After that its run id is given to
-    /// another agent when no other id is free; it is still traced, but no command reaches it. One minute. At least 1 s.
-    pub first_event_wait: Duration,
-    /// How long an agent whose collector stops may have events to send before it is stopped all the same, and they are lost.
-    /// 30 s, and at most half of the grace period. At least 1 s.
-    pub stop_wait: Duration,
-    /// Run ids that are kept for other addresses: when no more than this number are free, an address gets none of them
-    /// if at least this number of its agents have sent no event. 16. 0 to 126; 0: none are kept.
-    pub reserved_runs: usize,
-    /// How much output a peer may cause per byte that it sends.
-    pub amplification: Amplification,
+options! {
+    /// Options of a `bytefrog` listener.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Options checked by check {
+        /// When the traced program starts to run: "immediately"; "suspended", immediately, and the agent gets the command to drop
+        /// its events as soon as that is harmless; or "on_command", when an operator sends `start`, and until then it waits before
+        /// its main.
+        pub start: Start = choice(
+            Start::Immediately,
+            &[("immediately", Start::Immediately), ("suspended", Start::Suspended), ("on_command", Start::OnCommand)]
+        ),
+        /// The interval of heartbeats, and the shortest time that every traced program takes to exit. Whole milliseconds.
+        pub heartbeat_interval: Duration = duration(SECOND, Duration::from_millis(100)..=5 * SECOND),
+        /// Memory of an agent in its program for events that are not sent yet. With little of it, programs with many threads
+        /// deadlock.
+        pub agent_buffer: u64 = size(8 * MIB, MIB..=1 << 30),
+        /// Data connections of each agent.
+        pub data_connections: usize = count(1, 1..=64),
+        /// Java regular expressions of classes that are not traced, matched from the start of the class name with slashes. Only
+        /// some packages: exclusions = [".*"] and inclusions = ["^com/example/"]. An expression that Java cannot compile is an
+        /// error. Unless ".*" is excluded, agents of versions 2 to 4 get the default as well: tracing the platform hangs their
+        /// program.
+        pub exclusions: Vec<String> = list_of_text_or(&[PLATFORM.to_owned()]),
+        /// Java regular expressions of classes that are traced although they are excluded.
+        pub inclusions: Vec<String> = list_of_text(),
+        /// The events made of method calls: "events", one for each entry and exit; "spans", one for each call; "both"; or
+        /// "profile", at intervals one sample for each stack, with its self time, and one with its number of calls. With spans and
+        /// profiles, events are in the order of the agent's numbers, whatever `order` is.
+        pub calls: CallOutput = choice(
+            CallOutput::Events,
+            &[
+                ("events", CallOutput::Events),
+                ("spans", CallOutput::Spans),
+                ("both", CallOutput::Both),
+                ("profile", CallOutput::Profile),
+            ]
+        ),
+        /// The limits of a profile of calls.
+        pub profile: ProfileLimits = flat(ProfileLimits::read),
+        /// Whether a log is written when a method runs for the first time in its run, and at the end the number of methods and
+        /// classes.
+        pub coverage: bool = bool(false),
+        /// The order in which events are written: "received", or "sequence", by the agent's numbers.
+        pub order: Order = choice(Order::Received, &[("received", Order::Received), ("sequence", Order::Sequence)]),
+        /// How long events wait for a missing number before it is reported as a gap.
+        pub reorder_window: Duration = duration(10 * SECOND, Duration::from_millis(1)..=LONGEST),
+        /// How long an event waits for the names of its method, thread, exception or line. "0s": not at all.
+        pub unresolved_wait: Duration = duration(10 * SECOND, Duration::ZERO..=LONGEST),
+        /// How long an event of versions 1 and 2 waits because a rename of its thread may arrive after it. "0s": not at all; then
+        /// short runs have wrong thread names.
+        pub rename_wait: Duration = duration(Duration::from_millis(200), Duration::ZERO..=LONGEST),
+        /// Events of one run that may wait for any of these. Over the limit, the one that has waited longest is written as it is.
+        /// With `agent_buffer` of 8MiB, numbers of real agents were up to 1.4 million ahead.
+        pub max_waiting: usize = count(4_000_000, 1024..=10_000_000),
+        /// Names of one run that are kept.
+        pub dictionary: DictionaryLimits = section(DictionaryLimits::read),
+        /// Open calls of one run, when calls become spans or a profile. Further entries are written as events; in a profile they
+        /// are counted, without their time.
+        pub max_open_calls: usize = count(65_536, 1..=10_000_000),
+        /// How long full sinks may block a traced program. After that, events are shed, with a loss, until the sinks have capacity
+        /// again. "0s": not at all. "365d": until the sinks have capacity, however long the program is blocked.
+        pub max_stall: Duration = duration(SECOND, Duration::ZERO..=LONGEST),
+        /// How long a data connection waits for a run that is not open yet before it is refused.
+        pub refusal_wait: Duration = duration(Duration::from_millis(500), Duration::ZERO..=LONGEST),
+        /// How long an agent that was started may take to open its first data connection. After that its run id, one of 127, is
+        /// given to another agent when no other id is free.
+        pub data_connection_wait: Duration = duration(10 * SECOND, SECOND..=LONGEST),
+        /// How long an agent may take from its first data connection to its first event. After that its run id is given to another
+        /// agent when no other id is free; it is still traced, but no command reaches it.
+        pub first_event_wait: Duration = duration(60 * SECOND, SECOND..=LONGEST),
+        /// How long an agent may have events to send when the daemon or the listener stops: it is suspended first, and stopped
+        /// when it has sent them, or after this time, and after half of limits.shutdown_grace in any case; what it has not sent
+        /// then is lost.
+        pub stop_wait: Duration = duration(30 * SECOND, SECOND..=LONGEST),
+        /// Run ids that are kept for other addresses: when no more than this number are free, an address gets none of them if at
+        /// least this number of its agents have sent no event. 0: none are kept.
+        pub reserved_runs: usize = count(16, 0..=126),
+        /// How much output a peer may cause.
+        pub amplification: Amplification = section(
+            |section| Amplification::read(section, Amplification { ratio: 256, burst: 16 * MIB, rate: 4 * MIB })
+        ),
+    }
 }
 
 /// When the traced program starts to run.
@@ -112,59 +135,12 @@ pub enum Order {
 }
 
 impl Options {
-    /// Reads the options and reports errors to the section.
-    pub fn read(section: &mut Section<'_>) -> Self {
-        let default = Options::default();
-        let starts =
-            [("immediately", Start::Immediately), ("suspended", Start::Suspended), ("on_command", Start::OnCommand)];
-        let calls = [
-            ("events", CallOutput::Events),
-            ("spans", CallOutput::Spans),
-            ("both", CallOutput::Both),
-            ("profile", CallOutput::Profile),
-        ];
-        let orders = [("received", Order::Received), ("sequence", Order::Sequence)];
-        let heartbeats = Duration::from_millis(100)..=Duration::from_secs(5);
-        let moment = Duration::from_millis(1);
-        let options = Options {
-            start: section.choice("start", default.start, &starts),
-            heartbeat_interval: section.duration("heartbeat_interval", default.heartbeat_interval, heartbeats),
-            agent_buffer: section.size("agent_buffer", default.agent_buffer, MIB..=1 << 30),
-            data_connections: section.count("data_connections", default.data_connections, 1..=64),
-            exclusions: section.list_of_text_or("exclusions", &default.exclusions),
-            inclusions: section.list_of_text("inclusions"),
-            calls: section.choice("calls", default.calls, &calls),
-            profile: ProfileLimits::read(section),
-            coverage: section.bool("coverage", default.coverage),
-            order: section.choice("order", default.order, &orders),
-            reorder_window: section.duration("reorder_window", default.reorder_window, moment..=LONGEST),
-            unresolved_wait: section.duration("unresolved_wait", default.unresolved_wait, Duration::ZERO..=LONGEST),
-            rename_wait: section.duration("rename_wait", default.rename_wait, Duration::ZERO..=LONGEST),
-            max_waiting: section.count("max_waiting", default.max_waiting, 1024..=10_000_000),
-            dictionary: section.section("dictionary", DictionaryLimits::read),
-            max_open_calls: section.count("max_open_calls", default.max_open_calls, 1..=10_000_000),
-            max_stall: section.duration("max_stall", default.max_stall, Duration::ZERO..=LONGEST),
-            refusal_wait: section.duration("refusal_wait", default.refusal_wait, Duration::ZERO..=LONGEST),
-            data_connection_wait: section.duration(
-                "data_connection_wait",
-                default.data_connection_wait,
-                Duration::from_secs(1)..=LONGEST,
-            ),
-            first_event_wait: section.duration(
-                "first_event_wait",
-                default.first_event_wait,
-                Duration::from_secs(1)..=LONGEST,
-            ),
-            stop_wait: section.duration("stop_wait", default.stop_wait, Duration::from_secs(1)..=LONGEST),
-            reserved_runs: section.count("reserved_runs", default.reserved_runs, 0..=126),
-            amplification: section
-                .section("amplification", |section| Amplification::read(section, default.amplification)),
-        };
-        if !options.heartbeat_interval.subsec_nanos().is_multiple_of(1_000_000) {
+    fn check(&self, section: &mut Section<'_>) {
+        if !self.heartbeat_interval.subsec_nanos().is_multiple_of(1_000_000) {
             let why = "agents count in milliseconds";
             section.error("heartbeat_interval", "`heartbeat_interval` must be whole milliseconds", Some(why.into()));
         }
-        for (key, expressions) in [("exclusions", &options.exclusions), ("inclusions", &options.inclusions)] {
+        for (key, expressions) in [("exclusions", &self.exclusions), ("inclusions", &self.inclusions)] {
             for (index, expression) in expressions.iter().enumerate() {
                 if let Err(error) = java_regex::check(expression) {
                     let message = format!("expression {} of `{key}`, {error}", index + 1);
@@ -174,10 +150,9 @@ impl Options {
                 }
             }
         }
-        if let Err(error) = configuration::check(&options.exclusions_for(4), &options.inclusions) {
+        if let Err(error) = configuration::check(&self.exclusions_for(4), &self.inclusions) {
             section.error("exclusions", error.to_string(), None);
         }
-        options
     }
 
     /// The exclusions for agents of a version: for versions 2 to 4 they always exclude the Java platform (rule 5).
@@ -204,53 +179,8 @@ impl Options {
     }
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            start: Start::Immediately,
-            heartbeat_interval: Duration::from_secs(1),
-            agent_buffer: 8 * MIB,
-            data_connections: 1,
-            exclusions: vec![PLATFORM.to_owned()],
-            inclusions: Vec::new(),
-            calls: CallOutput::Events,
-            profile: ProfileLimits::default(),
-            coverage: false,
-            order: Order::Received,
-            reorder_window: Duration::from_secs(10),
-            unresolved_wait: Duration::from_secs(10),
-            rename_wait: Duration::from_millis(200),
-            max_waiting: 4_000_000,
-            dictionary: DictionaryLimits::default(),
-            max_open_calls: 65_536,
-            max_stall: Duration::from_secs(1),
-            refusal_wait: Duration::from_millis(500),
-            data_connection_wait: Duration::from_secs(10),
-            first_event_wait: Duration::from_secs(60),
-            stop_wait: Duration::from_secs(30),
-            reserved_runs: 16,
-            amplification: Amplification { ratio: 256, burst: 16 * MIB, rate: 4 * MIB },
-        }
-    }
-}
-
-impl DictionaryLimits {
-    fn read(section: &mut Section<'_>) -> Self {
-        let default = DictionaryLimits::default();
-        DictionaryLimits {
-            entries: section.count("entries", default.entries, 1..=100_000_000),
-            bytes: section.size("bytes", default.bytes, 64 << 10..=1 << 40),
-        }
-    }
-}
-
-impl Default for DictionaryLimits {
-    fn default() -> Self {
-        DictionaryLimits { entries: 1_000_000, bytes: 64 * MIB }
-    }
-}
-
 const MIB: u64 = 1 << 20;
+const SECOND: Duration = Duration::from_secs(1);
 /// The size of the smallest message with a number.
 const MIN_EVENT_BYTES: u64 = 15;
 const WINDOW_PER_AGENT_EVENT: u64 = 8;

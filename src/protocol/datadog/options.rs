@@ -5,37 +5,43 @@
 use std::time::Duration;
 
 use tributary_memory::Amplification;
-use tributary_options::{LONGEST, Section};
+use tributary_options::{LONGEST, Section, options};
 
-/// Options of a `datadog` listener.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// How lists are laid out on the wire. Not detected: a guess on zero bytes could be forced by a hostile peer.
-    pub list_layout: ListLayout,
-    /// The strings that a connection has defined and may refer to.
-    pub string_cache: StringCache,
-    /// Bytes that are kept of a longer string; the rest is read and dropped. 64 KiB. 1 KiB to 16 MiB.
-    pub kept_string_bytes: u64,
-    /// The records that wait for strings which are not defined yet.
-    pub waiting: WaitingLimits,
-    /// Entries that one record may collect from its lists; further ones are counted and dropped. 4096. At least 1.
-    pub max_record_entries: usize,
-    /// Bytes of text that one record may have after its strings are resolved; further entries are counted and dropped.
-    /// 1 MiB. At least 64 KiB, so that a record always has space for its own texts.
-    pub max_record_bytes: u64,
-    /// Traces whose meta is remembered for the spans that follow; the least recently used one is forgotten first. 4096.
-    /// 0: none.
-    pub max_traces: usize,
-    /// Entries of the meta of a trace that are also written on each of its spans, whose cost they are; further ones are on the event
-    /// of the trace alone. 256. 0: none.
-    pub max_trace_entries: usize,
-    /// A record is complete when another object follows. The last one counts as complete after this time without input,
-    /// because its lists could still follow. 1 s. At least 1 ms.
-    pub span_idle: Duration,
-    /// The longest texts in the output.
-    pub max_text: MaxText,
-    /// How much output a peer may cause per byte that it sends. 64 bytes, saved up to 16 MiB; 4 MiB per second.
-    pub amplification: Amplification,
+options! {
+    /// Options of a `datadog` listener.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Options {
+        /// How lists are laid out on the wire: "exact", as many entries as they say, or "padded32", always 32 as the reference
+        /// encoder writes them. It is not detected: a guess on zero bytes could be forced by a hostile peer.
+        pub list_layout: ListLayout =
+            choice(ListLayout::Exact, &[("exact", ListLayout::Exact), ("padded32", ListLayout::Padded32)]),
+        /// The strings that a connection has defined and may name again. The peer declares how many; these bounds hold whatever it
+        /// says.
+        pub string_cache: StringCache = section(StringCache::read),
+        /// The bytes that are kept of a longer string; the rest is read and dropped.
+        pub kept_string_bytes: u64 = size(64 * KIB, KIB..=16 * MIB),
+        /// The records that wait for strings which are not defined yet. What passes a limit is written with its raw ids.
+        pub waiting: WaitingLimits = section(WaitingLimits::read),
+        /// Entries that one record may collect from its lists; further ones are counted and dropped.
+        pub max_record_entries: usize = count(4096, 1..=1_000_000),
+        /// Bytes of text that one record may have with its strings filled in; further entries are counted and dropped. A record
+        /// always has space for its own texts.
+        pub max_record_bytes: u64 = size(1024 * KIB, 64 * KIB..=64 * MIB),
+        /// Traces whose meta is remembered for the spans that follow; the one unused for longest is forgotten first. 0: none.
+        pub max_traces: usize = count(4096, 0..=10_000_000),
+        /// Entries of the meta of a trace that are also written on each of its spans, whose cost they are; further ones are on the
+        /// event of the trace alone. 0: none.
+        pub max_trace_entries: usize = count(256, 0..=1_000_000),
+        /// A record is complete when another follows; the last one is written when nothing has followed for this long, for its own
+        /// lists might.
+        pub span_idle: Duration = duration(Duration::from_secs(1), Duration::from_millis(1)..=LONGEST),
+        /// The longest text of each sort, in bytes of UTF-8; a longer one is cut at a character.
+        pub max_text: MaxText = section(MaxText::read),
+        /// How much output a peer may cause.
+        pub amplification: Amplification = section(
+            |section| Amplification::read(section, Amplification { ratio: 64, burst: 16 * MIB, rate: 4 * MIB })
+        ),
+    }
 }
 
 /// How lists are laid out on the wire.
@@ -48,142 +54,57 @@ pub enum ListLayout {
     Padded32,
 }
 
-/// Limits of the strings that a connection has defined. The size that a peer declares is clamped to them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StringCache {
-    /// Strings kept even when the peer declares a smaller cache. 1024. 0: as few as it declares.
-    pub min_entries: usize,
-    /// The most strings kept, even when the peer declares a larger cache. 65,536. At least 1, and at least `min_entries`.
-    pub max_entries: usize,
-    /// Bytes of all of them; the least recently used one is evicted first. 8 MiB. At least 64 KiB.
-    pub bytes: u64,
+options! {
+    /// Limits of the strings that a connection has defined. The size that a peer declares is clamped to them.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct StringCache checked by check {
+        /// Strings that are kept even when the peer declares a smaller cache. 0: as few as it declares.
+        pub min_entries: usize = count(1024, 0..=10_000_000),
+        /// The most strings that are kept, even when the peer declares a larger cache. Not below `min_entries`.
+        pub max_entries: usize = count(65_536, 1..=10_000_000),
+        /// Bytes of all of them; the one unused for longest is dropped first.
+        pub bytes: u64 = size(8 * MIB, 64 * KIB..=1024 * GIB),
+    }
 }
 
-/// Limits of the records that wait for strings. A record over a limit is written with its raw ids and a warning.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WaitingLimits {
-    /// Number of records. 4096. 0: nothing waits.
-    pub records: usize,
-    /// Bytes of all of them, including the meta of traces. 8 MiB. 0: nothing waits, no trace is remembered.
-    pub bytes: u64,
-    /// How long each record may wait. 10 s. Zero: nothing waits.
-    pub time: Duration,
+options! {
+    /// Limits of the records that wait for strings. A record over a limit is written with its raw ids and a warning.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct WaitingLimits {
+        /// The number of records that wait. 0: nothing waits.
+        pub records: usize = count(4096, 0..=10_000_000),
+        /// Bytes of all of them, with the meta of traces. 0: nothing waits, and no trace is remembered.
+        pub bytes: u64 = size(8 * MIB, 0..=1024 * GIB),
+        /// How long each record may wait. "0s": nothing waits.
+        pub time: Duration = duration(Duration::from_secs(10), Duration::ZERO..=LONGEST),
+    }
 }
 
-/// The longest text of each kind, in bytes of UTF-8; a longer one is cut at a character. Each from 1 byte to 1 MiB.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MaxText {
-    /// Span names. 100.
-    pub name: usize,
-    /// Services. 100.
-    pub service: usize,
-    /// Span types; the key is `type`. 100.
-    pub type_: usize,
-    /// Resources. 5000.
-    pub resource: usize,
-    /// Keys of meta and metrics. 200.
-    pub key: usize,
-    /// Values of meta. 25,000.
-    pub value: usize,
-}
-
-impl Options {
-    /// Reads the options; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>) -> Self {
-        let default = Options::default();
-        let layouts = [("exact", ListLayout::Exact), ("padded32", ListLayout::Padded32)];
-        Options {
-            list_layout: section.choice("list_layout", default.list_layout, &layouts),
-            string_cache: section.section("string_cache", StringCache::read),
-            kept_string_bytes: section.size("kept_string_bytes", default.kept_string_bytes, KIB..=16 * MIB),
-            waiting: section.section("waiting", WaitingLimits::read),
-            max_record_entries: section.count("max_record_entries", default.max_record_entries, 1..=1_000_000),
-            max_record_bytes: section.size("max_record_bytes", default.max_record_bytes, 64 * KIB..=64 * MIB),
-            max_traces: section.count("max_traces", default.max_traces, 0..=10_000_000),
-            max_trace_entries: section.count("max_trace_entries", default.max_trace_entries, 0..=1_000_000),
-            span_idle: section.duration("span_idle", default.span_idle, Duration::from_millis(1)..=LONGEST),
-            max_text: section.section("max_text", MaxText::read),
-            amplification: section
-                .section("amplification", |section| Amplification::read(section, default.amplification)),
-        }
+options! {
+    /// The longest text of each kind, in bytes of UTF-8; a longer one is cut at a character.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct MaxText {
+        /// Names of spans.
+        pub name: usize = count(100, 1..=1 << 20),
+        /// Services.
+        pub service: usize = count(100, 1..=1 << 20),
+        /// Types of spans.
+        pub type_: usize as "type" = count(100, 1..=1 << 20),
+        /// Resources.
+        pub resource: usize = count(5000, 1..=1 << 20),
+        /// Keys of meta and metrics.
+        pub key: usize = count(200, 1..=1 << 20),
+        /// Values of meta.
+        pub value: usize = count(25_000, 1..=1 << 20),
     }
 }
 
 impl StringCache {
-    fn read(section: &mut Section<'_>) -> Self {
-        let default = StringCache::default();
-        let cache = StringCache {
-            min_entries: section.count("min_entries", default.min_entries, 0..=10_000_000),
-            max_entries: section.count("max_entries", default.max_entries, 1..=10_000_000),
-            bytes: section.size("bytes", default.bytes, 64 * KIB..=1024 * GIB),
-        };
-        if cache.min_entries > cache.max_entries {
-            let message = format!("`max_entries` is {}, less than `min_entries`", cache.max_entries);
-            section.error("max_entries", message, Some(format!("at least {}", cache.min_entries)));
+    fn check(&self, section: &mut Section<'_>) {
+        if self.min_entries > self.max_entries {
+            let message = format!("`max_entries` is {}, less than `min_entries`", self.max_entries);
+            section.error("max_entries", message, Some(format!("at least {}", self.min_entries)));
         }
-        cache
-    }
-}
-
-impl WaitingLimits {
-    fn read(section: &mut Section<'_>) -> Self {
-        let default = WaitingLimits::default();
-        WaitingLimits {
-            records: section.count("records", default.records, 0..=10_000_000),
-            bytes: section.size("bytes", default.bytes, 0..=1024 * GIB),
-            time: section.duration("time", default.time, Duration::ZERO..=LONGEST),
-        }
-    }
-}
-
-impl MaxText {
-    fn read(section: &mut Section<'_>) -> Self {
-        let default = MaxText::default();
-        let allowed = || 1..=1 << 20;
-        MaxText {
-            name: section.count("name", default.name, allowed()),
-            service: section.count("service", default.service, allowed()),
-            type_: section.count("type", default.type_, allowed()),
-            resource: section.count("resource", default.resource, allowed()),
-            key: section.count("key", default.key, allowed()),
-            value: section.count("value", default.value, allowed()),
-        }
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            list_layout: ListLayout::Exact,
-            string_cache: StringCache::default(),
-            kept_string_bytes: 64 * KIB,
-            waiting: WaitingLimits::default(),
-            max_record_entries: 4096,
-            max_record_bytes: 1024 * KIB,
-            max_traces: 4096,
-            max_trace_entries: 256,
-            span_idle: Duration::from_secs(1),
-            max_text: MaxText::default(),
-            amplification: Amplification { ratio: 64, burst: 16 * MIB, rate: 4 * MIB },
-        }
-    }
-}
-
-impl Default for StringCache {
-    fn default() -> Self {
-        StringCache { min_entries: 1024, max_entries: 65_536, bytes: 8 << 20 }
-    }
-}
-
-impl Default for WaitingLimits {
-    fn default() -> Self {
-        WaitingLimits { records: 4096, bytes: 8 << 20, time: Duration::from_secs(10) }
-    }
-}
-
-impl Default for MaxText {
-    fn default() -> Self {
-        MaxText { name: 100, service: 100, type_: 100, resource: 5000, key: 200, value: 25_000 }
     }
 }
 

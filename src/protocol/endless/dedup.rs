@@ -13,28 +13,21 @@ use foldhash::quality::RandomState;
 use hashbrown::HashSet;
 
 use tributary_event::ContentId;
-use tributary_options::{LONGEST, Section};
+use tributary_options::{LONGEST, options};
 
-/// Limits of the memory for bundles and events that were delivered (rule 21).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Dedup {
-    /// How long each entry is remembered. 48 h. Zero: nothing is remembered.
-    pub time: Duration,
-    /// The number of entries, bundles and events together; the oldest entry is removed first. Each takes about 64 bytes.
-    /// 100,000. 0: none.
-    pub entries: usize,
+options! {
+    /// Limits of the memory for bundles and events that were delivered (rule 21).
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Dedup {
+        /// How long each entry is remembered. "0s": nothing is remembered, and every upload is new.
+        pub time: Duration = duration(Duration::from_secs(48 * 3600), Duration::ZERO..=LONGEST),
+        /// The number of entries, bundles and events together; the oldest entry is removed first. Each takes about 64 bytes.
+        /// 0: none.
+        pub entries: usize = count(100_000, 0..=100_000_000),
+    }
 }
 
 impl Dedup {
-    /// Reads the options; faults are reported to the section.
-    pub(super) fn read(section: &mut Section<'_>) -> Self {
-        let default = Dedup::default();
-        Dedup {
-            time: section.duration("time", default.time, Duration::ZERO..=LONGEST),
-            entries: section.count("entries", default.entries, 0..=100_000_000),
-        }
-    }
-
     /// The most memory that a [`DedupCache`] with these limits takes, in bytes: a hash table at twice the size that it
     /// needs, the queue by age, and both one and a half times while they grow.
     pub(super) fn max_memory_bytes(self) -> u64 {
@@ -44,12 +37,6 @@ impl Dedup {
         let table = self.entries.saturating_mul(8).div_ceil(7).next_power_of_two() * (size_of::<Fingerprint>() + 1);
         let by_age = self.entries.next_power_of_two() * size_of::<(Fingerprint, Duration)>();
         (table as u64).saturating_add(by_age as u64).saturating_mul(3) / 2
-    }
-}
-
-impl Default for Dedup {
-    fn default() -> Self {
-        Dedup { time: Duration::from_secs(48 * 3600), entries: 100_000 }
     }
 }
 
