@@ -20,7 +20,7 @@ use tributary_endless::Fingerprint;
 use tributary_endless::shared_deliveries::{Delivered, Later, SharedDeliveries};
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_nats::{Bucket, BucketOptions, NatsFault};
-use tributary_options::{Bounds, LONGEST, Section};
+use tributary_options::{Bounds, options};
 
 /// Bytes of a fingerprint.
 const FINGERPRINT_BYTES: usize = 16;
@@ -29,35 +29,24 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The memory of an entry that waits, without its events.
 const ENTRY_BYTES: u64 = 64;
 
-/// The options of what an `endless` listener shares.
-#[derive(Clone, PartialEq, Debug)]
-pub struct SeenOptions {
-    /// A bucket of NATS JetStream in which daemons note the events that they have delivered: `nats://host:port,host:port/bucket`. With
-    /// `nats.*`: how it is reached. None, the default: a daemon recognizes only what it has delivered itself.
-    pub seen: Option<BucketOptions>,
-    /// How long a request waits for the answer of the bucket, before its events are written and again before it is acknowledged. 1 s.
-    /// 1 ms to 1 min.
-    pub seen_timeout: Duration,
-    /// The number of events of one section of an upload that are noted; further ones are not recognized by other daemons. 4,096. 1 to
-    /// 32,768.
-    pub max_seen_events: usize,
-    /// The number of entries that wait while the bucket is away; the oldest is dropped first. 4,096. At least 1.
-    pub max_seen_waiting: usize,
+options! {
+    /// The options of what an `endless` listener shares.
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct SeenOptions {
+        /// A bucket of NATS JetStream in which several daemons note the events that they have delivered, for `dedup.time`: one that
+        /// another daemon has delivered is left out. Not set: a daemon recognises only what it has delivered itself.
+        pub seen: Option<BucketOptions> = flat(|section| BucketOptions::read(section, "seen")),
+        /// How long a request waits for the answer of the bucket, before its events are written and again before it is answered.
+        pub seen_timeout: Duration =
+            duration(Duration::from_secs(1), Duration::from_millis(1)..=Duration::from_secs(60)),
+        /// The number of events of one section of an upload that are noted; further ones are not recognised by other daemons.
+        pub max_seen_events: usize = count(4096, 1..=32_768),
+        /// The number of entries that wait while the bucket is away, of 1 KiB on average at most; the oldest is dropped first.
+        pub max_seen_waiting: usize = count(4096, 1..=10_000_000),
+    }
 }
 
 impl SeenOptions {
-    /// Reads the options; faults are reported to the section.
-    pub fn read(section: &mut Section<'_>) -> SeenOptions {
-        let default = SeenOptions::default();
-        let most = Duration::from_secs(60).min(LONGEST);
-        SeenOptions {
-            seen: BucketOptions::read(section, "seen"),
-            seen_timeout: section.duration("seen_timeout", default.seen_timeout, Duration::from_millis(1)..=most),
-            max_seen_events: section.count("max_seen_events", default.max_seen_events, 1..=32_768),
-            max_seen_waiting: section.count("max_seen_waiting", default.max_seen_waiting, 1..=10_000_000),
-        }
-    }
-
     /// Declares the memory that it takes at most beside the shared budget.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         if let Some(bucket) = &self.seen {
@@ -66,12 +55,6 @@ impl SeenOptions {
                 format!("{} uploads that other daemons are to be told (max_seen_waiting)", self.max_seen_waiting);
             bounds.add(of, what, (self.max_seen_waiting as u64).saturating_mul(ENTRY_BYTES + WAITING_EVENT_BYTES));
         }
-    }
-}
-
-impl Default for SeenOptions {
-    fn default() -> Self {
-        SeenOptions { seen: None, seen_timeout: Duration::from_secs(1), max_seen_events: 4096, max_seen_waiting: 4096 }
     }
 }
 

@@ -10,8 +10,7 @@ use tributary_datadog as datadog;
 use tributary_endless as endless;
 use tributary_event::{Identity, ResourceValue};
 use tributary_nats::BucketOptions;
-use tributary_options::section::read_document;
-use tributary_options::{Bounds, Section};
+use tributary_options::{Bounds, Section, describe};
 use tributary_pipeline::AGENT_REGISTRY_BYTES;
 use tributary_protocol::Protocol;
 use tributary_rbkit as rbkit;
@@ -155,18 +154,25 @@ pub(super) fn read(
 /// None when the section has no valid `protocol`.
 fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Option<ListenerConfig> {
     check_name(name, section);
+    section.about(
+        "The protocol: \"bytefrog\", \"datadog\", \"endless\", \"rbkit\", \"zico\", or \"nats\" for events of other collectors.",
+    );
     let protocol = section.required_choice("protocol", &Protocol::ALL.map(|protocol| (protocol.as_str(), protocol)));
     let listen = match protocol {
         Some(Protocol::Rbkit | Protocol::Nats) => None,
         _ => {
             let port = protocol.map_or(0, default_port);
+            section.about(
+                "The IP address and port that it binds. The default is loopback, and the port that agents of the protocol use. With \
+                 port 0 the system chooses a port. Two listeners cannot bind the same address.",
+            );
             Some(section.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
         }
     };
     let options = match protocol {
         // Its connections are not those of agents, and its events stay as they are.
         Some(Protocol::Nats) => ListenerOptions::default(),
-        protocol => ListenerOptions::read(section, ListenerOptions::of(protocol)),
+        protocol => ListenerOptions::read(section, protocol),
     };
     section.explain_keys(protocol.map(misplaced_keys).unwrap_or_default());
     let Some(protocol) = protocol.map(|protocol| ProtocolOptions::read(protocol, section)) else {
@@ -216,12 +222,9 @@ fn read_misplaced_keys(of: Protocol) -> Vec<MisplacedKey> {
 
 /// The keys that the options of a protocol read.
 fn keys_of(protocol: Protocol) -> Vec<String> {
-    let read = |root: &mut Section<'_>| root.section("of", |section| drop(ProtocolOptions::read(protocol, section)));
-    // A document that is not valid has no settings.
-    let required = if protocol == Protocol::Nats { "[of]\nservers = [\"nats://localhost\"]" } else { "" };
-    let settings = read_document("", required, "", read).map(|(_, settings)| settings).unwrap_or_default();
+    let settings = describe("", |section| drop(ProtocolOptions::read(protocol, section))).settings;
     let first = |key: &str| key.split('.').next().unwrap_or(key).to_owned();
-    settings.iter().map(|setting| first(&setting.key)).collect()
+    settings.iter().map(|setting| first(&setting.path())).collect()
 }
 
 /// The port that agents of the protocol connect to by default.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use admin::{AdminOptions, HISTORY_BYTES};
 use tributary_event::MOST_BATCH_BYTES;
 use tributary_memory::SystemMemory;
-use tributary_options::{Bounds, ConfigErrors, Files, Section, SourceText, bounds, read_sources, section};
+use tributary_options::{Bounds, ConfigErrors, Files, Section, SourceText, bounds, options, read_sources, section};
 use tributary_sink_view::options as view;
 use tributary_transport::options::TlsOptions;
 
@@ -43,24 +43,30 @@ pub struct Config {
     pub sinks: Vec<SinkConfig>,
 }
 
-/// Limits of the whole process.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ProcessLimits {
-    /// The most memory that the daemon uses, without that of the process itself (see [`Config::bounds`]): the reserved
-    /// memory of sinks and other components, and the budget that all peers share. None, as by default: what
-    /// [`Config::memory_limit`] computes. At least 1 MiB, and at least what the configuration needs.
-    pub memory_bytes: Option<u64>,
-    /// What the system allowed when the configuration was read.
-    pub system: Option<SystemMemory>,
-    /// What the messages and bodies of one address (of one IPv6 /64), also decompressed ones, may take of the shared memory;
-    /// those of 64 KiB at most are exempt. None, as by default: half of it. At least 1 MiB.
-    pub memory_per_address: Option<u64>,
-    /// Threads that decode and serve; each sink has one more. 1 to 256. None, the default: one less than the number of
-    /// processors, at least 1 and at most 8.
-    pub threads: Option<usize>,
-    /// How long a stop may take, for connections and sinks together; the last quarter, a second at most, is for the sinks
-    /// alone. Default: 60 s. At most 1 h; zero: no time.
-    pub shutdown_grace: Duration,
+options! {
+    /// Limits of the whole process.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ProcessLimits {
+        /// The most memory that the daemon uses, without that of the process itself (its code, its threads). One part is reserved for
+        /// sinks, lists and tables; all peers share the rest, for connections, messages and state. `tributary check --print` shows the
+        /// sum. Not set: what this configuration needs, and 256MiB for peers; at most three quarters of the memory of the machine, or of
+        /// the limit of the control group (container, unit of systemd) if that is lower. If a value that is set leaves too little for
+        /// peers, the configuration is invalid.
+        pub memory_bytes: Option<u64> = optional_size(1 << 20..=1024 << 30),
+        /// What the system allowed when the configuration was read.
+        pub system: Option<SystemMemory> = no_option(SystemMemory::read()),
+        /// What the messages and bodies of one address (of one IPv6 /64), also decompressed ones, may take of the shared memory. Those of
+        /// at most 64KiB are exempt. Not set: half of the shared memory.
+        pub memory_per_address: Option<u64> = optional_size(1 << 20..=1024 << 30),
+        /// Threads that decode and serve; each sink has one more. A change needs a restart. Not set: one less than the number of
+        /// processors, at least 1 and at most 8.
+        pub threads: Option<usize> = optional_count(1..=256),
+        /// How long a stop may take, from the signal on, for connections and sinks together; a second more at the latest. The last
+        /// quarter, a second at most, is for the sinks alone. "0s": no time. Traced Java programs (bytefrog) need 3 to 8 s, on a very
+        /// busy machine 30 s and more. Without them a stop takes milliseconds.
+        pub shutdown_grace: Duration =
+            duration(Duration::from_secs(60), Duration::ZERO..=Duration::from_secs(3600)),
+    }
 }
 
 /// A configuration that was read.
@@ -100,32 +106,48 @@ impl Config {
     fn read(sources: &[SourceText], files: Files) -> Result<Loaded, ConfigErrors> {
         let variable = |name: &str| std::env::var(name).ok();
         let mut builtin = Vec::new();
-        let (config, settings) = section::read_documents(sources, BUILTIN, variable, &mut builtin, |root| {
-            let labels = root.attributes("labels");
-            let limits = root.section("limits", ProcessLimits::read);
-            let admin = root.section("admin", AdminOptions::read);
-            let view = root.section("view", |section| view::Options::read(section, limits.most_memory()));
-            let watch = root.section("reload", |section| section.bool("watch", false));
-            let mut bound = Addresses::default();
-            if let Some(listen) = admin.listen {
-                bound.claim(listen, "the admin endpoint ([admin] listen)".to_owned());
-            }
-            if let Some(listen) = admin.metrics_listen
-                && let Some((owner, other)) = bound.claim(listen, "[admin] metrics_listen".to_owned())
-            {
-                let message = format!("`metrics_listen` cannot be {listen}: {owner} listens on {other}");
-                root.error_below(&["admin"], "metrics_listen", message, "set another port");
-            }
-            let listeners = listeners::read(root, &mut bound, &labels);
-            let sinks = sinks::read(root, &listeners);
-            let config = Config { limits, admin, view, watch, listeners, sinks };
-            config.check_acknowledge(root);
-            config.check_memory(root);
-            config
-        })?;
+        let (config, settings) = section::read_documents(sources, BUILTIN, variable, &mut builtin, Config::read_root)?;
         let effective = section::render(&settings);
         let options = settings.into_iter().map(|setting| (setting.path(), setting.value.unwrap_or_default())).collect();
         Ok(Loaded { config, effective, files, builtin, options })
+    }
+
+    fn read_root(root: &mut Section<'_>) -> Config {
+        root.about(
+            "Attributes that the resource of every event has: for the data centre, the environment, the team. A listener's own \
+             `resource`, and what an agent sends of itself, come first. At most 32.",
+        );
+        let labels = root.attributes("labels");
+        let limits = root.about("Limits of the whole process.").section("limits", ProcessLimits::read);
+        let admin = root
+            .about("The admin endpoint: health, metrics, agents and their commands.")
+            .section("admin", AdminOptions::read);
+        let view = root
+            .about("The page: what it can look back on.")
+            .section("view", |section| view::Options::read(section, limits.most_memory()));
+        let watch = root.about("Changes of the configuration.").section("reload", |section| {
+            section.about(
+                "SIGHUP reloads this file and the TLS files that it names. With true, the daemon also reloads them within seconds after \
+                 one of them has changed.",
+            );
+            section.bool("watch", false)
+        });
+        let mut bound = Addresses::default();
+        if let Some(listen) = admin.listen {
+            bound.claim(listen, "the admin endpoint ([admin] listen)".to_owned());
+        }
+        if let Some(listen) = admin.metrics_listen
+            && let Some((owner, other)) = bound.claim(listen, "[admin] metrics_listen".to_owned())
+        {
+            let message = format!("`metrics_listen` cannot be {listen}: {owner} listens on {other}");
+            root.error_below(&["admin"], "metrics_listen", message, "set another port");
+        }
+        let listeners = listeners::read(root, &mut bound, &labels);
+        let sinks = sinks::read(root, &listeners);
+        let config = Config { limits, admin, view, watch, listeners, sinks };
+        config.check_acknowledge(root);
+        config.check_memory(root);
+        config
     }
 
     /// All TLS files of the listeners and the admin endpoint: certificates, keys, authorities.
@@ -185,18 +207,6 @@ impl Config {
 }
 
 impl ProcessLimits {
-    fn read(section: &mut Section<'_>) -> Self {
-        let default = ProcessLimits::default();
-        let grace = Duration::ZERO..=Duration::from_secs(3600);
-        ProcessLimits {
-            memory_bytes: section.optional_size("memory_bytes", 1 << 20..=1024 << 30),
-            system: SystemMemory::read(),
-            memory_per_address: section.optional_size("memory_per_address", 1 << 20..=1024 << 30),
-            threads: section.optional_count("threads", 1..=256),
-            shutdown_grace: section.duration("shutdown_grace", default.shutdown_grace, grace),
-        }
-    }
-
     /// The most memory that the limit can be, whatever the configuration needs.
     fn most_memory(&self) -> u64 {
         self.memory_bytes.or_else(|| Some(self.system?.share())).unwrap_or(u64::MAX)
@@ -207,18 +217,6 @@ impl ProcessLimits {
         let processors = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         // One processor is left for the threads of the sinks.
         self.threads.unwrap_or_else(|| processors().saturating_sub(1).clamp(1, MOST_THREADS))
-    }
-}
-
-impl Default for ProcessLimits {
-    fn default() -> Self {
-        ProcessLimits {
-            memory_bytes: None,
-            system: None,
-            memory_per_address: None,
-            threads: None,
-            shutdown_grace: Duration::from_secs(60),
-        }
     }
 }
 

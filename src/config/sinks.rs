@@ -201,17 +201,11 @@ fn sink(
     outputs: &mut Outputs,
 ) -> Option<SinkConfig> {
     check_name(name, section);
-    let types = [
-        ("stdout", Type::Stdout),
-        ("file", Type::File),
-        ("parquet", Type::Parquet),
-        ("tcp", Type::Tcp),
-        ("http", Type::Http),
-        ("otlp", Type::Otlp),
-        ("nats", Type::Nats),
-        ("discard", Type::Discard),
-    ];
-    let kind = section.required_choice("type", &types).map(|of| match of {
+    section.about(
+        "Where events go: \"stdout\", \"file\", \"parquet\", \"tcp\", \"http\", \"otlp\", \"nats\", or \"discard\", which drops them and has \
+         only the options that every sink has.",
+    );
+    let kind = section.required_choice("type", &TYPES).map(|of| match of {
         Type::Stdout => SinkKind::Stdout(stdout::Options::read(section)),
         Type::File => SinkKind::File(file::Options::read(section)),
         Type::Parquet => SinkKind::Parquet(Box::new(parquet::Options::read(section))),
@@ -256,8 +250,20 @@ fn sink(
     Some(SinkConfig { name: name.to_owned(), queue, select, kind: kind? })
 }
 
+/// The types and their names.
+pub(super) const TYPES: [(&str, Type); 8] = [
+    ("stdout", Type::Stdout),
+    ("file", Type::File),
+    ("parquet", Type::Parquet),
+    ("tcp", Type::Tcp),
+    ("http", Type::Http),
+    ("otlp", Type::Otlp),
+    ("nats", Type::Nats),
+    ("discard", Type::Discard),
+];
+
 #[derive(Clone, Copy, PartialEq)]
-enum Type {
+pub(super) enum Type {
     Stdout,
     File,
     Parquet,

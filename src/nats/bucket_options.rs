@@ -27,11 +27,16 @@ impl BucketOptions {
     /// key is not set.
     pub fn read(section: &mut Section<'_>, key: &str) -> Option<BucketOptions> {
         let text = section.optional_text(key);
+        section.about("How the bucket is reached, if `state` or `seen` is set.");
         let mut options = section.section("nats", |section| BucketOptions {
-            servers: Servers::read_without_addresses(section),
+            servers: Servers::read(section, false),
             bucket: String::new(),
-            create: section.bool("create", true),
-            replicas: section.count("replicas", 1, 1..=5),
+            create: section
+                .about("Whether the bucket is created if it does not exist. One that exists is never changed.")
+                .bool("create", true),
+            replicas: section
+                .about("The replicas of a bucket that is created, and the fewest of one that exists.")
+                .count("replicas", 1, 1..=5),
         });
         let text = text?;
         let example = format!("write {key} = \"nats://host:4222/bucket\"");

@@ -5,57 +5,34 @@ use std::time::Duration;
 
 use super::MISSING;
 use super::address::{PORT, ServerAddress};
-use tributary_options::{ClientTls, LONGEST, Section};
+use tributary_options::{ClientTls, LONGEST, Section, defaults, options};
 
-/// The servers, and how they are reached.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Servers {
-    /// The servers: `nats://host:port` or `tls://host:port`. One of them is used, another when that is away. Required.
-    pub servers: Vec<ServerAddress>,
-    /// A file with the JWT of a user and its key, as `nsc` writes it. It is read for each connection. Default none.
-    pub credentials_file: Option<PathBuf>,
-    /// A file with a token. It is read for each connection. Default none.
-    pub token_file: Option<PathBuf>,
-    /// The authority of the servers' certificates, and a client certificate: `tls.ca`, `tls.cert`, `tls.key`. With any of them
-    /// the connection is encrypted. Default those of the system, and none.
-    pub tls: ClientTls,
-    /// How long connecting to a server may take. Default 5 seconds.
-    pub connect_timeout: Duration,
-    /// How long an answer of JetStream may take. Default 10 seconds.
-    pub request_timeout: Duration,
+options! {
+    /// The servers, and how they are reached.
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct Servers(has_addresses: bool) {
+        /// The servers: nats://HOST:PORT or tls://HOST:PORT, with the port 4222 if none is written. One of them is used, another one
+        /// when that is away.
+        pub servers: Vec<ServerAddress> =
+            flat(|section| if has_addresses { read_servers(section) } else { Vec::new() }),
+        /// A file with the credentials of a user (JWT and key), as `nsc` writes it. It is read for each connection.
+        pub credentials_file: Option<PathBuf> = optional_path(),
+        /// A file with a token. It is read for each connection.
+        pub token_file: Option<PathBuf> = optional_path(),
+        /// TLS of connections to the servers. With any of these options, or with tls://, connections are encrypted; otherwise if the
+        /// server asks for it.
+        pub tls: ClientTls = section(ClientTls::read),
+        /// How long connecting to a server may take.
+        pub connect_timeout: Duration = duration(Duration::from_secs(5), Duration::from_millis(1)..=LONGEST),
+        /// How long an answer of JetStream may take.
+        pub request_timeout: Duration = duration(Duration::from_secs(10), Duration::from_millis(1)..=LONGEST),
+    }
 }
 
 impl Servers {
     /// These servers, reached as by default.
     pub fn new(servers: Vec<ServerAddress>) -> Servers {
-        Servers {
-            servers,
-            credentials_file: None,
-            token_file: None,
-            tls: ClientTls::default(),
-            connect_timeout: Duration::from_secs(5),
-            request_timeout: Duration::from_secs(10),
-        }
-    }
-
-    /// Reads the keys; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>) -> Servers {
-        let servers = servers(section);
-        Servers { servers, ..Servers::read_without_addresses(section) }
-    }
-
-    /// Reads the keys except `servers`.
-    pub(super) fn read_without_addresses(section: &mut Section<'_>) -> Servers {
-        let default = Servers::new(Vec::new());
-        let positive = Duration::from_millis(1)..=LONGEST;
-        Servers {
-            credentials_file: section.optional_path("credentials_file"),
-            token_file: section.optional_path("token_file"),
-            tls: section.section("tls", ClientTls::read),
-            connect_timeout: section.duration("connect_timeout", default.connect_timeout, positive.clone()),
-            request_timeout: section.duration("request_timeout", default.request_timeout, positive),
-            servers: default.servers,
-        }
+        Servers { servers, ..defaults(|section| Servers::read(section, false)) }
     }
 
     /// Whether connections are encrypted in any case. Otherwise they are when the server asks for it.
@@ -91,9 +68,9 @@ pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= 255 && text.chars().all(is_valid)
 }
 
-fn servers(section: &mut Section<'_>) -> Vec<ServerAddress> {
+fn read_servers(section: &mut Section<'_>) -> Vec<ServerAddress> {
     let example = format!("write servers = [\"nats://host:{PORT}\"]");
-    let texts = section.list_of_text("servers");
+    let texts = section.required().list_of_text("servers");
     if texts.is_empty() && MISSING.is_none() {
         section.error("servers", "`servers` is missing or empty", Some(example.clone()));
     }

@@ -2,26 +2,31 @@
 
 use tributary_event::{Kind, MOST_BATCH_BYTES};
 use tributary_options::bounds::size;
-use tributary_options::{Bounds, Section};
+use tributary_options::{Bounds, Section, options};
 use tributary_protocol::Protocol;
 use tributary_sink::Kinds;
 
-/// The options of a sink's queue: which events enter it, how many may wait, and what happens when it is full or the sink fails.
-#[derive(Clone, Debug, PartialEq)]
-pub struct QueueOptions {
-    /// Batches that may wait for the sink. 256. At least 1.
-    pub buffer_batches: usize,
-    /// Bytes of batches that may wait for the sink, in memory or in the output, whichever is more; a single larger batch may wait
-    /// alone. 8 MiB. At least 64 KiB.
-    pub buffer_bytes: u64,
-    /// What happens to a batch when the queue is full.
-    pub when_full: WhenFull,
-    /// What happens when the sink fails.
-    pub on_failure: OnFailure,
-    /// Protocols whose events enter. Empty, as by default: all.
-    pub protocols: Vec<Protocol>,
-    /// Kinds of events that enter. All by default; an empty list in the file means all as well.
-    pub kinds: Kinds,
+options! {
+    /// The options of a sink's queue: which events enter it, how many may wait, and what happens when it is full or the sink fails.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct QueueOptions {
+        /// Batches that may wait for the sink.
+        pub buffer_batches: usize = count(256, 1..=1_000_000),
+        /// Bytes of batches that may wait for the sink, in memory or in the output, whichever are more; a single larger batch may wait
+        /// alone.
+        pub buffer_bytes: u64 = size(8 << 20, 64 << 10..=1 << 40),
+        /// When the queue is full: "block", connections wait and peers slow down, or "shed", further events are not written and a loss
+        /// event reports them.
+        pub when_full: WhenFull = choice(WhenFull::Block, &[("block", WhenFull::Block), ("shed", WhenFull::Shed)]),
+        /// When the sink fails: "restart", it is started again after a pause that grows, or "fatal", the daemon drains the other sinks
+        /// and exits with 1. A file sink whose path for some events cannot be a file fails for these events only.
+        pub on_failure: OnFailure =
+            choice(OnFailure::Restart, &[("restart", OnFailure::Restart), ("fatal", OnFailure::Fatal)]),
+        /// Only events of these protocols, e.g. ["datadog"]. Empty: of all.
+        pub protocols: Vec<Protocol> = choices(&Protocol::ALL.map(|protocol| (protocol.as_str(), protocol))),
+        /// Only events of these kinds: "log", "span", "metric", "sample", "loss". Empty: of all.
+        pub kinds: Kinds = flat(read_kinds),
+    }
 }
 
 /// What happens to a batch when its queue is full.
@@ -44,30 +49,10 @@ pub enum OnFailure {
     Fatal,
 }
 
-impl QueueOptions {
-    /// Reads the options; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>) -> Self {
-        let default = QueueOptions::default();
-        let protocols = Protocol::ALL.map(|protocol| (protocol.as_str(), protocol));
-        QueueOptions {
-            buffer_batches: section.count("buffer_batches", default.buffer_batches, 1..=1_000_000),
-            buffer_bytes: section.size("buffer_bytes", default.buffer_bytes, 64 << 10..=1 << 40),
-            when_full: section.choice(
-                "when_full",
-                default.when_full,
-                &[("block", WhenFull::Block), ("shed", WhenFull::Shed)],
-            ),
-            on_failure: section.choice(
-                "on_failure",
-                default.on_failure,
-                &[("restart", OnFailure::Restart), ("fatal", OnFailure::Fatal)],
-            ),
-            protocols: section.choices("protocols", &protocols),
-            kinds: match section.choices("kinds", &Kind::ALL.map(|kind| (kind.as_str(), kind))) {
-                kinds if kinds.is_empty() => Kinds::ALL,
-                kinds => kinds.into_iter().collect(),
-            },
-        }
+fn read_kinds(section: &mut Section<'_>) -> Kinds {
+    match section.choices("kinds", &Kind::ALL.map(|kind| (kind.as_str(), kind))) {
+        kinds if kinds.is_empty() => Kinds::ALL,
+        kinds => kinds.into_iter().collect(),
     }
 }
 
@@ -88,16 +73,3 @@ impl QueueOptions {
 const ENTRY_BYTES: u64 = 256;
 /// Size of the pending losses of a sink.
 const PENDING_LOSS_BYTES: u64 = 1024 * 256;
-
-impl Default for QueueOptions {
-    fn default() -> Self {
-        QueueOptions {
-            buffer_batches: 256,
-            buffer_bytes: 8 << 20,
-            when_full: WhenFull::Block,
-            on_failure: OnFailure::Restart,
-            protocols: Vec::new(),
-            kinds: Kinds::ALL,
-        }
-    }
-}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tributary_event::{Kind, MOST_BATCH_BYTES, Severity, Status};
-use tributary_options::{Bounds, LONGEST, Section};
+use tributary_options::{Bounds, LONGEST, Section, defaults, options};
 use tributary_protocol::Protocol;
 use tributary_sink::Kinds;
 
@@ -22,52 +22,72 @@ pub const MAX_RULES: usize = 256;
 /// The longest key of an attribute, in bytes.
 const MAX_KEY_BYTES: usize = 256;
 
-/// Which events a sink takes, and what is removed from them. By default all of them, unchanged.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Options {
-    /// `where`: the sink takes events that meet any of these conditions; all if there are none.
-    pub(super) takes: Vec<Condition>,
-    /// The sink takes no events that meet any of these.
-    pub(super) unless: Vec<Condition>,
-    pub(super) sample: Option<SampleRule>,
-    pub(super) remove: Vec<KeyGlob>,
-    /// Values that are replaced by a keyed hash of them.
-    pub hash: Option<HashOptions>,
+options! {
+    /// Which events a sink takes, and what is removed from them. By default all of them, unchanged.
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct Options(listeners: &[&str]) {
+        /// The sink takes events for which one of these conditions is true. Empty: all. docs/selection.md explains them. At most 256.
+        pub(super) takes: Vec<Condition> as "where" =
+            list_of_tables(MAX_RULES, EXAMPLE, |section| {
+                let condition = read_condition(section, listeners);
+                Condition { is_always: read_always(section), ..condition }
+            }),
+        /// The sink takes no events for which one of these conditions is true. At most 256.
+        pub(super) unless: Vec<Condition> =
+            list_of_tables(MAX_RULES, EXAMPLE, |section| read_condition(section, listeners)),
+        /// Sampling. Losses, and what meets a condition of `where` with `always = true`, are kept in any case. Not set: all events are
+        /// kept.
+        pub(super) sample: Option<SampleRule> = optional_section(read_sample),
+        /// Keys of values that are removed before the sink writes anything: patterns with `*`, e.g. ["*.password"]; "resource:…" only in
+        /// the resource. At most 256.
+        pub(super) remove: Vec<KeyGlob> = list_of_parsed(MAX_RULES, KeyGlob::parse),
+        /// Values that are replaced by 16 hex digits of their HMAC-SHA-256.
+        pub hash: Option<HashOptions> = optional_section(HashOptions::read),
+    }
 }
 
-/// Values that are replaced by 16 hex digits of their HMAC-SHA-256.
-#[derive(Clone, PartialEq, Debug)]
-pub struct HashOptions {
-    pub(super) attributes: Vec<KeyGlob>,
-    /// The file with the key. One line feed at its end does not belong to the key.
-    pub key_file: PathBuf,
+options! {
+    /// Values that are replaced by 16 hex digits of their HMAC-SHA-256.
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct HashOptions checked by check {
+        /// Keys of the values: patterns as those of `remove`.
+        pub(super) attributes: Vec<KeyGlob> =
+            flat(|section| section.required().list_of_parsed("attributes", MAX_RULES, KeyGlob::parse)),
+        /// The file with the key. One line feed at its end does not belong to the key.
+        pub key_file: PathBuf = required_path().unwrap_or_default(),
+    }
+}
+
+const EXAMPLE: &str = "{ kind = \"span\", min_duration = \"100ms\" }";
+
+impl Default for Options {
+    fn default() -> Self {
+        defaults(|section| Options::read(section, &[]))
+    }
+}
+
+impl HashOptions {
+    fn check(&self, section: &mut Section<'_>) {
+        if self.attributes.is_empty() {
+            section.error_at_name("`hash` names no attributes", Some("write attributes = [\"user.id\"]".into()));
+        }
+    }
+}
+
+fn read_sample(section: &mut Section<'_>) -> SampleRule {
+    let share = section.about("The share of these events that is kept.").required_fraction("keep");
+    section.about(
+        "By \"trace_id\": a share of the traces, the same in every sink and daemon, and all events that belong to no trace; by \"event\": a \
+         share of all events.",
+    );
+    SampleRule::new(share, section.choice("by", By::default(), &By::NAMES))
+}
+
+fn read_always(section: &mut Section<'_>) -> bool {
+    section.about("Whether `sample` keeps every event that meets the condition.").bool("always", false)
 }
 
 impl Options {
-    /// Reads the options; errors are reported to the section. Conditions may name these listeners.
-    pub fn read(section: &mut Section<'_>, listeners: &[&str]) -> Self {
-        const EXAMPLE: &str = "{ kind = \"span\", min_duration = \"100ms\" }";
-        Options {
-            takes: section.list_of_tables("where", MAX_RULES, EXAMPLE, |one| {
-                let condition = read_condition(one, listeners);
-                Condition { is_always: one.bool("always", false), ..condition }
-            }),
-            unless: section.list_of_tables("unless", MAX_RULES, EXAMPLE, |one| read_condition(one, listeners)),
-            sample: section.optional_section("sample", |sample| {
-                SampleRule::new(sample.required_fraction("keep"), sample.choice("by", By::default(), &By::NAMES))
-            }),
-            remove: section.list_of_parsed("remove", MAX_RULES, KeyGlob::parse),
-            hash: section.optional_section("hash", |hash| {
-                let attributes = hash.list_of_parsed("attributes", MAX_RULES, KeyGlob::parse);
-                let key_file = hash.required_path("key_file").unwrap_or_default();
-                if attributes.is_empty() {
-                    hash.error_at_name("`hash` names no attributes", Some("write attributes = [\"user.id\"]".into()));
-                }
-                HashOptions { attributes, key_file }
-            }),
-        }
-    }
-
     /// Whether the sink can take an event of this listener.
     pub fn may_take(&self, protocol: Protocol, listener: &str) -> bool {
         let may_match = |condition: &Condition| condition.may_match(protocol, listener);
@@ -86,22 +106,37 @@ impl Options {
 fn read_condition(section: &mut Section<'_>, listeners: &[&str]) -> Condition {
     let protocols = Protocol::ALL.map(|protocol| (protocol.as_str(), protocol));
     let listeners: Vec<_> = listeners.iter().map(|name| (*name, *name)).collect();
-    let kind = section.optional_choice("kind", &Kind::ALL.map(|kind| (kind.as_str(), kind)));
+    let kind = section
+        .about("Events of this kind: \"log\", \"span\", \"metric\", \"sample\" or \"loss\".")
+        .optional_choice("kind", &Kind::ALL.map(|kind| (kind.as_str(), kind)));
     let mut condition = Condition {
         kinds: kind.map_or(Kinds::ALL, |kind| Kinds::from_iter([kind])),
-        name: section.optional_parsed("name", Glob::parse).map(NameGlob::new),
-        protocol: section.optional_choice("protocol", &protocols),
+        name: section
+            .about("Events whose name matches this pattern with `*`.")
+            .optional_parsed("name", Glob::parse)
+            .map(NameGlob::new),
+        protocol: section.about("Events of this protocol.").optional_choice("protocol", &protocols),
         listener: match listeners.is_empty() {
             // Listeners of other collectors: their names are not known here.
-            true => section.optional_text("listener"),
-            false => section.optional_choice("listener", &listeners).map(str::to_owned),
+            true => section.about("Events of this listener.").optional_text("listener"),
+            false => {
+                section.about("Events of this listener.").optional_choice("listener", &listeners).map(str::to_owned)
+            }
         },
-        severity: section.optional_parsed("severity", Level::parse).map(|Level(severity)| severity),
-        status: section.optional_choice("status", &STATUSES),
-        min_duration: section.optional_duration("min_duration", Duration::ZERO..=LONGEST).map(|time| {
-            // A year of nanoseconds fits.
-            time.as_nanos() as u64
-        }),
+        severity: section
+            .about("Logs of at least this severity: \"trace\", \"debug\", \"info\", \"warn\", \"error\" or \"fatal\".")
+            .optional_parsed("severity", Level::parse)
+            .map(|Level(severity)| severity),
+        status: section
+            .about("Spans with this status: \"unset\", \"ok\" or \"error\".")
+            .optional_choice("status", &STATUSES),
+        min_duration: section
+            .about("Spans that took at least this time.")
+            .optional_duration("min_duration", Duration::ZERO..=LONGEST)
+            .map(|time| {
+                // A year of nanoseconds fits.
+                time.as_nanos() as u64
+            }),
         field: read_field(section),
         is_always: false,
     };
@@ -124,14 +159,18 @@ fn read_condition(section: &mut Section<'_>, listeners: &[&str]) -> Condition {
 }
 
 fn read_field(section: &mut Section<'_>) -> Option<Field> {
-    let attribute = section.optional_parsed("attribute", read_key);
-    let resource = section.optional_parsed("resource", read_key);
+    let attribute = section
+        .about("The key of an attribute, beside equals, glob, exists, min or max.")
+        .optional_parsed("attribute", read_key);
+    let resource = section
+        .about("The key of an attribute of the resource, beside equals, glob, exists, min or max.")
+        .optional_parsed("resource", read_key);
     let test = Test {
-        equals: section.optional_scalar("equals"),
-        glob: section.optional_parsed("glob", Glob::parse),
-        exists: section.optional_bool("exists"),
-        min: section.optional_number("min"),
-        max: section.optional_number("max"),
+        equals: section.about("Its value is this one.").optional_scalar("equals"),
+        glob: section.about("Its value matches this pattern with `*`.").optional_parsed("glob", Glob::parse),
+        exists: section.about("Whether it is there.").optional_bool("exists"),
+        min: section.about("Its value is at least this number.").optional_number("min"),
+        max: section.about("Its value is at most this number.").optional_number("max"),
     };
     let Test { equals, glob, exists, min, max } = &test;
     let others =

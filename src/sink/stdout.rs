@@ -10,7 +10,7 @@ use tokio::net::unix::pipe;
 
 use tributary_codec as codec;
 use tributary_event::MOST_BATCH_BYTES;
-use tributary_options::{Bounds, Section};
+use tributary_options::{Bounds, options};
 
 use super::encode::source::{CACHE_BYTES, DEFINED_BYTES, Defined};
 use super::encode::terminal::Terminal;
@@ -33,22 +33,18 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The process's own descriptor of standard output.
 const DESCRIPTOR: &str = "/proc/self/fd/1";
 
-/// The options of a [`Stdout`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Options {
-    /// The encoding of events. Default JSON lines.
-    pub format: Format,
-    /// Which fields JSON lines have. Default every one.
-    pub fields: LineFields,
+options! {
+    /// The options of a [`Stdout`].
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Options {
+        /// The encoding of events.
+        pub format: Format = flat(Format::read),
+        /// Which fields JSON lines have.
+        pub fields: LineFields = flat(|section| LineFields::read(section, format)),
+    }
 }
 
 impl Options {
-    /// Reads the options of `type = "stdout"`; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>) -> Options {
-        let (format, fields) = Format::read(section);
-        Options { format, fields }
-    }
-
     /// Declares the memory that such a sink takes at most.
     pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         bounds.add(of, "lines on their way to the stream", FLUSH_BYTES as u64 + MOST_BATCH_BYTES);

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use tributary_event::{EventView, MOST_BATCH_BYTES};
-use tributary_options::{Bounds, LONGEST, Section};
+use tributary_options::{Bounds, LONGEST, Section, options};
 use tributary_system::blocking;
 
 use super::encode::json::JsonEncoder;
@@ -28,21 +28,25 @@ const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// How long an orderly end of a connection may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The options of a [`Tcp`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// Where to connect: a host's name or address, and a port. A name is resolved again for each connection. Required.
-    pub address: String,
-    /// How records are separated. Default [`Framing::Ndjson`].
-    pub framing: Framing,
-    /// How long connecting may take. Default 5 seconds.
-    pub connect_timeout: Duration,
-    /// A connection on which the peer takes no byte for this long is given up, and a new one opened. Default 30 seconds.
-    pub write_timeout: Duration,
-    /// The least pause between two connection attempts. It doubles with each failure. Default 100 milliseconds.
-    pub reconnect_min: Duration,
-    /// The longest such pause. Default 5 seconds.
-    pub reconnect_max: Duration,
+options! {
+    /// The options of a [`Tcp`].
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct Options checked by check {
+        /// Where to connect: a host's name or address, and a port. A name is resolved again for each connection.
+        pub address: String = required_host().unwrap_or_default(),
+        /// How records are separated: "ndjson", JSON lines, or "length_prefixed": before each record its length in bytes, 4 bytes
+        /// big-endian; no line feed.
+        pub framing: Framing =
+            choice(Framing::default(), &Framing::ALL.map(|framing| (framing.as_str(), framing))),
+        /// How long connecting may take.
+        pub connect_timeout: Duration = duration(Duration::from_secs(5), Duration::from_millis(1)..=LONGEST),
+        /// A connection on which the peer takes no byte for this long is given up, and a new one opened.
+        pub write_timeout: Duration = duration(Duration::from_secs(30), Duration::from_millis(1)..=LONGEST),
+        /// The least pause between two connection attempts. It doubles with each failure.
+        pub reconnect_min: Duration = duration(Duration::from_millis(100), Duration::from_millis(1)..=LONGEST),
+        /// The longest such pause.
+        pub reconnect_max: Duration = duration(Duration::from_secs(5), Duration::from_millis(1)..=LONGEST),
+    }
 }
 
 /// How records are separated in the stream.
@@ -71,33 +75,13 @@ impl Framing {
 impl Options {
     /// The default options of a sink that sends to `address`.
     pub fn to(address: impl Into<String>) -> Options {
-        Options {
-            address: address.into(),
-            framing: Framing::default(),
-            connect_timeout: Duration::from_secs(5),
-            write_timeout: Duration::from_secs(30),
-            reconnect_min: Duration::from_millis(100),
-            reconnect_max: Duration::from_secs(5),
-        }
+        Options { address: address.into(), ..Options::default() }
     }
 
-    /// Reads the options of `type = "tcp"`; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>) -> Options {
-        let default = Options::to(section.required_host("address").unwrap_or_default());
-        let framings = Framing::ALL.map(|framing| (framing.as_str(), framing));
-        let positive = Duration::from_millis(1)..=LONGEST;
-        let options = Options {
-            framing: section.choice("framing", default.framing, &framings),
-            connect_timeout: section.duration("connect_timeout", default.connect_timeout, positive.clone()),
-            write_timeout: section.duration("write_timeout", default.write_timeout, positive.clone()),
-            reconnect_min: section.duration("reconnect_min", default.reconnect_min, positive.clone()),
-            reconnect_max: section.duration("reconnect_max", default.reconnect_max, positive),
-            address: default.address,
-        };
-        if options.reconnect_min > options.reconnect_max {
+    fn check(&self, section: &mut Section<'_>) {
+        if self.reconnect_min > self.reconnect_max {
             section.error("reconnect_min", "is more than reconnect_max", None);
         }
-        options
     }
 
     /// Declares the memory that such a sink takes at most.

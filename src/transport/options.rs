@@ -7,166 +7,121 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use tributary_event::Identity;
-use tributary_options::{Bounds, LONGEST, Section};
+use tributary_options::{Bounds, LONGEST, Section, defaults, options};
 use tributary_protocol::Protocol;
 use tributary_sink::AckLevel;
 
-/// Options of every listener. Times are measured per connection.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ListenerOptions {
-    /// Connections open at once; further peers wait in the system's queue. 1024 (bytefrog: 16,384). At
-    /// least 1.
-    pub max_connections: usize,
-    /// Connections open at once from one address. A number, at least 1, holds for every address. Not set (None):
-    /// 64, and no limit for loopback, where a relay may speak for many. (bytefrog: 16,384.)
-    pub max_connections_per_address: Option<usize>,
-    /// The longest message taken, in bytes; a longer one ends the connection as soon as its length is known. (rbkit: what
-    /// of a message must be held at once.) 16 MiB. 1 KiB to 1 GiB.
-    pub max_message_bytes: u64,
-    /// How long the first message may take, the TLS handshake included. 20 s: a JVM that starts needs 0.2 s of CPU time for
-    /// its first TLS handshake, and may have a small part of a processor. At least 1 ms.
-    pub handshake_timeout: Duration,
-    /// How long a message may take after its first byte, besides what `min_message_rate` grants its bytes. 30 s
-    /// (bytefrog: 10 min, for a program may be halted inside one). At least 1 ms.
-    pub message_timeout: Duration,
-    /// Bytes per second at which a long message must at least arrive: it has `message_timeout` plus the
-    /// time that its bytes take at this rate. 1 KiB. 0: it has `message_timeout` alone.
-    pub min_message_rate: u64,
-    /// How long a peer may be silent between messages. 10 min (bytefrog, rbkit: zero). Zero: no limit.
-    pub idle_timeout: Duration,
-    /// TCP keepalive: after this much silence the system asks whether the peer is still there. 60 s, in whole
-    /// seconds, at most 9 h. Zero: off.
-    pub keepalive: Duration,
-    /// After the daemon has closed a connection: how long it reads and drops what the peer still sends, so that the peer
-    /// receives the reply rather than a reset. Also how long a stopping daemon reads what has arrived. 500 ms. Zero: not at
-    /// all; at most 1 min.
-    pub close_linger: Duration,
-    /// Networks whose peers are accepted. Empty, as by default: all networks.
-    pub allow: Vec<IpNet>,
-    /// Networks of proxies: connections from them begin with a PROXY header (version 1 or 2, before TLS), which names the
-    /// peer's address. A header from any other address is not believed. Empty, as by default: there is no proxy.
-    pub proxy_protocol: Vec<IpNet>,
-    /// Whether to emit events for the protocol's own definitions (strings, processes, …) too. Off.
-    pub emit_definitions: bool,
-    /// Loss events of one connection that are reported one by one in a second; over HTTP, each further one of a request.
-    /// Further losses of that second become one event for each reason, with their number and the sum of their bytes. 100.
-    /// At least 1.
-    pub max_losses_per_second: usize,
-    /// Memory that no other listener can take, for connections and small messages when `limits.memory_bytes` is used up.
-    /// One address can take half of it. 1 MiB. 0 to 1 GiB.
-    pub reserved_bytes: u64,
-    /// The attributes that the listener adds to the resource of every event (`resource`), and whether they replace those
-    /// that agents send (`resource_wins`, off). None, as by default: none. At most 32, keys of 1 to 128 bytes, values:
-    /// text of 1 to 1024 bytes, integers, booleans, finite doubles.
-    pub identity: Option<Arc<Identity>>,
-    /// TLS. None, as by default: plain TCP.
-    pub tls: Option<TlsOptions>,
-    /// Recording of what connections receive. None, as by default: nothing is recorded.
-    pub capture: Option<CaptureOptions>,
+options! {
+    /// Options of every listener. Times are measured per connection.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ListenerOptions(protocol: Option<Protocol>) checked by check {
+        /// Open connections; further connections wait in the queue of the system.
+        pub max_connections: usize = count(if is_bytefrog(protocol) { 16_384 } else { 1024 }, 1..=1_000_000),
+        /// Open connections from one address. Not set: 64, and no limit for loopback, where a relay may speak for many (bytefrog:
+        /// 16384). Set: applies to every address.
+        pub max_connections_per_address: Option<usize> =
+            optional_count(1..=1_000_000).or(is_bytefrog(protocol).then_some(16_384)),
+        /// The longest message. A longer one ends the connection as soon as its length is known.
+        pub max_message_bytes: u64 = size(16 << 20, 1 << 10..=1 << 30),
+        /// How long a new connection may take for its first message, the TLS handshake included. A JVM that starts needs 0.2 s of CPU
+        /// time for its first TLS handshake, and may have a small part of a processor.
+        pub handshake_timeout: Duration = duration(20 * SECOND, MOMENT..=LONGEST),
+        /// How long a message may take from its first byte: this time, plus the time that its bytes need at min_message_rate.
+        pub message_timeout: Duration = duration(
+            // A traced program may be halted inside a message.
+            if is_bytefrog(protocol) { 600 * SECOND } else { 30 * SECOND },
+            MOMENT..=LONGEST
+        ),
+        /// The lowest rate, per second, at which a message may arrive. 0: only message_timeout limits it.
+        pub min_message_rate: u64 = size(1 << 10, 0..=1 << 30),
+        /// How long a connection may be idle between messages; then it is closed. "0s": no limit. Some agents never reconnect after
+        /// their connection was closed.
+        pub idle_timeout: Duration = duration(
+            // An agent that is refused, or disconnected while its tracing is suspended, stops the traced program; a Ruby
+            // process without events sends nothing.
+            if matches!(protocol, Some(Protocol::Bytefrog | Protocol::Rbkit)) { Duration::ZERO } else { 600 * SECOND },
+            Duration::ZERO..=LONGEST
+        ),
+        /// TCP keepalive: after this idle time the system checks whether the peer still exists. Whole seconds. "0s": off.
+        pub keepalive: Duration = duration(60 * SECOND, Duration::ZERO..=9 * 3600 * SECOND),
+        /// When the daemon ends a connection: how long it reads and discards the peer's further bytes, so that the peer gets the last
+        /// reply instead of a reset. A stopping daemon reads bytes that have arrived for as long. "0s": it does not read.
+        pub close_linger: Duration = duration(Duration::from_millis(500), Duration::ZERO..=60 * SECOND),
+        /// Networks that may connect, e.g. ["10.0.0.0/8", "192.0.2.7"]. Empty: all.
+        pub allow: Vec<IpNet> = cidrs(),
+        /// Networks of load balancers, e.g. ["10.0.0.5"]. Their connections begin with a PROXY header, version 1 or 2, before TLS. The
+        /// address in the header is the address of the peer, also for `allow` and the limit per address. From other networks a PROXY
+        /// header is invalid input. Empty: no load balancers.
+        pub proxy_protocol: Vec<IpNet> = cidrs(),
+        /// Whether definitions of the protocol (strings, processes, …) become events too.
+        pub emit_definitions: bool = bool(false),
+        /// Loss events of one connection that are reported one by one in a second; over HTTP, those of a request. Further losses of
+        /// that second become one event for each reason, with their number and the sum of their bytes.
+        pub max_losses_per_second: usize = count(100, 1..=1_000_000),
+        /// Memory that no other listener can take: for connections and small messages when limits.memory_bytes is used up. One address
+        /// can take half of it.
+        pub reserved_bytes: u64 = size(1 << 20, 0..=1 << 30),
+        /// Attributes that the resource of every event of the listener has, e.g. { "service.name" = "shop",
+        /// "deployment.environment.name" = "prod" }. What an agent sends of itself comes first. Keys with dots are written in quotes.
+        /// At most 32; keys of 1 to 128 bytes; values: text of 1 to 1024 bytes, integers, true or false, finite floats.
+        pub identity: Option<Arc<Identity>> = flat(identity),
+        /// TLS is on when `tls` is set.
+        pub tls: Option<TlsOptions> = optional_section(TlsOptions::read).filter(TlsOptions::is_complete),
+        /// When `capture` is set, the received bytes of every connection are recorded, decrypted and with their times, for `decode` and
+        /// `replay`.
+        pub capture: Option<CaptureOptions> =
+            optional_section(CaptureOptions::read).filter(CaptureOptions::is_complete),
+    }
 }
 
-/// Where a listener records what its connections receive.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CaptureOptions {
-    /// The directory; each listener has one of its own in it, by its name. Relative to the working directory, made when
-    /// it is first needed. No default.
-    pub dir: PathBuf,
-    /// Bytes of all files of one listener; the oldest goes first. 256 MiB. At least 1 MiB.
-    pub max_bytes: u64,
+options! {
+    /// Where a listener records what its connections receive.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct CaptureOptions {
+        /// The directory, made when it is first needed. Each listener writes to a directory with its name in it.
+        pub dir: PathBuf = required_path().unwrap_or_default(),
+        /// Bytes of all files of a listener. When they have more, the oldest is removed.
+        pub max_bytes: u64 = size(256 << 20, 1 << 20..=1 << 50),
+    }
 }
 
-/// TLS of a listener. Relative paths are relative to the working directory.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TlsOptions {
-    /// PEM file with the certificate chain, the listener's own first. No default.
-    pub cert: PathBuf,
-    /// PEM file with the private key. No default.
-    pub key: PathBuf,
-    /// PEM file with the authorities whose clients are accepted. None, as by default: no client certificate is requested.
-    pub client_ca: Option<PathBuf>,
-    /// Whether plain connections are accepted as well, recognised by their first byte. Off.
-    pub allow_plain: bool,
+options! {
+    /// TLS of a listener. Relative paths are relative to the working directory.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct TlsOptions {
+        /// PEM file with the certificate chain, the listener's own first.
+        pub cert: PathBuf = required_path().unwrap_or_default(),
+        /// PEM file with the private key.
+        pub key: PathBuf = required_path().unwrap_or_default(),
+        /// PEM file with the authorities of client certificates. Not set: clients need no certificate.
+        pub client_ca: Option<PathBuf> = optional_path(),
+        /// Whether connections without TLS are accepted too. The first byte shows which they are.
+        pub allow_plain: bool = bool(false),
+    }
+}
+
+impl Default for ListenerOptions {
+    fn default() -> Self {
+        ListenerOptions::of(None)
+    }
 }
 
 impl ListenerOptions {
     /// The defaults of a protocol's listeners.
     pub fn of(protocol: Option<Protocol>) -> Self {
-        let default = ListenerOptions::default();
-        match protocol {
-            // An agent that is refused, or disconnected while its tracing is suspended, stops the traced program.
-            Some(Protocol::Bytefrog) => ListenerOptions {
-                max_connections: 16_384,
-                max_connections_per_address: Some(16_384),
-                message_timeout: Duration::from_secs(600),
-                idle_timeout: Duration::ZERO,
-                ..default
-            },
-            // A process without events sends nothing.
-            Some(Protocol::Rbkit) => ListenerOptions { idle_timeout: Duration::ZERO, ..default },
-            _ => default,
-        }
+        defaults(|section| ListenerOptions::read(section, protocol))
     }
 
-    /// Reads the options; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>, default: ListenerOptions) -> Self {
-        let moment = Duration::from_millis(1);
-        let options = ListenerOptions {
-            max_connections: section.count("max_connections", default.max_connections, 1..=1_000_000),
-            max_connections_per_address: section
-                .optional_count("max_connections_per_address", 1..=1_000_000)
-                .or(default.max_connections_per_address),
-            max_message_bytes: section.size("max_message_bytes", default.max_message_bytes, 1 << 10..=1 << 30),
-            handshake_timeout: section.duration("handshake_timeout", default.handshake_timeout, moment..=LONGEST),
-            message_timeout: section.duration("message_timeout", default.message_timeout, moment..=LONGEST),
-            min_message_rate: section.size("min_message_rate", default.min_message_rate, 0..=1 << 30),
-            idle_timeout: section.duration("idle_timeout", default.idle_timeout, Duration::ZERO..=LONGEST),
-            keepalive: section.duration("keepalive", default.keepalive, Duration::ZERO..=9 * HOUR),
-            close_linger: section.duration("close_linger", default.close_linger, Duration::ZERO..=HOUR / 60),
-            allow: section.cidrs("allow"),
-            proxy_protocol: section.cidrs("proxy_protocol"),
-            emit_definitions: section.bool("emit_definitions", default.emit_definitions),
-            max_losses_per_second: section.count("max_losses_per_second", default.max_losses_per_second, 1..=1_000_000),
-            reserved_bytes: section.size("reserved_bytes", default.reserved_bytes, 0..=1 << 30),
-            identity: identity(section),
-            tls: section.optional_section("tls", TlsOptions::read).flatten(),
-            capture: section.optional_section("capture", CaptureOptions::read).flatten(),
-        };
-        if options.keepalive.subsec_nanos() != 0 {
+    fn check(&self, section: &mut Section<'_>) {
+        if self.keepalive.subsec_nanos() != 0 {
             section.error(
                 "keepalive",
                 "`keepalive` must be whole seconds",
                 Some("the system counts in seconds".into()),
             );
         }
-        options
     }
-}
 
-impl Default for ListenerOptions {
-    fn default() -> Self {
-        ListenerOptions {
-            max_connections: 1024,
-            max_connections_per_address: None,
-            max_message_bytes: 16 << 20,
-            handshake_timeout: Duration::from_secs(20),
-            message_timeout: Duration::from_secs(30),
-            min_message_rate: 1 << 10,
-            idle_timeout: Duration::from_secs(600),
-            keepalive: Duration::from_secs(60),
-            close_linger: Duration::from_millis(500),
-            allow: Vec::new(),
-            proxy_protocol: Vec::new(),
-            emit_definitions: false,
-            max_losses_per_second: 100,
-            reserved_bytes: 1 << 20,
-            identity: None,
-            tls: None,
-            capture: None,
-        }
-    }
-}
-
-impl ListenerOptions {
     /// Declares the memory that a listener may take.
     pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         if self.reserved_bytes > 0 {
@@ -189,7 +144,8 @@ impl ListenerOptions {
 /// Reads the attributes that a listener adds to resources.
 fn identity(section: &mut Section<'_>) -> Option<Arc<Identity>> {
     let attributes = section.attributes("resource");
-    let wins = section.bool("resource_wins", false);
+    let sentence = "Whether the attributes of `resource` replace those that agents send.";
+    let wins = section.about(sentence).bool("resource_wins", false);
     (!attributes.is_empty()).then(|| Arc::new(Identity::new(attributes, wins)))
 }
 
@@ -209,65 +165,50 @@ pub(super) const FILE_BYTES: u64 = 4096;
 const LISTED_FILE_BYTES: u64 = 160;
 
 impl CaptureOptions {
-    /// Reads the options; errors are reported to the section. None when the directory is not named.
-    fn read(section: &mut Section<'_>) -> Option<Self> {
-        let dir = section.required_path("dir");
-        let max_bytes = section.size("max_bytes", 256 << 20, 1 << 20..=1 << 50);
-        Some(CaptureOptions { dir: dir?, max_bytes })
+    fn is_complete(&self) -> bool {
+        !self.dir.as_os_str().is_empty()
     }
 }
 
 impl TlsOptions {
-    /// Reads the options; errors are reported to the section. None when a file is not named.
-    pub fn read(section: &mut Section<'_>) -> Option<Self> {
-        let cert = section.required_path("cert");
-        let key = section.required_path("key");
-        let client_ca = section.optional_path("client_ca");
-        let allow_plain = section.bool("allow_plain", false);
-        Some(TlsOptions { cert: cert?, key: key?, client_ca, allow_plain })
+    /// Whether the required files are named. Otherwise that was reported.
+    pub fn is_complete(&self) -> bool {
+        !self.cert.as_os_str().is_empty() && !self.key.as_os_str().is_empty()
     }
 }
 
-/// Options of listeners that speak HTTP, besides those of every listener.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HttpOptions {
-    /// Requests that are decoded and delivered at once; further ones wait, as long as `delivery_timeout`. 64. At least
-    /// 1.
-    pub max_requests: usize,
-    /// The longest head of a request, in bytes. 16 KiB. 8 KiB to 1 MiB.
-    pub max_head_bytes: usize,
-    /// How long a peer waits for its response while sinks do not take its events; then the response is 503. 30 s. At
-    /// least 1 ms.
-    pub delivery_timeout: Duration,
-    /// The level that the events of a request must have reached at every sink that takes them, before it is answered with a
-    /// 2xx. None, as by default: durable if every sink that takes events of the listener can be durable, otherwise written.
-    pub acknowledge: Option<AckLevel>,
+fn is_bytefrog(protocol: Option<Protocol>) -> bool {
+    protocol == Some(Protocol::Bytefrog)
+}
+
+options! {
+    /// Options of listeners that speak HTTP, besides those of every listener.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct HttpOptions {
+        /// Requests that are decoded and delivered at the same time; further ones wait, up to delivery_timeout.
+        pub max_requests: usize = count(64, 1..=100_000),
+        /// The longest head of a request.
+        pub max_head_bytes: usize = size(16 << 10, 8 << 10..=1 << 20),
+        /// How long a peer waits for its answer while sinks do not take its events; then it is answered 503.
+        pub delivery_timeout: Duration = duration(30 * SECOND, MOMENT..=LONGEST),
+        /// When a request is answered with a 2xx: when every sink that takes its events has them "durable" on a disk, so that they
+        /// survive a loss of power, or "written", so that they survive the end of the daemon. A file sink can be durable if it syncs
+        /// at all, an http or otlp sink if it has a spool, a nats sink always. Not set: "durable" if all sinks of these events can be,
+        /// otherwise "written".
+        pub acknowledge: Option<AckLevel> = optional_choice(&AckLevel::ALL.map(|level| (level.as_str(), level))),
+        /// Where requests are kept that were received and cannot be decoded.
+        pub quarantine: QuarantineOptions = section(QuarantineOptions::read),
+    }
+}
+
+options! {
     /// Where requests are kept that were received and cannot be decoded.
-    pub quarantine: QuarantineOptions,
-}
-
-/// Where requests are kept that were received and cannot be decoded.
-#[derive(Clone, Debug, PartialEq)]
-pub struct QuarantineOptions {
-    /// The directory; each listener has one of its own in it, by its name. Relative to the working directory, made when
-    /// it is first needed. "quarantine". Empty: none is kept.
-    pub dir: PathBuf,
-    /// Bytes of all that one listener keeps; the oldest goes first. 256 MiB. At least 1 MiB.
-    pub max_bytes: u64,
-}
-
-impl HttpOptions {
-    /// Reads the options; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>) -> Self {
-        let default = HttpOptions::default();
-        let moment = Duration::from_millis(1);
-        HttpOptions {
-            max_requests: section.count("max_requests", default.max_requests, 1..=100_000),
-            max_head_bytes: section.size("max_head_bytes", default.max_head_bytes, 8 << 10..=1 << 20),
-            delivery_timeout: section.duration("delivery_timeout", default.delivery_timeout, moment..=LONGEST),
-            acknowledge: section.optional_choice("acknowledge", &AckLevel::ALL.map(|level| (level.as_str(), level))),
-            quarantine: section.section("quarantine", QuarantineOptions::read),
-        }
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct QuarantineOptions {
+        /// The directory, made when it is first needed; each listener has a subdirectory with its name. Empty: nothing is stored.
+        pub dir: PathBuf = text("quarantine").into(),
+        /// Bytes of all that one listener keeps; the oldest is removed first.
+        pub max_bytes: u64 = size(256 << 20, 1 << 20..=1 << 50),
     }
 }
 
@@ -291,32 +232,7 @@ impl QuarantineOptions {
             bounds.add(of, what, listed_files(self.max_bytes));
         }
     }
-
-    pub(super) fn read(section: &mut Section<'_>) -> Self {
-        let default = QuarantineOptions::default();
-        QuarantineOptions {
-            dir: section.text("dir", &default.dir.to_string_lossy()).into(),
-            max_bytes: section.size("max_bytes", default.max_bytes, 1 << 20..=1 << 50),
-        }
-    }
 }
 
-impl Default for HttpOptions {
-    fn default() -> Self {
-        HttpOptions {
-            max_requests: 64,
-            max_head_bytes: 16 << 10,
-            delivery_timeout: Duration::from_secs(30),
-            acknowledge: None,
-            quarantine: QuarantineOptions::default(),
-        }
-    }
-}
-
-impl Default for QuarantineOptions {
-    fn default() -> Self {
-        QuarantineOptions { dir: "quarantine".into(), max_bytes: 256 << 20 }
-    }
-}
-
-const HOUR: Duration = Duration::from_secs(3600);
+const SECOND: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_millis(1);

@@ -32,16 +32,10 @@ impl Format {
     /// Every format of the configuration.
     pub const ALL: [Format; 2] = [Format::Json, Format::Text];
 
-    /// Reads the options `format` and `fields`; their defaults are JSON lines with every field.
-    pub fn read(section: &mut Section<'_>) -> (Format, LineFields) {
-        let format = section.choice("format", Format::default(), &Format::ALL.map(|format| (format.as_str(), format)));
-        let fields =
-            section.choice("fields", LineFields::default(), &LineFields::ALL.map(|fields| (fields.as_str(), fields)));
-        if (format, fields) == (Format::Text, LineFields::Compact) {
-            let help = "remove it, or set format = \"json\"";
-            section.error("fields", "`fields` is for format = \"json\"", Some(help.to_owned()));
-        }
-        (format, fields)
+    /// Reads the option `format`.
+    pub fn read(section: &mut Section<'_>) -> Format {
+        section.about("The encoding of events: \"json\", JSON lines for programs, or \"text\", a human-readable line.");
+        section.choice("format", Format::default(), &Format::ALL.map(|format| (format.as_str(), format)))
     }
 
     /// The name in configuration.
@@ -51,6 +45,23 @@ impl Format {
             Format::Text => "text",
             Format::Rows => "rows",
         }
+    }
+}
+
+impl LineFields {
+    /// Reads the option `fields` beside this format.
+    pub fn read(section: &mut Section<'_>, format: Format) -> LineFields {
+        section.about(
+            "Which fields JSON lines have: \"full\", every one, or \"compact\": what is constant for a connection is in a line of its \
+             own, which the events of the connection name. `tributary decode events` reads both.",
+        );
+        let all = LineFields::ALL.map(|fields| (fields.as_str(), fields));
+        let fields = section.choice("fields", LineFields::default(), &all);
+        if (format, fields) == (Format::Text, LineFields::Compact) {
+            let help = "remove it, or set format = \"json\"";
+            section.error("fields", "`fields` is for format = \"json\"", Some(help.to_owned()));
+        }
+        fields
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::template::Template;
 use tributary_event::MOST_BATCH_BYTES;
-use tributary_options::{Bounds, LONGEST, Section};
+use tributary_options::{Bounds, LONGEST, Section, options};
 use tributary_sink::encode::source::{CACHE_BYTES, DEFINED_BYTES};
 use tributary_sink::encode::{Format, LineFields};
 
@@ -29,67 +29,49 @@ const ZSTD_BYTES: u64 = 6 << 20;
 /// What a message that is remembered takes: in a set, in a queue, and in the log while that is read.
 const MESSAGE_BYTES: u64 = 160;
 
-/// The options of a [`super::File`]. Every field has a default, so `Options::default()` is a working sink.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// Where the live files are. A template in UTC: strftime items that stand for a date or time of day (`%Y`, `%m`,
-    /// `%d`, `%H`, …; the time is when the collector read the last event of a batch) and the fields `{protocol}`,
-    /// `{listener}` and `{kind}`. The directories before the first item or field are the base; no file is written outside it.
-    /// Default `events/%Y-%m-%d/{protocol}.ndjson`.
-    pub path: String,
-    /// The encoding of events. Default JSON lines.
-    pub format: Format,
-    /// Which fields JSON lines have. Default every one.
-    pub fields: LineFields,
-    /// A file is finished before it would grow beyond this many bytes. A single record that is larger gets a file of
-    /// its own. Default 128 MiB; 0: no limit.
-    pub rotate_bytes: u64,
-    /// A file that holds something is finished this long after it was opened. Default 1 hour; zero: never.
-    pub rotate_interval: Duration,
-    /// A file is finished when it has this many records. Default 0: no limit. For journals only.
-    pub rotate_records: u64,
-    /// What is done to a finished file. Default nothing.
-    pub compression: Compression,
-    /// How many finished files are kept of each series: the files of all dates whose `{protocol}` and `{listener}`, as far
-    /// as `path` has them, are the same. The oldest are removed first. Default 0: all files are kept.
-    pub keep_files: usize,
-    /// How many bytes the finished files of each series take on the disk at most. The oldest are removed first. Default 0: no
-    /// limit. At least `rotate_bytes`, which must be set.
-    pub keep_bytes: u64,
-    /// How long finished files are kept: from the time in their name, or of their last change for those of past dates without
-    /// such a name. Default zero: no limit.
-    pub keep_time: Duration,
-    /// When written events are forced to the disk. Default every [`Options::fsync_interval`].
-    pub fsync: Fsync,
-    /// How long events may be in the operating system's memory only, when `fsync` is [`Fsync::Interval`]. Checked about
-    /// once a second, so less than that has no effect. Default 1 second.
-    pub fsync_interval: Duration,
-    /// Of messages of a stream (listener `nats`), how many batches are remembered as written, also over a kill: they are not
-    /// written again when they are delivered again. Default 16,384; 0: none.
-    pub remembered_messages: usize,
-    /// Listeners of events from streams that `{listener}` in the path distinguishes: other collectors and their peers
-    /// choose these names. Events of further ones go to the files of the listener `others`. 256. 1 to 1,000,000.
-    pub max_listeners: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            path: "events/%Y-%m-%d/{protocol}.ndjson".to_owned(),
-            format: Format::default(),
-            fields: LineFields::default(),
-            rotate_bytes: 128 * 1024 * 1024,
-            rotate_interval: Duration::from_secs(3600),
-            rotate_records: 0,
-            compression: Compression::default(),
-            keep_files: 0,
-            keep_bytes: 0,
-            keep_time: Duration::ZERO,
-            fsync: Fsync::default(),
-            fsync_interval: Duration::from_secs(1),
-            remembered_messages: 16_384,
-            max_listeners: 256,
-        }
+options! {
+    /// The options of a [`super::File`]. Every field has a default, so `Options::default()` is a working sink.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Options checked by check {
+        /// The files: a path with strftime items that stand for a date or time of day (UTC, when the collector read the last event of a
+        /// batch), and with {protocol}, {listener} and {kind}. No file is written outside the directories before the first of these.
+        /// Two sinks cannot have the same path.
+        pub path: String = text("events/%Y-%m-%d/{protocol}.ndjson"),
+        /// The encoding of events.
+        pub format: Format = flat(Format::read),
+        /// Which fields JSON lines have.
+        pub fields: LineFields = flat(|section| LineFields::read(section, format)),
+        /// A file is finished and a new one started before it would grow beyond this size. A single record that is larger gets a file
+        /// of its own. 0: not for that reason.
+        pub rotate_bytes: u64 = size(128 << 20, 0..=1024 << 30),
+        /// A file is finished when it is this old. "0s": not for that reason.
+        pub rotate_interval: Duration = duration(Duration::from_secs(3600), Duration::ZERO..=LONGEST),
+        /// A file is finished when it has this many records. 0: no limit. For journals only.
+        pub rotate_records: u64 = no_option(0),
+        /// The compression of finished files: "none", "gzip", "lz4" or "zstd".
+        pub compression: Compression =
+            choice(Compression::default(), &Compression::ALL.map(|compression| (compression.as_str(), compression))),
+        /// How many finished files are kept of each series: the files of all dates whose {protocol} and {listener} are the same, as far
+        /// as the path has them. The oldest are removed first. 0: no limit. `tributary check --rate 10000/s` says for how long that is.
+        pub keep_files: usize = count(0, 0..=1_000_000),
+        /// How many bytes the finished files of each series take on the disk at most. The oldest are removed first. 0: no limit. Else at
+        /// least rotate_bytes.
+        pub keep_bytes: u64 = size(0, 0..=1 << 60),
+        /// How long finished files are kept: from the time in their name, or of their last change for those of past dates without such
+        /// a name. "0s": no limit.
+        pub keep_time: Duration = duration(Duration::ZERO, Duration::ZERO..=LONGEST * 100),
+        /// When written events are forced to the disk: "always" (with every flush), "interval" or "never" (when the system decides to).
+        /// With "interval", events of requests that are acknowledged as durable are forced to it immediately.
+        pub fsync: Fsync = choice(Fsync::default(), &Fsync::ALL.map(|fsync| (fsync.as_str(), fsync))),
+        /// How long events may be in the operating system's memory only, with fsync = "interval". It is checked about once a second, so
+        /// less than that has no effect.
+        pub fsync_interval: Duration = duration(Duration::from_secs(1), Duration::from_millis(1)..=LONGEST),
+        /// How many batches of messages of a stream (listener nats) are remembered as written, beside the files: a batch that is
+        /// delivered again is not written again, also after a kill. 0: none.
+        pub remembered_messages: usize = count(16_384, 0..=1_000_000),
+        /// Listeners of events from streams that {listener} in the path distinguishes: other collectors and their peers choose these
+        /// names. Events of further ones go to the files of the listener others, and the log says so.
+        pub max_listeners: usize = count(256, 1..=1_000_000),
     }
 }
 
@@ -99,36 +81,11 @@ impl Options {
         Template::parse(&self.path).map(|template| template.base().to_owned()).unwrap_or_default()
     }
 
-    /// Reads the options of `type = "file"`; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>) -> Options {
-        let default = Options::default();
-        let interval = Duration::from_millis(1)..=LONGEST;
-        let path = section.text("path", &default.path);
-        let (format, fields) = Format::read(section);
-        let options = Options {
-            path,
-            format,
-            fields,
-            rotate_bytes: section.size("rotate_bytes", default.rotate_bytes, 0..=1024 << 30),
-            rotate_interval: section.duration("rotate_interval", default.rotate_interval, Duration::ZERO..=LONGEST),
-            rotate_records: default.rotate_records,
-            compression: section.choice(
-                "compression",
-                default.compression,
-                &Compression::ALL.map(|compression| (compression.as_str(), compression)),
-            ),
-            keep_files: section.count("keep_files", default.keep_files, 0..=1_000_000),
-            keep_bytes: section.size("keep_bytes", default.keep_bytes, 0..=1 << 60),
-            keep_time: section.duration("keep_time", default.keep_time, Duration::ZERO..=LONGEST * 100),
-            fsync: section.choice("fsync", default.fsync, &Fsync::ALL.map(|fsync| (fsync.as_str(), fsync))),
-            fsync_interval: section.duration("fsync_interval", default.fsync_interval, interval),
-            remembered_messages: section.count("remembered_messages", default.remembered_messages, 0..=1_000_000),
-            max_listeners: section.count("max_listeners", default.max_listeners, 1..=1_000_000),
-        };
-        if let Err(fault) = options.validate() {
+    fn check(&self, section: &mut Section<'_>) {
+        if let Err(fault) = self.validate() {
             section.error("path", fault, None);
         }
-        if options.keep_bytes > 0 && (options.rotate_bytes == 0 || options.keep_bytes < options.rotate_bytes) {
+        if self.keep_bytes > 0 && (self.rotate_bytes == 0 || self.keep_bytes < self.rotate_bytes) {
             let help = "a finished file can be as large as rotate_bytes, and would be removed immediately";
             section.error(
                 "keep_bytes",
@@ -136,7 +93,6 @@ impl Options {
                 Some(help.to_owned()),
             );
         }
-        options
     }
 
     /// Whether the files are the journal of another sink, which does what is done to finished files.

@@ -7,36 +7,22 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::AttemptOutcome;
-use tributary_options::{LONGEST, Section};
+use tributary_options::{LONGEST, options};
 
 /// A request counts as stuck after this number of failed attempts, if the first one was at least this time ago: short
 /// pauses do not make a destination that has just left look like one that takes other requests.
 const STUCK_AFTER: (u32, Duration) = (10, Duration::from_secs(10));
 
-/// How often, and for how long, a request must fail before it is given up. Only what happens while the destination takes other
-/// requests counts: a destination that takes none is away.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GiveUp {
-    /// The number of attempts. Default 20.
-    pub attempts: u32,
-    /// The time in which they were made. Default 5 minutes.
-    pub time: Duration,
-}
-
-impl Default for GiveUp {
-    fn default() -> Self {
-        GiveUp { attempts: 20, time: Duration::from_secs(300) }
-    }
-}
-
-impl GiveUp {
-    /// Reads the options `give_up_attempts` and `give_up_time` of a sink; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>) -> GiveUp {
-        let default = GiveUp::default();
-        GiveUp {
-            attempts: section.count("give_up_attempts", default.attempts as usize, 1..=1_000_000) as u32,
-            time: section.duration("give_up_time", default.time, Duration::ZERO..=LONGEST),
-        }
+options! {
+    /// How often, and for how long, a request must fail before it is given up. Only what happens while the destination takes other
+    /// requests counts: a destination that takes none is away.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct GiveUp {
+        /// A request that fails this often, over `give_up_time`, while the destination takes others is given up: its events count as
+        /// failed, and a spool keeps it in refused/.
+        pub attempts: u32 as "give_up_attempts" = count(20, 1..=1_000_000),
+        /// The time over which a request must fail before it is given up.
+        pub time: Duration as "give_up_time" = duration(Duration::from_secs(300), Duration::ZERO..=LONGEST),
     }
 }
 

@@ -31,6 +31,11 @@ const WITH_CREDENTIALS: &str =
 impl Proxy {
     /// Reads the option; errors are reported to the section.
     pub fn read(section: &mut Section<'_>) -> Proxy {
+        section.about(
+            "The HTTP proxy of requests: http://HOST:PORT. With credentials it is in a file or in the environment, as \
+             http://USER:PASSWORD@HOST:PORT. \"\" for none. Not set: HTTPS_PROXY, HTTP_PROXY or ALL_PROXY of the environment, but \
+             not for what NO_PROXY names.",
+        );
         match section.optional_secret("proxy", false) {
             None => Proxy::Environment,
             Some(Secret::Text(text)) if text.is_empty() => Proxy::Direct,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::WhenFull;
-use tributary_options::Section;
+use tributary_options::options;
 use tributary_options::units::ByteSize;
 use tributary_spool::{self as spool, SpoolLimits};
 
@@ -18,36 +18,30 @@ const LEAST_SEGMENT_BYTES: u64 = 64 * 1024;
 const MIN_FREE_BYTES: u64 = 1 << 30;
 const MIN_FREE_PART: u64 = 10;
 
-/// The options of a spool.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SpoolOptions {
-    /// The directory of all spools; each sink has one of its own in it, with its name. Required.
-    pub dir: PathBuf,
-    /// How much it may keep on the disk, in bytes. Default 1 GiB.
-    pub max_bytes: u64,
-    /// What happens when that is reached. Default the sink waits.
-    pub when_full: WhenFull,
-    /// The file system keeps this much free space, in bytes. Not set: the smaller of 1 GiB and a tenth of the file system.
-    pub min_free_bytes: Option<u64>,
+options! {
+    /// The options of a spool.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct SpoolOptions {
+        /// The directory of all spools; each sink has one of its own in it, with its name.
+        pub dir: PathBuf = required_path().unwrap_or_default(),
+        /// How much it may keep on the disk. When it has this much, or the file system less than `min_free_bytes` free, requests wait
+        /// in memory while the destination takes them.
+        pub max_bytes: u64 = size(1 << 30, 1 << 20..=1 << 50),
+        /// What happens when it is full and the destination is away: "block", the sink waits, "drop_oldest" or "drop_newest", requests
+        /// are dropped and counted as shed.
+        pub when_full: WhenFull = choice(
+            WhenFull::default(),
+            &[("block", WhenFull::Block), ("drop_oldest", WhenFull::DropOldest), ("drop_newest", WhenFull::DropNewest)]
+        ),
+        /// The file system keeps this much free space. Not set: the smaller of 1GiB and a tenth of the file system.
+        pub min_free_bytes: Option<u64> = optional_size(0..=1 << 50),
+    }
 }
 
 impl SpoolOptions {
     /// The default options of a spool in `dir`.
     pub fn at(dir: PathBuf) -> SpoolOptions {
-        SpoolOptions { dir, max_bytes: 1 << 30, when_full: WhenFull::default(), min_free_bytes: None }
-    }
-
-    /// Reads the table `spool`.
-    pub fn read(section: &mut Section<'_>) -> SpoolOptions {
-        let when_full =
-            [("block", WhenFull::Block), ("drop_oldest", WhenFull::DropOldest), ("drop_newest", WhenFull::DropNewest)];
-        let default = SpoolOptions::at(section.required_path("dir").unwrap_or_default());
-        SpoolOptions {
-            max_bytes: section.size("max_bytes", default.max_bytes, 1 << 20..=1 << 50),
-            when_full: section.choice("when_full", default.when_full, &when_full),
-            min_free_bytes: section.optional_size("min_free_bytes", 0..=1 << 50),
-            dir: default.dir,
-        }
+        SpoolOptions { dir, ..SpoolOptions::default() }
     }
 
     /// The directory of the spool of a sink.

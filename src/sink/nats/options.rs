@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::subject;
 use tributary_event::MOST_BATCH_BYTES;
 use tributary_nats::{ServerAddress, Servers, check_name};
-use tributary_options::{Bounds, LONGEST, Section};
+use tributary_options::{Bounds, LONGEST, Section, options};
 use tributary_sink_forward::{GiveUp, MAX_RETRY_DELAY, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
@@ -13,104 +13,59 @@ const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
 /// When open messages of several subjects together have this many times `batch_bytes`, all are completed.
 pub(super) const MAX_OPEN_BATCHES: usize = 4;
 
-/// The options of a [`super::Nats`].
-#[derive(Clone, PartialEq, Debug)]
-pub struct Options {
-    /// The servers, and how they are reached.
-    pub servers: Servers,
-    /// The stream. Default `TRIBUTARY`.
-    pub stream: String,
-    /// The subject of a message, with `{protocol}`, `{kind}`, `{listener}`. Default `tributary.{protocol}.{kind}`.
-    pub subject: String,
-    /// The stream is created if it does not exist. Default no.
-    pub create: bool,
-    /// The replicas of a stream that is created, and the fewest of one that exists. Default 1.
-    pub replicas: usize,
-    /// How long JetStream recognizes repeated messages: of a stream that is created, and the shortest of one that exists.
-    /// Default 2 minutes.
-    pub duplicate_window: Duration,
-    /// How long a stream that is created keeps messages. 0: for ever. Default 0.
-    pub max_age: Duration,
-    /// How many bytes a stream that is created keeps. When it is full, it takes no more messages. 0: no limit. Default 0.
-    pub max_bytes: u64,
-    /// A message is complete when its lines have this many bytes before compression. Default 1 MiB.
-    pub batch_bytes: usize,
-    /// The longest body of a message, after compression. Default 512 KiB.
-    pub max_message_bytes: usize,
-    /// The time from the first event of a message until it is complete, at most. Default 100 milliseconds.
-    pub max_message_delay: Duration,
-    /// Uploads of Endless machines and traces of ZICO agents are in messages of their own, with ids that repeat when the same one is
-    /// sent again, to this daemon or another. Default yes.
-    pub content_ids: bool,
-    /// Messages with more bytes are compressed, with Zstandard. Default 4 KiB.
-    pub compress_above: usize,
-    /// Messages that wait for JetStream's acknowledgement at the same time. Default 16.
-    pub max_in_flight: usize,
-    /// The pause after the first failed attempt. It doubles with each failure. Default 100 milliseconds.
-    pub retry_min: Duration,
-    /// The longest such pause. Default 5 seconds.
-    pub retry_max: Duration,
-    /// The longest pause while something is wrong that an operator must correct. Default 5 minutes.
-    pub max_retry_delay: Duration,
-    /// When a request is given up that the destination does not take, although it takes others.
-    pub give_up: GiveUp,
-    /// The queue on disk. Default none.
-    pub spool: Option<SpoolOptions>,
+options! {
+    /// The options of a [`super::Nats`].
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct Options checked by check {
+        /// The servers, and how they are reached.
+        pub servers: Servers = flat(|section| Servers::read(section, true)),
+        /// The stream.
+        pub stream: String = text("TRIBUTARY"),
+        /// The subject of a message, in which {protocol}, {kind} and {listener} stand for those of its events.
+        pub subject: String = text("tributary.{protocol}.{kind}"),
+        /// Whether the stream is created if it does not exist. A stream that exists is never changed: with fewer replicas or a shorter
+        /// duplicate_window than configured here, the sink does not use it, and says so.
+        pub create: bool = bool(false),
+        /// The replicas of a stream that is created, and the fewest of one that exists.
+        pub replicas: usize = count(1, 1..=5),
+        /// How long JetStream recognizes repeated messages: of a stream that is created, and the shortest of one that exists.
+        pub duplicate_window: Duration = duration(Duration::from_secs(120), Duration::from_millis(1)..=LONGEST),
+        /// How long a stream that is created keeps messages. "0s": for ever.
+        pub max_age: Duration = duration(Duration::ZERO, Duration::ZERO..=LONGEST),
+        /// How many bytes a stream that is created keeps. A stream that is full takes no more, and the events wait here. 0: no limit.
+        pub max_bytes: u64 = size(0, 0..=1 << 50),
+        /// A message is complete when its lines have this many bytes before compression, after `max_message_delay`, or when an agent
+        /// waits for the answer to its request.
+        pub batch_bytes: usize = size(1 << 20, 1024..=16 << 20),
+        /// The longest body of a message, after compression; a longer one is divided. An event that is longer alone counts as failed.
+        pub max_message_bytes: usize = size(512 << 10, 1024..=8 << 20),
+        /// The time from the first event of a message until it is complete, at most.
+        pub max_message_delay: Duration = duration(Duration::from_millis(100), Duration::from_millis(1)..=LONGEST),
+        /// Uploads of Endless machines and traces of ZICO agents are in messages of their own, with ids that repeat when the same one
+        /// is sent again to this daemon or another: JetStream drops it. Without, they share messages with others, and each daemon has
+        /// ids of its own.
+        pub content_ids: bool = bool(true),
+        /// Messages of more bytes are compressed with Zstandard.
+        pub compress_above: usize = size(4 << 10, 0..=16 << 20),
+        /// Messages that wait for their acknowledgement at the same time.
+        pub max_in_flight: usize = count(16, 1..=256),
+        /// The pause after a failed attempt. It doubles with each failure.
+        pub retry_min: Duration = duration(Duration::from_millis(100), Duration::from_millis(1)..=LONGEST),
+        /// The longest such pause.
+        pub retry_max: Duration = duration(Duration::from_secs(5), Duration::from_millis(1)..=LONGEST),
+        /// The longest pause while something is wrong that an operator must correct; a reload ends it.
+        pub max_retry_delay: Duration = duration(MAX_RETRY_DELAY, Duration::from_millis(1)..=LONGEST),
+        /// When a request is given up that the destination does not take, although it takes others.
+        pub give_up: GiveUp = flat(GiveUp::read),
+        /// A queue on disk for the time in which the destination is away. Not set: there is none.
+        pub spool: Option<SpoolOptions> = optional_section(SpoolOptions::read),
+    }
 }
 
 impl Options {
     /// The default options of a sink that sends to these servers.
     pub fn to(servers: Vec<ServerAddress>) -> Options {
-        Options {
-            servers: Servers::new(servers),
-            stream: "TRIBUTARY".to_owned(),
-            subject: "tributary.{protocol}.{kind}".to_owned(),
-            create: false,
-            replicas: 1,
-            duplicate_window: Duration::from_secs(120),
-            max_age: Duration::ZERO,
-            max_bytes: 0,
-            batch_bytes: 1 << 20,
-            max_message_bytes: 512 << 10,
-            max_message_delay: Duration::from_millis(100),
-            content_ids: true,
-            compress_above: 4 << 10,
-            max_in_flight: 16,
-            retry_min: Duration::from_millis(100),
-            retry_max: Duration::from_secs(5),
-            max_retry_delay: MAX_RETRY_DELAY,
-            give_up: GiveUp::default(),
-            spool: None,
-        }
-    }
-
-    /// Reads the options of `type = "nats"`; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>) -> Options {
-        let default = Options::to(Vec::new());
-        let positive = Duration::from_millis(1)..=LONGEST;
-        let options = Options {
-            servers: Servers::read(section),
-            stream: section.text("stream", &default.stream),
-            subject: section.text("subject", &default.subject),
-            create: section.bool("create", default.create),
-            replicas: section.count("replicas", default.replicas, 1..=5),
-            duplicate_window: section.duration("duplicate_window", default.duplicate_window, positive.clone()),
-            max_age: section.duration("max_age", default.max_age, Duration::ZERO..=LONGEST),
-            max_bytes: section.size("max_bytes", default.max_bytes, 0..=1 << 50),
-            batch_bytes: section.size("batch_bytes", default.batch_bytes, 1024..=16 << 20),
-            max_message_bytes: section.size("max_message_bytes", default.max_message_bytes, 1024..=8 << 20),
-            max_message_delay: section.duration("max_message_delay", default.max_message_delay, positive.clone()),
-            content_ids: section.bool("content_ids", default.content_ids),
-            compress_above: section.size("compress_above", default.compress_above, 0..=16 << 20),
-            max_in_flight: section.count("max_in_flight", default.max_in_flight, 1..=256),
-            retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
-            retry_max: section.duration("retry_max", default.retry_max, positive.clone()),
-            max_retry_delay: section.duration("max_retry_delay", default.max_retry_delay, positive),
-            give_up: GiveUp::read(section),
-            spool: section.optional_section("spool", SpoolOptions::read),
-        };
-        options.check(section);
-        options
+        Options { servers: Servers::new(servers), ..Options::default() }
     }
 
     fn check(&self, section: &mut Section<'_>) {

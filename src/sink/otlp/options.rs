@@ -8,7 +8,7 @@ use hyper::header::HeaderMap;
 
 use super::encode::Signal;
 use tributary_event::{Kind, MOST_BATCH_BYTES};
-use tributary_options::{Bounds, Endpoint, LONGEST, Secret, Section};
+use tributary_options::{Bounds, Endpoint, LONGEST, Secret, Section, options};
 use tributary_sink::Kinds;
 use tributary_sink::headers;
 use tributary_sink_forward::client::{ClientTls, HttpVersion, endpoint};
@@ -28,47 +28,59 @@ const OWN_HEADERS: [&str; 8] = [
     "grpc-encoding",
 ];
 
-/// The options of an [`super::Otlp`].
-#[derive(Clone, PartialEq, Debug)]
-pub struct Options {
-    /// The receiver: `http://host:port` or `https://…`. Required. With `http/protobuf` a path can follow, to which
-    /// `/v1/logs` and so on are appended.
-    pub endpoint: Endpoint,
-    /// The transport. Default [`Protocol::Grpc`].
-    pub protocol: Protocol,
-    /// How requests are compressed. Default gzip, which every receiver takes.
-    pub compression: Compression,
-    /// Headers of each request. Default none.
-    pub headers: Vec<(String, Secret)>,
-    /// The TLS options of `https`.
-    pub tls: ClientTls,
-    /// The proxy of requests. Default what the environment says.
-    pub proxy: Proxy,
-    /// The signals that are sent. None, as by default: all, but profiles only to a receiver that takes them.
-    pub signals: Vec<Signal>,
-    /// The length of a request before compression, at most. Default 3 MiB; most receivers take 4 MiB.
-    pub max_request_bytes: usize,
-    /// The time from the first event of a request until it is complete, at most. Default 1 second.
-    pub max_request_delay: Duration,
-    /// Requests that are sent at the same time. Default 4.
-    pub max_in_flight: usize,
-    /// How long a request may take, connecting and the response included. Default 10 seconds.
-    pub timeout: Duration,
-    /// The pause after the first failed attempt. It doubles with each failure. Default 100 milliseconds.
-    pub retry_min: Duration,
-    /// The longest such pause. Default 30 seconds.
-    pub retry_max: Duration,
-    /// The longest pause that the destination can ask for, and the longest one while it refuses everything. Default 5 minutes.
-    pub max_retry_delay: Duration,
-    /// When a request is given up that the destination does not take, although it takes others.
-    pub give_up: GiveUp,
-    /// Whether events carry where they came from. Default yes.
-    pub origin: bool,
-    /// The queue on disk. Default none.
-    pub spool: Option<SpoolOptions>,
-    /// The listeners whose heap dumps come as samples, too (`heap = "both"`): no profiles are made of the logs of their objects.
-    /// No option: it follows from the listeners.
-    pub summed_heaps: Vec<String>,
+options! {
+    /// The options of an [`super::Otlp`].
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct Options checked by check {
+        /// The receiver: http:// or https://. The port of gRPC is usually 4317, that of HTTP 4318. With "http/protobuf" a path can
+        /// follow, to which /v1/logs, /v1/traces, /v1/metrics and /v1development/profiles are appended.
+        pub endpoint: Endpoint = flat(|section| endpoint(section, "http://host:4317")).into(),
+        /// The transport: "grpc", over HTTP/2, or "http/protobuf", over HTTP/1.1.
+        pub protocol: Protocol = choice(Protocol::default(), &Protocol::ALL.map(|of| (of.as_str(), of))),
+        /// The compression of requests: "gzip", which every receiver takes, "zstd" or "none".
+        pub compression: Compression =
+            choice(Compression::Gzip, &Compression::ALL.map(|compression| (compression.as_str(), compression))),
+        /// Further headers of each request: { "x-scope-orgid" = "shop", "authorization" = { file = "/etc/tributary/token" } }. Values
+        /// can also be { env = "NAME" }. They are never shown.
+        pub headers: Vec<(String, Secret)> = flat(|section| headers::read(section, &OWN_HEADERS)),
+        /// TLS of receivers with https.
+        pub tls: ClientTls = section(read_tls),
+        /// The HTTP proxy of requests.
+        pub proxy: Proxy = flat(Proxy::read),
+        /// The signals that are sent: "logs" (and losses), "traces", "metrics", "profiles". Empty: all, but profiles only to a receiver
+        /// that takes them.
+        pub signals: Vec<Signal> = choices(&Signal::ALL.map(|signal| (signal.as_str(), signal))),
+        /// The length of a request before compression, at most. Most receivers take 4 MiB. An event that is longer alone counts as
+        /// failed.
+        pub max_request_bytes: usize = size(3 << 20, 4 << 10..=64 << 20),
+        /// The time from the first event of a request until it is complete, at most.
+        pub max_request_delay: Duration = duration(Duration::from_secs(1), Duration::from_millis(1)..=LONGEST),
+        /// Requests that are sent at the same time.
+        pub max_in_flight: usize = count(4, 1..=256),
+        /// How long a request may take, connecting and the response included.
+        pub timeout: Duration = duration(Duration::from_secs(10), Duration::from_millis(1)..=LONGEST),
+        /// The pause after a failed attempt. It doubles with each failure.
+        pub retry_min: Duration = duration(Duration::from_millis(100), Duration::from_millis(1)..=LONGEST),
+        /// The longest such pause.
+        pub retry_max: Duration = duration(Duration::from_secs(30), Duration::from_millis(1)..=LONGEST),
+        /// The longest pause that the destination can ask for (Retry-After), and the longest one while it refuses everything; a
+        /// reload ends it.
+        pub max_retry_delay: Duration = duration(MAX_RETRY_DELAY, Duration::from_millis(1)..=LONGEST),
+        /// When a request is given up that the destination does not take, although it takes others.
+        pub give_up: GiveUp = flat(GiveUp::read),
+        /// Whether events carry where they came from: the listener, the peer, the connection and the place in its stream.
+        pub origin: bool = bool(true),
+        /// A queue on disk for the time in which the destination is away. Not set: there is none.
+        pub spool: Option<SpoolOptions> = optional_section(SpoolOptions::read),
+        /// The listeners whose heap dumps come as samples, too (`heap = "both"`): no profiles are made of the logs of their objects.
+        /// It follows from the listeners.
+        pub summed_heaps: Vec<String> = no_option(Vec::new()),
+    }
+}
+
+fn read_tls(section: &mut Section<'_>) -> ClientTls {
+    section.about("The name that the certificate of the server must have. Not set: the host of the endpoint.");
+    ClientTls { server_name: section.optional_text("server_name"), ..ClientTls::read(section) }
 }
 
 /// The transport of OTLP.
@@ -97,26 +109,7 @@ impl Protocol {
 impl Options {
     /// The default options of a sink that sends to `endpoint`.
     pub fn to(endpoint: Uri) -> Options {
-        Options {
-            endpoint: endpoint.into(),
-            protocol: Protocol::default(),
-            compression: Compression::Gzip,
-            headers: Vec::new(),
-            tls: ClientTls::default(),
-            proxy: Proxy::default(),
-            signals: Vec::new(),
-            max_request_bytes: 3 << 20,
-            max_request_delay: Duration::from_secs(1),
-            max_in_flight: 4,
-            timeout: Duration::from_secs(10),
-            retry_min: Duration::from_millis(100),
-            retry_max: Duration::from_secs(30),
-            max_retry_delay: MAX_RETRY_DELAY,
-            give_up: GiveUp::default(),
-            origin: true,
-            spool: None,
-            summed_heaps: Vec::new(),
-        }
+        Options { endpoint: endpoint.into(), ..Options::default() }
     }
 
     /// The version of HTTP that the transport needs.
@@ -127,40 +120,9 @@ impl Options {
         }
     }
 
-    /// Reads the options of `type = "otlp"`; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>) -> Options {
-        let default = Options::to(endpoint(section, "http://host:4317"));
-        let positive = Duration::from_millis(1)..=LONGEST;
-        let options = Options {
-            protocol: section.choice("protocol", default.protocol, &Protocol::ALL.map(|of| (of.as_str(), of))),
-            compression: section.choice(
-                "compression",
-                default.compression,
-                &Compression::ALL.map(|compression| (compression.as_str(), compression)),
-            ),
-            headers: headers::read(section, &OWN_HEADERS),
-            tls: section.section("tls", |section| ClientTls {
-                server_name: section.optional_text("server_name"),
-                ..ClientTls::read(section)
-            }),
-            proxy: Proxy::read(section),
-            signals: section.choices("signals", &Signal::ALL.map(|signal| (signal.as_str(), signal))),
-            max_request_bytes: section.size("max_request_bytes", default.max_request_bytes, 4 << 10..=64 << 20),
-            max_request_delay: section.duration("max_request_delay", default.max_request_delay, positive.clone()),
-            max_in_flight: section.count("max_in_flight", default.max_in_flight, 1..=256),
-            timeout: section.duration("timeout", default.timeout, positive.clone()),
-            retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
-            retry_max: section.duration("retry_max", default.retry_max, positive.clone()),
-            max_retry_delay: section.duration("max_retry_delay", default.max_retry_delay, positive),
-            give_up: GiveUp::read(section),
-            origin: section.bool("origin", default.origin),
-            spool: section.optional_section("spool", SpoolOptions::read),
-            endpoint: default.endpoint,
-            summed_heaps: default.summed_heaps,
-        };
-        section.check_retry(options.retry_min, options.retry_max);
-        options.check_path(section);
-        options
+    fn check(&self, section: &mut Section<'_>) {
+        section.check_retry(self.retry_min, self.retry_max);
+        self.check_path(section);
     }
 
     /// Reports a path that gRPC does not have, or that the sink appends itself.

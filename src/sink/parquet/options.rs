@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::schema::{Shape, is_free};
 use super::upload::UploadOptions;
 use tributary_event::Kind;
-use tributary_options::{Bounds, LONGEST, Section};
+use tributary_options::{Bounds, LONGEST, Section, options};
 use tributary_sink::encode::Format;
 use tributary_sink_file as file;
 use tributary_sink_file::template::Template;
@@ -25,98 +25,60 @@ const NAME: &str = "{kind}-{protocol}";
 const MAX_COLUMNS: usize = 256;
 const MAX_NAME_BYTES: usize = 256;
 
-/// The options of a [`super::Parquet`]. Every field has a default.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// The directories of the files: a template as that of the sink `file`, with `{kind}` in addition. Default
-    /// `archive/{kind}/date=%Y-%m-%d/{protocol}`.
-    pub path: String,
-    /// A file is finished when it has this many rows. Default 1,000,000.
-    pub rotate_rows: u64,
-    /// A file is finished before its rows take more than this in the journal, mostly several times its own size. Default 256
-    /// MiB; 0: no limit.
-    pub rotate_bytes: u64,
-    /// A file is finished this long after its first row came. Default 15 minutes.
-    pub rotate_interval: Duration,
-    /// A row group has at most this many rows. Default 131,072.
-    pub row_group_rows: usize,
-    /// The compression of pages. Default zstd.
-    pub compression: Compression,
-    /// The unit of times. Default microseconds, with the nanoseconds in columns of their own.
-    pub timestamps: Timestamps,
-    /// Attributes with a column of their own, in addition to those of their protocol, by kind.
-    pub columns: Vec<(Kind, Vec<(String, ColumnType)>)>,
-    /// How many finished files of each series are kept; the oldest are removed first. Default 0: no limit.
-    pub keep_files: usize,
-    /// How many bytes the finished files of each series take at most; the oldest are removed first. Default 0: no limit.
-    pub keep_bytes: u64,
-    /// How long finished files are kept. Default zero: no limit.
-    pub keep_time: Duration,
-    /// How long rows may be in the operating system's memory only, if no peer waits for them. Default 1 second.
-    pub fsync_interval: Duration,
-    /// Where finished files are uploaded. Default none: they stay here.
-    pub upload: Option<UploadOptions>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            path: "archive/{kind}/date=%Y-%m-%d/{protocol}".to_owned(),
-            rotate_rows: 1_000_000,
-            rotate_bytes: 256 << 20,
-            rotate_interval: Duration::from_secs(15 * 60),
-            row_group_rows: 131_072,
-            compression: Compression::default(),
-            timestamps: Timestamps::default(),
-            columns: Vec::new(),
-            keep_files: 0,
-            keep_bytes: 0,
-            keep_time: Duration::ZERO,
-            fsync_interval: Duration::from_secs(1),
-            upload: None,
-        }
+options! {
+    /// The options of a [`super::Parquet`]. Every field has a default.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Options checked by check {
+        /// Attributes with a column of their own, in addition to those of their protocol: ["http.route:string", "db.rows:int"]. The
+        /// types are string, int, double, bool and int[].
+        pub columns: Vec<(Kind, Vec<(String, ColumnType)>)> = section(read_columns),
+        /// The directories of the files: a path with date items, {kind}, {protocol} and {listener}, as that of the sink file. The sink
+        /// names the files.
+        pub path: String = text("archive/{kind}/date=%Y-%m-%d/{protocol}"),
+        /// A file is finished when it has this many rows.
+        pub rotate_rows: u64 = count(1_000_000, 1..=1_000_000_000),
+        /// A file is finished before its rows take more than this in the journal, mostly several times its own size. 0: not for that
+        /// reason.
+        pub rotate_bytes: u64 = size(256 << 20, 0..=1024 << 30),
+        /// A file is finished this long after its first row.
+        pub rotate_interval: Duration = duration(Duration::from_secs(15 * 60), Duration::from_millis(1)..=LONGEST),
+        /// The most rows of a row group. It is also complete when its values take 12 MiB of memory.
+        pub row_group_rows: usize = count(131_072, 1..=16_777_216),
+        /// The compression of pages: "none", "lz4" or "zstd".
+        pub compression: Compression =
+            choice(Compression::default(), &Compression::ALL.map(|compression| (compression.as_str(), compression))),
+        /// The unit of times: "microseconds", with their nanoseconds in columns of their own, or "nanoseconds", which Spark does not
+        /// read.
+        pub timestamps: Timestamps =
+            choice(Timestamps::default(), &Timestamps::ALL.map(|timestamps| (timestamps.as_str(), timestamps))),
+        /// How many finished files of each series are kept; the oldest are removed first. 0: no limit.
+        pub keep_files: usize = count(0, 0..=1_000_000),
+        /// How many bytes the finished files of each series take at most; the oldest are removed first. 0: no limit.
+        pub keep_bytes: u64 = size(0, 0..=1 << 60),
+        /// How long finished files are kept. "0s": no limit.
+        pub keep_time: Duration = duration(Duration::ZERO, Duration::ZERO..=LONGEST * 100),
+        /// How long rows may be in the operating system's memory only, if no request waits for them.
+        pub fsync_interval: Duration = duration(Duration::from_secs(1), Duration::from_millis(1)..=LONGEST),
+        /// An object store that gets each finished file. Not set: they stay here.
+        pub upload: Option<UploadOptions> = optional_section(UploadOptions::read),
     }
 }
 
+/// The columns of attributes that the operator names, by kind.
+fn read_columns(section: &mut Section<'_>) -> Vec<(Kind, Vec<(String, ColumnType)>)> {
+    let of = |(kind, table): (Kind, &str)| {
+        section.about("Attributes of these events with a column of their own.");
+        let columns = section.list_of_parsed(table, MAX_COLUMNS, |text| AttributeColumn::parse(kind, text));
+        (kind, columns.into_iter().map(|AttributeColumn(name, column)| (name, column)).collect::<Vec<_>>())
+    };
+    TABLES.map(of).into_iter().filter(|(_, columns)| !columns.is_empty()).collect()
+}
+
 impl Options {
-    /// Reads the options of `type = "parquet"`; errors are reported to the section.
-    pub fn read(section: &mut Section<'_>) -> Options {
-        let default = Options::default();
-        let interval = Duration::from_millis(1)..=LONGEST;
-        let columns = section.section("columns", |section| {
-            let of = |(kind, table): (Kind, &str), section: &mut Section<'_>| {
-                let columns = section.list_of_parsed(table, MAX_COLUMNS, |text| AttributeColumn::parse(kind, text));
-                (kind, columns.into_iter().map(|AttributeColumn(name, column)| (name, column)).collect::<Vec<_>>())
-            };
-            TABLES.map(|table| of(table, section))
-        });
-        let options = Options {
-            path: section.text("path", &default.path),
-            rotate_rows: section.count("rotate_rows", default.rotate_rows as usize, 1..=1_000_000_000) as u64,
-            rotate_bytes: section.size("rotate_bytes", default.rotate_bytes, 0..=1024 << 30),
-            rotate_interval: section.duration("rotate_interval", default.rotate_interval, interval.clone()),
-            row_group_rows: section.count("row_group_rows", default.row_group_rows, 1..=16_777_216),
-            compression: section.choice(
-                "compression",
-                default.compression,
-                &Compression::ALL.map(|compression| (compression.as_str(), compression)),
-            ),
-            timestamps: section.choice(
-                "timestamps",
-                default.timestamps,
-                &Timestamps::ALL.map(|timestamps| (timestamps.as_str(), timestamps)),
-            ),
-            columns: columns.into_iter().filter(|(_, columns)| !columns.is_empty()).collect(),
-            keep_files: section.count("keep_files", default.keep_files, 0..=1_000_000),
-            keep_bytes: section.size("keep_bytes", default.keep_bytes, 0..=1 << 60),
-            keep_time: section.duration("keep_time", default.keep_time, Duration::ZERO..=LONGEST * 100),
-            fsync_interval: section.duration("fsync_interval", default.fsync_interval, interval),
-            upload: section.optional_section("upload", UploadOptions::read),
-        };
-        if let Err(fault) = options.templates() {
+    fn check(&self, section: &mut Section<'_>) {
+        if let Err(fault) = self.templates() {
             section.error("path", fault, None);
         }
-        options
     }
 
     /// The templates of the journal, and of the finished files without their time.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper::Uri;
 use object_store::path::Path;
 
-use tributary_options::{Bounds, LONGEST, Secret, Section};
+use tributary_options::{Bounds, LONGEST, Secret, Section, options};
 use tributary_sink_forward::client::{ClientTls, MAX_RESPONSE_BYTES};
 use tributary_sink_forward::{MAX_RETRY_DELAY, Proxy};
 
@@ -20,34 +20,38 @@ const ENDPOINTS: [&str; 3] = ["aws_endpoint", "google_base_url", "azure_storage_
 /// Buffers of the client and of TLS.
 const CLIENT_BYTES: u64 = 1 << 20;
 
-/// Where and how finished files are uploaded. `url` is required, everything else has a default.
-#[derive(Clone, Debug, PartialEq)]
-pub struct UploadOptions {
-    /// The bucket, and the beginning of the name of each object: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX` or
-    /// `az://CONTAINER/PREFIX`.
-    pub url: Url,
-    /// A file is removed here after the store has confirmed it. Default true; otherwise it is kept as the other options say.
-    pub delete_after: bool,
-    /// Larger files are sent in parts of this size. Default 8 MiB.
-    pub part_bytes: usize,
-    /// How long connecting may take. Default 5 seconds.
-    pub connect_timeout: Duration,
-    /// How long one request, which sends one part at most, may take. Default 2 minutes.
-    pub request_timeout: Duration,
-    /// The pause after the first failed attempt. It doubles with each failure. Default 1 second.
-    pub retry_min: Duration,
-    /// The longest such pause. Default 1 minute.
-    pub retry_max: Duration,
-    /// The longest pause while the store refuses everything. Default 5 minutes.
-    pub max_retry_delay: Duration,
-    /// Files may be sent without TLS. Default false.
-    pub allow_http: bool,
-    /// The authorities of server certificates: `ca`. Default those of the system.
-    pub tls: ClientTls,
-    /// The proxy of requests. Default what the environment says.
-    pub proxy: Proxy,
-    /// The options that the crate object_store reads, by its names for them.
-    pub settings: Vec<(&'static str, Secret)>,
+options! {
+    /// Where and how finished files are uploaded. `url` is required, everything else has a default.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct UploadOptions checked by check {
+        /// The bucket, and the beginning of the name of each object: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. An
+        /// object has the path of the file below the directories of `path` before the first item or field. Each daemon needs a prefix
+        /// of its own: "s3://telemetry/${HOSTNAME}".
+        pub url: Url = flat(read_url),
+        /// Whether a file is removed here after the store has confirmed it. Otherwise keep_files, keep_bytes and keep_time say how long
+        /// it is kept.
+        pub delete_after: bool = bool(true),
+        /// Larger files are sent in parts of this size; one part is in memory.
+        pub part_bytes: usize = size(8 << 20, SMALLEST_PART..=LARGEST_PART),
+        /// How long connecting may take.
+        pub connect_timeout: Duration = duration(Duration::from_secs(5), Duration::from_millis(1)..=LONGEST),
+        /// How long one request, which sends one part at most, may take.
+        pub request_timeout: Duration = duration(Duration::from_secs(120), Duration::from_millis(1)..=LONGEST),
+        /// The pause after a failed attempt. It doubles with each failure.
+        pub retry_min: Duration = duration(Duration::from_secs(1), Duration::from_millis(1)..=LONGEST),
+        /// The longest such pause.
+        pub retry_max: Duration = duration(Duration::from_secs(60), Duration::from_millis(1)..=LONGEST),
+        /// The longest pause while the store refuses everything.
+        pub max_retry_delay: Duration = duration(MAX_RETRY_DELAY, Duration::from_millis(1)..=LONGEST),
+        /// Whether the store may be addressed without TLS.
+        pub allow_http: bool = bool(false),
+        /// The authorities of server certificates.
+        pub tls: ClientTls = flat(read_tls),
+        /// The HTTP proxy of requests.
+        pub proxy: Proxy = flat(Proxy::read),
+        /// The options that the crate object_store reads, by its names for them.
+        pub settings: Vec<(&'static str, Secret)> = flat(|section| read_settings(section, url.provider)),
+    }
 }
 
 /// A prefix of a bucket.
@@ -121,43 +125,12 @@ impl fmt::Display for Url {
 impl UploadOptions {
     /// The default options of uploads to `url`.
     pub fn to(url: Url) -> UploadOptions {
-        UploadOptions {
-            url,
-            delete_after: true,
-            part_bytes: 8 << 20,
-            connect_timeout: Duration::from_secs(5),
-            request_timeout: Duration::from_secs(120),
-            retry_min: Duration::from_secs(1),
-            retry_max: Duration::from_secs(60),
-            max_retry_delay: MAX_RETRY_DELAY,
-            allow_http: false,
-            tls: ClientTls::default(),
-            proxy: Proxy::default(),
-            settings: Vec::new(),
-        }
+        UploadOptions { url, ..UploadOptions::default() }
     }
 
-    /// Reads the options; errors are reported to the section.
-    pub(crate) fn read(section: &mut Section<'_>) -> UploadOptions {
-        let positive = Duration::from_millis(1)..=LONGEST;
-        let default = UploadOptions::to(read_url(section));
-        let options = UploadOptions {
-            delete_after: section.bool("delete_after", default.delete_after),
-            part_bytes: section.size("part_bytes", default.part_bytes, SMALLEST_PART..=LARGEST_PART),
-            connect_timeout: section.duration("connect_timeout", default.connect_timeout, positive.clone()),
-            request_timeout: section.duration("request_timeout", default.request_timeout, positive.clone()),
-            retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
-            retry_max: section.duration("retry_max", default.retry_max, positive.clone()),
-            max_retry_delay: section.duration("max_retry_delay", default.max_retry_delay, positive),
-            allow_http: section.bool("allow_http", default.allow_http),
-            tls: ClientTls { ca: section.optional_path("ca"), ..ClientTls::default() },
-            proxy: Proxy::read(section),
-            settings: read_settings(section, default.url.provider),
-            url: default.url,
-        };
-        section.check_retry(options.retry_min, options.retry_max);
-        options.check_settings(section);
-        options
+    fn check(&self, section: &mut Section<'_>) {
+        section.check_retry(self.retry_min, self.retry_max);
+        self.check_settings(section);
     }
 
     fn check_settings(&self, section: &mut Section<'_>) {
@@ -218,6 +191,11 @@ impl UploadOptions {
     }
 }
 
+fn read_tls(section: &mut Section<'_>) -> ClientTls {
+    section.about("PEM file with the authorities of server certificates. Not set: those of the system.");
+    ClientTls { ca: section.optional_path("ca"), ..ClientTls::default() }
+}
+
 /// An invalid url is reported; the result is not used then.
 fn read_url(section: &mut Section<'_>) -> Url {
     const HELP: &str = "write url = \"s3://BUCKET/PREFIX\", \"gs://BUCKET/PREFIX\" or \"az://CONTAINER/PREFIX\"";
@@ -251,6 +229,7 @@ fn read_settings(section: &mut Section<'_>, provider: Provider) -> Vec<(&'static
     section.explain_keys(others.map(|(key, _)| help(key)).collect::<Vec<_>>());
     let own = SETTINGS.iter().filter(|(key, _)| is_of(key, provider));
     let read = own.filter_map(|(key, value)| {
+        section.about("Option of the store, by the name that the crate object_store has for it.");
         let value = match value {
             SettingKind::Text => section.optional_secret(key, false),
             SettingKind::Secret => section.optional_secret(key, true),
