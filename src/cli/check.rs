@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::config::schema::schema;
 use crate::config::{Config, SinkConfig, SinkKind};
 use crate::sink::parquet::UploadOptions;
 use tributary_options::units::ByteSize;
@@ -22,6 +23,7 @@ Examples:
   tributary check --print                      every option with its effective value, as TOML, and the most memory that
                                                this configuration uses
   tributary check --deep                       before a start: also ports, certificates, directories and destinations
+  tributary check --schema > tributary.json    what an editor completes and checks: see docs/configure.md
   tributary check --rate 10000/s               for how long files keep events that arrive at this rate")]
 pub(super) struct Arguments {
     /// Configuration file [default: as for `run`]
@@ -36,6 +38,9 @@ pub(super) struct Arguments {
     /// Also examine ports, certificates, secrets, directories and destinations
     #[arg(long)]
     deep: bool,
+    /// Print a JSON Schema of configuration files on stdout, for editors; reads no file
+    #[arg(long, exclusive = true)]
+    schema: bool,
     /// Print for how long files keep the events of this rate
     #[arg(long, value_name = "N/s", value_parser = retention::rate)]
     rate: Option<u64>,
@@ -45,6 +50,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+    if arguments.schema {
+        return print(format!("{}\n", schema()).as_bytes());
+    }
     let (source, loaded) = run::load(arguments.config.as_ref().or(arguments.file.as_ref()).cloned())?;
     let config = &loaded.config;
     let (listeners, sinks) = (config.listeners.len() as u64, config.sinks.len() as u64);

@@ -9,6 +9,7 @@ pub(crate) mod admin;
 mod conflicts;
 mod listeners;
 mod memory;
+pub(crate) mod schema;
 pub mod secrets;
 mod sinks;
 

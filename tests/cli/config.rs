@@ -531,7 +531,7 @@ fn the_minimal_file_writes_everything_to_files() {
 }
 
 /// The reference file with every option and every sink in it, and memory for all of them.
-fn with_examples() -> String {
+pub(super) fn with_examples() -> String {
     // Of registered agents either the file or the bucket.
     let (before, agents) = REFERENCE.split_once("# -- Registered agents --").unwrap();
     let reference = format!("{before}{}", agents.replacen("#: state_dir", "# not with state: state_dir", 1));

@@ -10,6 +10,7 @@ mod files;
 mod profiles;
 mod rules;
 mod run;
+mod schema;
 mod simulate;
 mod spool;
 mod stored;
