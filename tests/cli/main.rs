@@ -7,6 +7,7 @@ mod config_errors;
 mod coverage;
 mod explain;
 mod files;
+mod option_docs;
 mod profiles;
 mod rules;
 mod run;
