@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::str::FromStr;
 
-use hyper::Uri;
+use http::Uri;
 
 /// Where a sink sends requests. Shown without the values of its query, which can be keys.
 #[derive(Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ impl From<Uri> for Endpoint {
 }
 
 impl FromStr for Endpoint {
-    type Err = hyper::http::uri::InvalidUri;
+    type Err = http::uri::InvalidUri;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         text.parse().map(Endpoint)
