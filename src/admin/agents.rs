@@ -1,6 +1,5 @@
 //! `/agents`: the recently seen agents, those that take commands, and the commands.
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -46,7 +45,7 @@ impl AgentEntry {
     pub(super) fn facts(&self) -> AgentFacts<'_> {
         let mut facts = self.entry.as_ref().map(|entry| AgentFacts::of(&entry.resource)).unwrap_or_default();
         let service = self.entry.as_ref().and_then(|entry| entry.service.as_deref());
-        facts.service = facts.service.filter(|service| !service.is_empty()).or(service.map(Cow::Borrowed));
+        facts.service = facts.service.filter(|service| !service.is_empty()).or(service);
         match &self.status {
             Status::Bytefrog(agent) => {
                 facts.run = Some(u64::from(agent.run));
@@ -54,7 +53,7 @@ impl AgentEntry {
             }
             Status::Rbkit(agent) => {
                 facts.pid = agent.pid.or(facts.pid);
-                facts.program = facts.program.or(agent.process.as_deref().map(Cow::Borrowed));
+                facts.program = facts.program.or(agent.process.as_deref());
             }
             Status::Other => {}
         }

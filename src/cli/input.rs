@@ -1,8 +1,12 @@
 //! The input files of commands.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+use super::{counted, say};
+use tributary_stored::event_file::LineCounts;
 
 /// An input file; `-` is stdin.
 pub(super) struct Input {
@@ -23,5 +27,13 @@ impl Input {
             None if self.path == Path::new("-") => Ok(Box::new(io::stdin())),
             None => Ok(Box::new(File::open(&self.path)?)),
         }
+    }
+}
+
+/// Reports on stderr the lines of an event file that were skipped.
+pub(super) fn report_skipped(name: &impl Display, lines: LineCounts) {
+    if let Some(first) = lines.first_skipped {
+        let skipped = counted(lines.skipped, "line");
+        say(format_args!("{name}: {skipped} could not be read, the first of them line {first}"));
     }
 }

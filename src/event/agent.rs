@@ -1,10 +1,7 @@
 //! Which events are those of one agent, and what an agent is called: one rule for lists, the page, pictures and lines.
 
-use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
-
-use serde::Deserialize;
 
 use super::{Name, Origin, Resource, ResourceValue, peer_address, semconv};
 
@@ -77,27 +74,18 @@ impl Hash for AgentIdentity<'_> {
 }
 
 /// The attributes of a resource that name an agent and distinguish its processes.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct AgentFacts<'a> {
-    #[serde(rename = "service.name")]
-    pub service: Option<Cow<'a, str>>,
-    #[serde(rename = "process.executable.name")]
-    pub program: Option<Cow<'a, str>>,
-    #[serde(rename = "process.pid")]
+    pub service: Option<&'a str>,
+    pub program: Option<&'a str>,
     pub pid: Option<u64>,
-    #[serde(rename = "host.name")]
-    pub host: Option<Cow<'a, str>>,
-    #[serde(rename = "bytefrog.project.id")]
+    pub host: Option<&'a str>,
     pub project: Option<i64>,
-    #[serde(rename = "bytefrog.run.id")]
     pub run: Option<u64>,
-    #[serde(rename = "endless.machine.id")]
-    pub machine: Option<Cow<'a, str>>,
-    #[serde(rename = "endless.image")]
-    pub image: Option<Cow<'a, str>>,
+    pub machine: Option<&'a str>,
+    pub image: Option<&'a str>,
     /// The attributes of the site, as `key=text, key=text`.
-    #[serde(skip)]
     pub site: String,
 }
 
@@ -125,7 +113,7 @@ impl<'a> AgentFacts<'a> {
         let mut facts = AgentFacts::default();
         for (key, value) in attributes {
             let text = || match value {
-                ResourceValue::Text(text) => Some(Cow::Borrowed(text.as_str())),
+                ResourceValue::Text(text) => Some(text.as_str()),
                 _ => None,
             };
             let number = || match value {
@@ -156,7 +144,7 @@ impl<'a> AgentFacts<'a> {
     /// What the agent is called: the first that there is of its service, its program, the host of a Zorka agent, the project
     /// or the run of a Bytefrog agent, the machine id or the image and site of an Endless machine, and its address.
     pub fn name(&self, protocol: &str, listener: &str, peer: &str) -> AgentName {
-        fn present<'t>(text: &'t Option<Cow<'_, str>>) -> Option<&'t str> {
+        fn present<'t>(text: &'t Option<&str>) -> Option<&'t str> {
             text.as_deref().filter(|text| !text.is_empty())
         }
         let host = present(&self.host).filter(|_| protocol == "zico");

@@ -183,6 +183,24 @@ pub enum ValueView<'a> {
     Map(Members<'a>),
 }
 
+impl<'a> ValueView<'a> {
+    /// The text, if it is one.
+    #[inline]
+    pub fn as_text(self) -> Option<&'a str> {
+        if let ValueView::Text(text) = self { Some(text.text()) } else { None }
+    }
+
+    /// The number, if it is a whole one that is not negative.
+    #[inline]
+    pub fn as_u64(self) -> Option<u64> {
+        match self {
+            ValueView::U64(number) => Some(number),
+            ValueView::I64(number) => u64::try_from(number).ok(),
+            _ => None,
+        }
+    }
+}
+
 impl ResourceValue {
     /// The value as that of an attribute.
     #[inline]

@@ -101,7 +101,7 @@ impl QueuedBatch {
 impl QueuedEvents {
     /// The events that the sink takes.
     pub(super) fn selection(&self, kinds: Kinds) -> Selection<'_> {
-        Selection::new(&self.taken.batch, kinds).chosen(self.taken.chosen.as_ref())
+        Selection::of_shared(&self.taken.batch, kinds).chosen(self.taken.chosen.as_ref())
     }
 }
 

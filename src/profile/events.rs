@@ -1,21 +1,13 @@
-//! Extracts the items of profiles from events: from batches, and from event files as the JSON encoder writes them.
-
-mod file;
+//! Extracts the items of profiles from events.
 
 use std::borrow::Cow;
-use std::fmt;
-
-use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use super::coverage::{CoveredMethod, MethodLines as SourceLines, RunEvidence};
-use super::{
-    Call, CallStep, Clock, Counted, DumpIdentity, HeapObject, ProfileFrame, ProfileItem, ProfileSample, ProfileSpan,
-    Site,
-};
-pub use file::{EventFile, LineCounts, item};
+use super::heap_fields::HeapFields;
+use super::{Call, CallStep, Clock, Counted, ProfileFrame, ProfileItem, ProfileSample, ProfileSpan, Site};
 use tributary_event::{
-    AgentFacts, Batch, DataView, EventView, Number, SampleClock, SampleView, UnixNanos, ValueView, semconv as names,
+    AgentFacts, Batch, DataView, EventView, KeyView, Number, SampleClock, SampleView, SpanData, UnixNanos,
+    semconv as names,
 };
 
 const HEAP_OBJECT: &str = names::RBKIT_HEAP_OBJECT.as_str();
@@ -31,33 +23,7 @@ const VISIT: &str = names::BYTEFROG_METHOD_VISIT.as_str();
 
 /// The items of a batch, in its order.
 pub fn items(batch: &Batch) -> impl Iterator<Item = ProfileItem<'_>> {
-    batch.events().filter_map(|event| {
-        let name = event.name().text();
-        if !is_wanted(event.kind().as_str(), name) {
-            return None;
-        }
-        let data = match event.data() {
-            DataView::Sample(view) => PartsData::Sample(sample(view)),
-            DataView::Span(span) => PartsData::Span(SpanParts {
-                trace: u128::from_be_bytes(span.trace_id.0),
-                id: u64::from_be_bytes(span.span_id.0),
-                parent: span.parent.map(|parent| u64::from_be_bytes(parent.0)),
-                duration: span.duration_nanos,
-            }),
-            _ => PartsData::Log,
-        };
-        let origin = event.origin();
-        let facts = AgentFacts::of(event.resource().attributes());
-        let time = event.time().map(|UnixNanos(time)| time);
-        let agent = facts.in_words(origin.protocol, &origin.listener, &origin.peer);
-        let attributes = attributes(event);
-        let (peer, connection, sequence) = (Cow::Borrowed(&*origin.peer), origin.connection, event.position().sequence);
-        let pid = facts.pid;
-        Parts { name: name.into(), time, data, attributes, agent, peer, connection, pid, sequence }
-            .item()
-            .ok()
-            .flatten()
-    })
+    batch.events().filter_map(|event| item(event).ok().flatten())
 }
 
 /// The process of an event in words, different for different processes, as in the items.
@@ -66,8 +32,8 @@ pub fn agent(event: EventView<'_>) -> String {
     AgentFacts::of(event.resource().attributes()).in_words(origin.protocol, &origin.listener, &origin.peer)
 }
 
-/// Whether events of this kind and name are items.
-fn is_wanted(kind: &str, name: &str) -> bool {
+/// Whether events of this kind and name can be items.
+pub fn is_wanted(kind: &str, name: &str) -> bool {
     match kind {
         "sample" | "span" => true,
         "loss" => name == BREAK,
@@ -76,148 +42,24 @@ fn is_wanted(kind: &str, name: &str) -> bool {
     }
 }
 
-/// The parts of an event that items are made of.
-struct Parts<'a> {
-    name: Cow<'a, str>,
-    time: Option<u64>,
-    data: PartsData<'a>,
-    attributes: Attributes<'a>,
-    agent: String,
-    peer: Cow<'a, str>,
-    connection: u64,
-    pid: Option<u64>,
-    sequence: Option<u64>,
-}
-
-enum PartsData<'a> {
-    Sample(SampleParts<'a>),
-    Span(SpanParts),
-    Log,
-}
-
-struct SampleParts<'a> {
-    sample_type: Cow<'a, str>,
-    value: u64,
-    frames: Vec<ProfileFrame<'a>>,
-    period: Option<u64>,
-    clock: Option<Clock>,
-}
-
-struct SpanParts {
-    trace: u128,
-    id: u64,
-    parent: Option<u64>,
-    duration: Option<u64>,
-}
-
-impl<'a> Parts<'a> {
-    /// The item. An error: the event lacks what events of its name have.
-    fn item(self) -> Result<Option<ProfileItem<'a>>, ()> {
-        let Parts { name, time, data, attributes, agent, peer, connection, pid, sequence } = self;
-        let Attributes { id, class, references, file, line, size, dump, object_count, .. } = attributes;
-        let Attributes {
-            thread,
-            thread_id,
-            function,
-            method,
-            descriptor,
-            relative_ms,
-            detail,
-            incomplete,
-            line_end,
-            number,
-            interval_ms,
-            ..
-        } = attributes;
-        let (site, agent) = (Site { file, line }, Cow::Owned(agent));
-        match data {
-            PartsData::Sample(SampleParts { sample_type, value, frames, period, clock }) => {
-                let Some(counted) = Counted::ALL.into_iter().find(|it| it.sample_type() == sample_type) else {
-                    return Ok(None);
-                };
-                let is_incomplete = incomplete.is_some();
-                let dump = dump.map(|id| DumpIdentity { peer, connection, pid, id, object_count });
-                let covers = interval_ms.map(|millis| millis.saturating_mul(1_000_000));
-                Ok(Some(ProfileItem::Sample(ProfileSample {
-                    counted,
-                    value,
-                    frames,
-                    site,
-                    class,
-                    agent,
-                    thread,
-                    time,
-                    covers,
-                    period,
-                    clock,
-                    is_incomplete,
-                    dump,
-                })))
-            }
-            PartsData::Span(SpanParts { trace, id, parent, duration }) => Ok(Some(ProfileItem::Span(ProfileSpan {
-                agent,
-                thread,
-                trace,
-                id,
-                parent,
-                name,
-                detail,
-                start: time,
-                duration,
-            }))),
-            PartsData::Log if name == HEAP_DUMP || name == HEAP_OBJECT => {
-                let dump = DumpIdentity { peer, connection, pid, id: dump.ok_or(())?, object_count };
-                if name == HEAP_DUMP {
-                    return Ok(Some(ProfileItem::DumpEnd(dump)));
-                }
-                let references = references.0;
-                Ok(Some(ProfileItem::Object(HeapObject { dump, id: id.ok_or(())?, class, site, size, references })))
-            }
-            PartsData::Log if name == BREAK => {
-                let (sequence, at) = (number.ok_or(())? as u32, time);
-                Ok(Some(ProfileItem::Call(Call { agent, step: CallStep::Break, sequence, at, ..Call::default() })))
-            }
-            PartsData::Log if name == COVERED || name == MAPPED => {
-                let function = function.ok_or(())?;
-                let runs = u64::from(name == COVERED);
-                Ok(Some(ProfileItem::Method(CoveredMethod {
-                    agent,
-                    id: method,
-                    function,
-                    descriptor,
-                    runs,
-                    evidence: RunEvidence::Method,
-                })))
-            }
-            PartsData::Log if name == LOCATION || name == VISIT => {
-                let Some(first) = site.line else { return Ok(None) };
-                let (method, lines) = (method.ok_or(())?, (first, line_end.unwrap_or(first)));
-                Ok(Some(ProfileItem::Lines(SourceLines { agent, method, lines, is_run: name == VISIT })))
-            }
-            PartsData::Log => {
-                let unknown = || method.map(|method| Cow::Owned(format!("method#{method}")));
-                let function = function.or_else(unknown).ok_or(())?;
-                let thread_id = thread_id.ok_or(())?;
-                let step = if name == ENTRY { CallStep::Entry } else { CallStep::Exit };
-                let (time, at) = (relative_ms.ok_or(())? as u32, time);
-                let sequence = sequence.ok_or(())? as u32;
-                Ok(Some(ProfileItem::Call(Call {
-                    agent,
-                    thread_id,
-                    thread,
-                    function,
-                    method,
-                    step,
-                    time,
-                    sequence,
-                    at,
-                })))
-            }
-        }
+/// The item of an event, if it is one.
+///
+/// # Errors
+/// The event lacks what events of its name have.
+#[expect(clippy::result_unit_err, reason = "there is nothing to tell but that the event is skipped")]
+pub fn item(event: EventView<'_>) -> Result<Option<ProfileItem<'_>>, ()> {
+    if !is_wanted(event.kind().as_str(), event.name().text()) {
+        return Ok(None);
+    }
+    match event.data() {
+        DataView::Sample(view) => Ok(sample(event, view).map(ProfileItem::Sample)),
+        DataView::Span(view) => Ok(Some(ProfileItem::Span(span(event, view)))),
+        _ => log(event),
     }
 }
 
-fn sample(view: SampleView<'_>) -> SampleParts<'_> {
+fn sample<'a>(event: EventView<'a>, view: SampleView<'a>) -> Option<ProfileSample<'a>> {
+    let counted = Counted::ALL.into_iter().find(|counted| counted.sample_type() == view.data.sample_type)?;
     let value = match view.data.value {
         Number::U64(value) => value,
         Number::I64(value) => u64::try_from(value).unwrap_or(0),
@@ -231,116 +73,135 @@ fn sample(view: SampleView<'_>) -> SampleParts<'_> {
         SampleClock::Cpu => Clock::Cpu,
         SampleClock::Wall => Clock::Wall,
     });
-    let sample_type = view.data.sample_type.into();
-    SampleParts { sample_type, value, frames: frames.collect(), period: view.data.period_nanos, clock }
+    let Attributes { heap, thread, interval_ms, is_incomplete, .. } = Attributes::of(event);
+    Some(ProfileSample {
+        counted,
+        value,
+        frames: frames.collect(),
+        site: heap.site(),
+        class: heap.class.map(Into::into),
+        agent: agent(event).into(),
+        thread: thread.map(Into::into),
+        time: time(event),
+        covers: interval_ms.map(|millis| millis.saturating_mul(1_000_000)),
+        period: view.data.period_nanos,
+        clock,
+        is_incomplete,
+        dump: heap.dump.map(|_| heap.identity(event)),
+    })
 }
 
-/// The attributes that items are made of; missing ones are None or 0.
-#[derive(Deserialize, Default)]
-struct Attributes<'a> {
-    #[serde(rename = "rbkit.object.id")]
-    id: Option<u64>,
-    #[serde(rename = "rbkit.class.name")]
-    class: Option<Cow<'a, str>>,
-    #[serde(rename = "rbkit.object.references", default)]
-    references: Count,
-    #[serde(rename = "code.file.path")]
-    file: Option<Cow<'a, str>>,
-    #[serde(rename = "code.line.number")]
-    line: Option<u64>,
-    #[serde(rename = "rbkit.object.size")]
-    size: Option<u64>,
-    #[serde(rename = "rbkit.dump.id")]
-    dump: Option<u64>,
-    #[serde(rename = "rbkit.dump.object_count")]
-    object_count: Option<u64>,
-    #[serde(rename = "thread.name")]
-    thread: Option<Cow<'a, str>>,
-    #[serde(rename = "thread.id")]
-    thread_id: Option<u64>,
-    #[serde(rename = "code.function.name")]
-    function: Option<Cow<'a, str>>,
-    #[serde(rename = "bytefrog.method.id")]
-    method: Option<u64>,
-    #[serde(rename = "bytefrog.method.descriptor")]
-    descriptor: Option<Cow<'a, str>>,
-    #[serde(rename = "bytefrog.time.relative_ms")]
-    relative_ms: Option<u64>,
-    #[serde(rename = "datadog.resource")]
-    detail: Option<Cow<'a, str>>,
-    #[serde(rename = "bytefrog.sequence")]
-    number: Option<u64>,
-    #[serde(rename = "bytefrog.line.end")]
-    line_end: Option<u64>,
-    #[serde(rename = "bytefrog.profile.duration_ms", alias = "zico.profile.duration_ms")]
-    interval_ms: Option<u64>,
-    #[serde(rename = "tributary.incomplete")]
-    incomplete: Option<IgnoredAny>,
+fn span<'a>(event: EventView<'a>, span: &SpanData) -> ProfileSpan<'a> {
+    let Attributes { thread, detail, .. } = Attributes::of(event);
+    ProfileSpan {
+        agent: agent(event).into(),
+        thread: thread.map(Into::into),
+        trace: u128::from_be_bytes(span.trace_id.0),
+        id: u64::from_be_bytes(span.span_id.0),
+        parent: span.parent.map(|parent| u64::from_be_bytes(parent.0)),
+        name: event.name().text().into(),
+        detail: detail.map(Into::into),
+        start: time(event),
+        duration: span.duration_nanos,
+    }
 }
 
-/// The number of elements of a list. There may be a million, so they are not kept.
+/// The item of a log, or of the loss that is a break.
+fn log(event: EventView<'_>) -> Result<Option<ProfileItem<'_>>, ()> {
+    let Attributes { heap, thread, thread_id, function, method, descriptor, relative_ms, number, line_end, .. } =
+        Attributes::of(event);
+    let (agent, function) = (|| Cow::Owned(agent(event)), function.map(Cow::Borrowed));
+    Ok(Some(match event.name().text() {
+        HEAP_DUMP => {
+            heap.dump.ok_or(())?;
+            ProfileItem::DumpEnd(heap.identity(event))
+        }
+        HEAP_OBJECT => {
+            heap.dump.and(heap.id).ok_or(())?;
+            ProfileItem::Object(heap.object(heap.identity(event)))
+        }
+        BREAK => {
+            let (sequence, at) = (number.ok_or(())? as u32, time(event));
+            ProfileItem::Call(Call { agent: agent(), step: CallStep::Break, sequence, at, ..Call::default() })
+        }
+        name @ (COVERED | MAPPED) => ProfileItem::Method(CoveredMethod {
+            agent: agent(),
+            id: method,
+            function: function.ok_or(())?,
+            descriptor: descriptor.map(Into::into),
+            runs: u64::from(name == COVERED),
+            evidence: RunEvidence::Method,
+        }),
+        name @ (LOCATION | VISIT) => {
+            let Some(first) = heap.line else { return Ok(None) };
+            let (method, lines) = (method.ok_or(())?, (first, line_end.unwrap_or(first)));
+            ProfileItem::Lines(SourceLines { agent: agent(), method, lines, is_run: name == VISIT })
+        }
+        name => ProfileItem::Call(Call {
+            agent: agent(),
+            thread_id: thread_id.ok_or(())?,
+            thread: thread.map(Into::into),
+            function: function.or_else(|| method.map(|method| format!("method#{method}").into())).ok_or(())?,
+            method,
+            step: if name == ENTRY { CallStep::Entry } else { CallStep::Exit },
+            time: relative_ms.ok_or(())? as u32,
+            sequence: event.position().sequence.ok_or(())? as u32,
+            at: time(event),
+        }),
+    }))
+}
+
+fn time(event: EventView<'_>) -> Option<u64> {
+    event.time().map(|UnixNanos(time)| time)
+}
+
+/// The attributes that items are made of.
 #[derive(Default)]
-struct Count(u64);
-
-impl<'de> Deserialize<'de> for Count {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Count, D::Error> {
-        struct Counting;
-
-        impl<'de> Visitor<'de> for Counting {
-            type Value = Count;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Count, A::Error> {
-                let mut count = 0;
-                while list.next_element::<IgnoredAny>()?.is_some() {
-                    count += 1;
-                }
-                Ok(Count(count))
-            }
-        }
-
-        deserializer.deserialize_seq(Counting)
-    }
+struct Attributes<'a> {
+    heap: HeapFields<'a>,
+    thread: Option<&'a str>,
+    thread_id: Option<u64>,
+    function: Option<&'a str>,
+    method: Option<u64>,
+    descriptor: Option<&'a str>,
+    relative_ms: Option<u64>,
+    detail: Option<&'a str>,
+    /// The number of the event before which others were dropped.
+    number: Option<u64>,
+    line_end: Option<u64>,
+    interval_ms: Option<u64>,
+    is_incomplete: bool,
 }
 
-fn attributes(event: EventView<'_>) -> Attributes<'_> {
-    let mut known = Attributes::default();
-    for (key, value) in event.attributes() {
-        let text = || if let ValueView::Text(text) = value { Some(Cow::Borrowed(text.text())) } else { None };
-        let number = || match value {
-            ValueView::U64(number) => Some(number),
-            ValueView::I64(number) => u64::try_from(number).ok(),
-            _ => None,
-        };
-        match key.text() {
-            "rbkit.object.id" => known.id = number(),
-            "rbkit.class.name" => known.class = text(),
-            "rbkit.object.references" => {
-                if let ValueView::Array(ids) = value {
-                    known.references = Count(ids.count() as u64);
+impl<'a> Attributes<'a> {
+    fn of(event: EventView<'a>) -> Self {
+        let mut known = Attributes::default();
+        for member in event.attribute_members() {
+            let name = match member.key() {
+                KeyView::Name(name) => name,
+                // Some tracers of Datadog send it as an attribute of their own.
+                KeyView::Text(text) if text.text() == names::THREAD_NAME.as_str() => names::THREAD_NAME,
+                KeyView::Text(_) => continue,
+            };
+            let value = member.value();
+            match name {
+                _ if known.heap.set(name, value) => {}
+                names::THREAD_NAME => known.thread = value.as_text(),
+                names::THREAD_ID => known.thread_id = value.as_u64(),
+                names::CODE_FUNCTION_NAME => known.function = value.as_text(),
+                names::BYTEFROG_METHOD_ID => known.method = value.as_u64(),
+                names::BYTEFROG_METHOD_DESCRIPTOR => known.descriptor = value.as_text(),
+                names::BYTEFROG_TIME_RELATIVE_MS => known.relative_ms = value.as_u64(),
+                names::DATADOG_RESOURCE => known.detail = value.as_text(),
+                names::BYTEFROG_SEQUENCE => known.number = value.as_u64(),
+                names::BYTEFROG_LINE_END => known.line_end = value.as_u64(),
+                names::BYTEFROG_PROFILE_DURATION_MS | names::ZICO_PROFILE_DURATION_MS => {
+                    known.interval_ms = value.as_u64();
                 }
+                names::INCOMPLETE => known.is_incomplete = true,
+                _ => {}
             }
-            "code.file.path" => known.file = text(),
-            "code.line.number" => known.line = number(),
-            "rbkit.object.size" => known.size = number(),
-            "rbkit.dump.id" => known.dump = number(),
-            "rbkit.dump.object_count" => known.object_count = number(),
-            "thread.name" => known.thread = text(),
-            "thread.id" => known.thread_id = number(),
-            "code.function.name" => known.function = text(),
-            "bytefrog.method.id" => known.method = number(),
-            "bytefrog.method.descriptor" => known.descriptor = text(),
-            "bytefrog.time.relative_ms" => known.relative_ms = number(),
-            "datadog.resource" => known.detail = text(),
-            "bytefrog.sequence" => known.number = number(),
-            "bytefrog.line.end" => known.line_end = number(),
-            "bytefrog.profile.duration_ms" | "zico.profile.duration_ms" => known.interval_ms = number(),
-            "tributary.incomplete" => known.incomplete = Some(IgnoredAny),
-            _ => {}
         }
+        known
     }
-    known
 }

@@ -1,6 +1,7 @@
 //! Human-readable profiles of events: stacks in several forms, flame graphs, tables of the heap.
 //!
-//! [`events`] extracts samples, spans, calls, objects and dumps from batches or event files. [`stacks`] sums samples by stack;
+//! [`events`] extracts samples, spans, calls, objects and dumps from batches; [`heap_fields`] reads what an event says of the
+//! heap. [`stacks`] sums samples by stack;
 //! [`spans`] and [`logs`] find the self times of spans, and of entries and exits. [`flamegraph`], [`pprof`], [`speedscope`]
 //! and [`report`] write stacks. [`heap`] collects dumps and counts their objects; [`coverage`] finds which methods and
 //! lines were run, of all that [`classes`] reads from class files; [`compare`] compares two dumps. Memory grows with
@@ -18,6 +19,7 @@ pub mod coverage;
 pub mod events;
 pub mod flamegraph;
 pub mod heap;
+pub mod heap_fields;
 pub mod interval;
 pub mod limits;
 pub mod logs;

@@ -233,6 +233,7 @@ pub struct SinkProgress {
 #[derive(Clone, Copy, Debug)]
 pub struct Selection<'a> {
     batch: &'a Batch,
+    shared: Option<&'a Arc<Batch>>,
     kinds: Kinds,
     chosen: Option<&'a Chosen>,
     number: u64,
@@ -246,6 +247,7 @@ impl<'a> Selection<'a> {
     pub fn new(batch: &'a Batch, kinds: Kinds) -> Self {
         Selection {
             batch,
+            shared: None,
             kinds,
             chosen: None,
             number: 0,
@@ -253,6 +255,11 @@ impl<'a> Selection<'a> {
             is_awaited: true,
             level: AckLevel::Written,
         }
+    }
+
+    /// The same for a batch that the sink can keep: see [`Selection::to_batch`].
+    pub fn of_shared(batch: &'a Arc<Batch>, kinds: Kinds) -> Self {
+        Selection { shared: Some(batch), ..Selection::new(batch, kinds) }
     }
 
     /// Of these events only the chosen ones, if there is a choice.
@@ -263,7 +270,7 @@ impl<'a> Selection<'a> {
     /// All events of another batch instead, which is a copy of these.
     pub fn replaced_by(self, copy: &Batch) -> Selection<'_> {
         let Selection { number, is_counted, is_awaited, level, .. } = self;
-        Selection { batch: copy, kinds: Kinds::ALL, chosen: None, number, is_counted, is_awaited, level }
+        Selection { batch: copy, shared: None, kinds: Kinds::ALL, chosen: None, number, is_counted, is_awaited, level }
     }
 
     /// The same events, with the number by which [`Unwritten`] names the batch.
@@ -304,6 +311,14 @@ impl<'a> Selection<'a> {
     /// The batch that contains the events.
     pub fn batch(&self) -> &'a Batch {
         self.batch
+    }
+
+    /// A batch of these events only, to keep: the whole batch itself, if it is shared, or else a copy.
+    pub fn to_batch(&self) -> Arc<Batch> {
+        match self.shared {
+            Some(batch) if self.count() == batch.len() as u64 => batch.clone(),
+            _ => Arc::new(self.batch.copy_of(|index| self.contains(index))),
+        }
     }
 
     /// The id of what the whole batch was made of, also if some of its events are not among these.

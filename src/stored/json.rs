@@ -5,126 +5,203 @@
 //! become the texts that stand for them. Written again, a line is the same.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
 
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
 use jiff::Timestamp;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
+use serde_json::value::RawValue;
 
 use super::{OriginParts, Rebuilder, StoredData, constant, hex, hex_bytes, reason, severity};
 use tributary_event::{
-    Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
-    SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
+    Frame, Header, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData, SpanData,
+    SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
 };
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct StoredLine<'a> {
-    #[serde(borrow)]
-    time: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    observed_time: Option<Cow<'a, str>>,
+    time: Option<Text<'a>>,
+    observed_time: Option<Text<'a>>,
     #[serde(default)]
     delay_ns: i64,
     /// `None`: the line defines a source.
-    #[serde(borrow)]
-    kind: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    name: Option<Cow<'a, str>>,
-    severity: Option<String>,
-    trace_id: Option<String>,
-    span_id: Option<String>,
-    /// `Some(Json::Null)`: the body is null.
+    kind: Option<Text<'a>>,
+    name: Option<Text<'a>>,
+    severity: Option<Text<'a>>,
+    trace_id: Option<Text<'a>>,
+    span_id: Option<Text<'a>>,
+    /// `Some` of the text `null`: the body is null.
     #[serde(default, deserialize_with = "present")]
-    body: Option<Json>,
-    metric: Option<Metric>,
-    span: Option<StoredSpan>,
-    sample: Option<StoredSample>,
-    loss: Option<Loss>,
+    body: Option<&'a RawValue>,
+    metric: Option<Metric<'a>>,
+    span: Option<StoredSpan<'a>>,
+    sample: Option<StoredSample<'a>>,
+    loss: Option<Loss<'a>>,
     #[serde(default)]
-    attributes: Map<String, Json>,
-    #[serde(default)]
-    resource: Map<String, Json>,
-    #[serde(borrow)]
+    attributes: Members<'a>,
+    #[serde(default, deserialize_with = "present")]
+    resource: Option<&'a RawValue>,
     origin: Option<Origin<'a>>,
-    #[serde(borrow)]
-    source: Option<Cow<'a, str>>,
+    source: Option<Text<'a>>,
     /// Sequence, offset and length, beside a source.
     position: Option<(Option<u64>, u64, u64)>,
 }
 
 #[derive(Deserialize)]
-struct Metric {
+#[serde(bound(deserialize = "'de: 'a"))]
+struct Metric<'a> {
     #[serde(rename = "type")]
-    metric_type: String,
+    metric_type: Text<'a>,
     #[serde(default)]
-    unit: String,
-    value: Json,
-    temporality: Option<String>,
+    unit: Text<'a>,
+    value: &'a RawValue,
+    temporality: Option<Text<'a>>,
     monotonic: Option<bool>,
-    start_time: Option<String>,
+    start_time: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
-struct StoredSpan {
-    trace_id: String,
-    span_id: String,
-    parent_span_id: Option<String>,
-    end_time: Option<String>,
+#[serde(bound(deserialize = "'de: 'a"))]
+struct StoredSpan<'a> {
+    trace_id: Text<'a>,
+    span_id: Text<'a>,
+    parent_span_id: Option<Text<'a>>,
+    end_time: Option<Text<'a>>,
     duration_ns: Option<u64>,
-    status: String,
+    status: Text<'a>,
     #[serde(default)]
-    links: Vec<Ids>,
+    links: Vec<Ids<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Ids {
-    trace_id: String,
-    span_id: String,
+#[serde(bound(deserialize = "'de: 'a"))]
+struct Ids<'a> {
+    trace_id: Text<'a>,
+    span_id: Text<'a>,
 }
 
 #[derive(Deserialize)]
-struct StoredSample {
+#[serde(bound(deserialize = "'de: 'a"))]
+struct StoredSample<'a> {
     #[serde(rename = "type")]
-    sample_type: String,
+    sample_type: Text<'a>,
     #[serde(default)]
-    unit: String,
-    value: Json,
+    unit: Text<'a>,
+    value: &'a RawValue,
     period_ns: Option<u64>,
-    clock: Option<String>,
-    frames: Vec<StoredFrame>,
+    clock: Option<Text<'a>>,
+    frames: Vec<StoredFrame<'a>>,
 }
 
 #[derive(Deserialize)]
-struct StoredFrame {
-    function: Option<String>,
-    file: Option<String>,
+#[serde(bound(deserialize = "'de: 'a"))]
+struct StoredFrame<'a> {
+    function: Option<Text<'a>>,
+    file: Option<Text<'a>>,
     line: Option<u64>,
 }
 
 #[derive(Deserialize)]
-struct Loss {
-    reason: String,
+#[serde(bound(deserialize = "'de: 'a"))]
+struct Loss<'a> {
+    reason: Text<'a>,
     bytes: u64,
     events: Option<u64>,
     #[serde(default)]
-    detail: String,
+    detail: Text<'a>,
     #[serde(default)]
-    excerpt: String,
+    excerpt: Text<'a>,
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct Origin<'a> {
-    #[serde(borrow)]
-    protocol: Cow<'a, str>,
-    version: Option<String>,
-    #[serde(borrow)]
-    listener: Cow<'a, str>,
-    #[serde(default, borrow)]
-    peer: Cow<'a, str>,
+    protocol: Text<'a>,
+    version: Option<Text<'a>>,
+    listener: Text<'a>,
+    #[serde(default)]
+    peer: Text<'a>,
     connection: u64,
     sequence: Option<u64>,
     /// Absent in the definition of a source.
     offset: Option<u64>,
     length: Option<u64>,
+}
+
+/// A text of a line, which is copied only if it has escapes.
+#[derive(Default, Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The members of an object. If a key stands twice, its last value counts, in the first place.
+#[derive(Default)]
+struct Members<'a> {
+    members: Vec<(Cow<'a, str>, &'a RawValue)>,
+    /// The places of the keys, if there are many.
+    places: HashMap<Cow<'a, str>, usize, RandomState>,
+}
+
+impl<'a> Members<'a> {
+    fn set(&mut self, key: Cow<'a, str>, value: &'a RawValue) {
+        let place = match self.members.len() {
+            0..=MAX_SEARCHED => self.members.iter().position(|(known, _)| *known == key),
+            _ => {
+                for (place, (key, _)) in self.members.iter().enumerate().skip(self.places.len()) {
+                    self.places.insert(key.clone(), place);
+                }
+                self.places.get(&key).copied()
+            }
+        };
+        match place {
+            Some(place) => self.members[place].1 = value,
+            None => self.members.push((key, value)),
+        }
+    }
+}
+
+/// The most members among which a key is searched one by one.
+const MAX_SEARCHED: usize = 32;
+
+impl<'a, 'de: 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MembersVisitor;
+
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let mut members = Members { members: Vec::with_capacity(16), ..Members::default() };
+                while let Some((Text(key), value)) = map.next_entry()? {
+                    members.set(key, value);
+                }
+                Ok(members)
+            }
+        }
+
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+impl StoredLine<'_> {
+    fn resource(&self) -> &str {
+        self.resource.map_or("{}", RawValue::get)
+    }
 }
 
 impl Origin<'_> {
@@ -134,8 +211,8 @@ impl Origin<'_> {
     }
 }
 
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
-    Json::deserialize(deserializer).map(Some)
+fn present<'a, 'de: 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 /// Adds the event of a line to the batch. A line that defines a source adds none.
@@ -143,12 +220,22 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D
 /// # Errors
 /// The line is no event, or names a source that no line before it defines; nothing is added.
 pub fn read(line: &[u8], out: &mut Rebuilder) -> Result<(), String> {
-    match parse(line)? {
-        StoredLine { kind: None, source: Some(id), origin: Some(origin), resource: attributes, .. } => {
-            out.define_source(&id, origin.parts(), resource(attributes)?);
-            Ok(())
+    read_wanted(line, |_, _| true, out).map(drop)
+}
+
+/// The same if the kind and the name of the event are wanted. Whether an event was added.
+///
+/// # Errors
+/// As for [`read`]. Of an event that is not wanted only the syntax is checked.
+pub fn read_wanted(line: &[u8], is_wanted: fn(&str, &str) -> bool, out: &mut Rebuilder) -> Result<bool, String> {
+    let line = parse_line(line)?;
+    match (&line.kind, &line.source, &line.origin) {
+        (None, Some(id), Some(origin)) => {
+            out.define_source(id, origin.parts(), resource(line.resource())?);
+            Ok(false)
         }
-        line => add(line, out),
+        (Some(kind), ..) if !is_wanted(kind, line.name.as_deref().unwrap_or_default()) => Ok(false),
+        _ => add(line, out).map(|()| true),
     }
 }
 
@@ -157,7 +244,7 @@ pub fn read(line: &[u8], out: &mut Rebuilder) -> Result<(), String> {
 /// # Errors
 /// As for [`read`]; and the line defines or names a source.
 pub fn read_of_listener(line: &[u8], out: &mut Rebuilder) -> Result<bool, String> {
-    let line = parse(line)?;
+    let line = parse_line(line)?;
     let (None, Some(origin)) = (&line.source, &line.origin) else {
         return Err("it has no `origin`, or a `source` as lines of `fields = \"compact\"` have it".to_owned());
     };
@@ -168,15 +255,23 @@ pub fn read_of_listener(line: &[u8], out: &mut Rebuilder) -> Result<bool, String
             return Err(format!("`origin.{key}` is no name: 1 to 64 characters of A-Z a-z 0-9 _ -"));
         }
     }
-    let (builder, Origin { protocol, listener, .. }) = (out.builder(), origin);
-    if !builder.is_empty() && (builder.origin().protocol != *protocol || *builder.origin().listener != **listener) {
+    let (builder, OriginParts { protocol, listener, .. }) = (out.builder(), origin.parts());
+    if !builder.is_empty() && (builder.origin().protocol != protocol || *builder.origin().listener != *listener) {
         return Ok(false);
     }
     add(line, out).map(|()| true)
 }
 
-fn parse(line: &[u8]) -> Result<StoredLine<'_>, String> {
-    serde_json::from_slice(line).map_err(|error| error.to_string())
+/// Texts of a line that is UTF-8 are not checked one by one.
+fn parse_line(line: &[u8]) -> Result<StoredLine<'_>, String> {
+    match str::from_utf8(line) {
+        Ok(line) => parse(line),
+        Err(_) => serde_json::from_slice(line).map_err(|error| error.to_string()),
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, String> {
+    serde_json::from_str(json).map_err(|error| error.to_string())
 }
 
 fn wrong<T>(what: &str) -> Result<T, String> {
@@ -184,12 +279,12 @@ fn wrong<T>(what: &str) -> Result<T, String> {
 }
 
 fn add(line: StoredLine<'_>, out: &mut Rebuilder) -> Result<(), String> {
-    let at = match line.time.as_deref().map(time) {
+    let at = match line.time.as_deref().map(|text| time(text, out)) {
         Some(None) => return wrong("time"),
         at => at.flatten(),
     };
     let observed = match (&line.observed_time, at) {
-        (Some(text), _) => time(text),
+        (Some(text), _) => time_after(text, &mut out.last_observed),
         (None, Some(at)) if line.source.is_some() => at.0.checked_add_signed(line.delay_ns).map(UnixNanos),
         (None, _) => None,
     };
@@ -199,27 +294,43 @@ fn add(line: StoredLine<'_>, out: &mut Rebuilder) -> Result<(), String> {
     let position = match (&line.source, &line.origin, line.position) {
         (Some(id), None, Some((sequence, offset, length))) => {
             if !out.set_source(id) {
-                return Err(format!("no line before it defines the source {id}"));
+                return Err(format!("no line before it defines the source {}", &**id));
             }
             Position { sequence, offset, length }
         }
         (None, Some(origin), None) => {
             let (Some(offset), Some(length)) = (origin.offset, origin.length) else { return wrong("origin") };
-            let resource = resource(line.resource)?;
+            set_resource(line.resource(), out)?;
             out.set_origin(origin.parts());
-            out.set_resource(resource);
             Position { sequence: origin.sequence, offset, length }
         }
         _ => return Err("it has neither an `origin` nor a `source` and a `position`".to_owned()),
     };
-    let attributes = members(&line.attributes, out);
+    let mut attributes = Vec::with_capacity(line.attributes.members.len());
+    for (key, json) in &line.attributes.members {
+        attributes.push((out.key(key), raw_value(json, out)?));
+    }
     let name = out.key(name);
     out.push(Header { name, time: at, observed, position }, &attributes, data);
     Ok(())
 }
 
-fn resource(attributes: Map<String, Json>) -> Result<Vec<(String, ResourceValue)>, String> {
-    let attributes = attributes.into_iter().map(|(key, value)| Some((key, scalar(value)?)));
+/// Sets the resource of the next events. It is read only if its text is another one than that of the event before.
+fn set_resource(json: &str, out: &mut Rebuilder) -> Result<(), String> {
+    if out.resource_text != json {
+        out.set_resource(resource(json)?);
+        json.clone_into(&mut out.resource_text);
+    }
+    Ok(())
+}
+
+/// The attributes of a resource, from its object in JSON.
+///
+/// # Errors
+/// It is no object, or has a value that no resource has.
+pub fn resource(json: &str) -> Result<Vec<(String, ResourceValue)>, String> {
+    let Members { members, .. } = parse(json)?;
+    let attributes = members.into_iter().map(|(key, value)| Some((key.into_owned(), scalar(value.get())?)));
     attributes.collect::<Option<_>>().map_or_else(|| wrong("resource"), Ok)
 }
 
@@ -233,13 +344,14 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
                 Some(id) => Some(TraceContext { trace_id: TraceId(id?), span_id: flat(span_id)? }),
                 None => None,
             };
-            let body = line.body.as_ref().map(|body| value(body, out));
+            let body = flat(line.body.map(|body| raw_value(body, out).ok()))?;
             StoredData::Log { severity: severity(line.severity.as_deref()?)?, context, body }
         }
         "span" => {
             let span = line.span.as_ref()?;
-            let link =
-                |ids: &Ids| Some(Link { trace_id: TraceId(hex(&ids.trace_id)?), span_id: SpanId(hex(&ids.span_id)?) });
+            let link = |ids: &Ids<'_>| {
+                Some(Link { trace_id: TraceId(hex(&ids.trace_id)?), span_id: SpanId(hex(&ids.span_id)?) })
+            };
             let status = match &*span.status {
                 "unset" => Status::Unset,
                 "ok" => Status::Ok,
@@ -250,7 +362,7 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
                 trace_id: TraceId(hex(&span.trace_id)?),
                 span_id: SpanId(hex(&span.span_id)?),
                 parent: flat(span.parent_span_id.as_deref().map(|id| hex(id).map(SpanId)))?,
-                end: flat(span.end_time.as_deref().map(time))?,
+                end: flat(span.end_time.as_deref().map(|text| time(text, out)))?,
                 duration_nanos: span.duration_ns,
                 status,
             };
@@ -270,11 +382,11 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
                 }
                 _ => return None,
             };
-            let start = flat(metric.start_time.as_deref().map(time))?;
+            let start = flat(metric.start_time.as_deref().map(|text| time(text, out)))?;
             StoredData::Metric(MetricData {
                 metric_type,
                 unit: constant(&metric.unit),
-                value: number(&metric.value)?,
+                value: number(metric.value.get())?,
                 start,
             })
         }
@@ -287,14 +399,14 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
                 Some(_) => return None,
             };
             let builder = out.builder();
-            let frame = |frame: &StoredFrame| Frame {
+            let frame = |frame: &StoredFrame<'_>| Frame {
                 function: frame.function.as_deref().map(|text| builder.push_text(text)),
                 file: frame.file.as_deref().map(|text| builder.push_text(text)),
                 line: frame.line,
             };
             let frames = sample.frames.iter().map(frame).collect();
             let (sample_type, unit) = (constant(&sample.sample_type), constant(&sample.unit));
-            let value = number(&sample.value)?;
+            let value = number(sample.value.get())?;
             StoredData::Sample {
                 sample: SampleData { sample_type, unit, value, period_nanos: sample.period_ns, clock },
                 frames,
@@ -303,7 +415,13 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
         "loss" => {
             let Loss { reason: name, bytes, events, detail, excerpt } = line.loss.as_ref()?;
             let excerpt = hex_bytes(excerpt)?;
-            StoredData::Loss { reason: reason(name)?, bytes: *bytes, events: *events, detail: detail.clone(), excerpt }
+            StoredData::Loss {
+                reason: reason(name)?,
+                bytes: *bytes,
+                events: *events,
+                detail: detail.to_string(),
+                excerpt,
+            }
         }
         _ => return None,
     })
@@ -318,34 +436,62 @@ fn flat<T>(read: Option<Option<T>>) -> Option<Option<T>> {
     }
 }
 
-fn time(text: &str) -> Option<UnixNanos> {
+/// A time of an event. Of times that follow each other, as an encoder writes them, the date is read once a second.
+fn time(text: &str, out: &mut Rebuilder) -> Option<UnixNanos> {
+    time_after(text, &mut out.last_time)
+}
+
+/// The same, after one with the text and the value of this second.
+fn time_after(text: &str, last: &mut (String, UnixNanos)) -> Option<UnixNanos> {
+    let Some((second, [b'.', fraction @ .., b'Z'])) =
+        text.split_at_checked(SECOND_LEN).map(|(second, rest)| (second, rest.as_bytes()))
+    else {
+        return any_time(text);
+    };
+    if fraction.len() != 9 || !fraction.iter().all(u8::is_ascii_digit) {
+        return any_time(text);
+    }
+    if last.0 != second {
+        *last = (second.to_owned(), any_time(&format!("{second}Z"))?);
+    }
+    let nanos = fraction.iter().fold(0, |nanos, digit| 10 * nanos + u64::from(digit - b'0'));
+    last.1.0.checked_add(nanos).map(UnixNanos)
+}
+
+/// Length of a time without its fraction and its `Z`.
+const SECOND_LEN: usize = "2026-11-20T12:15:00".len();
+
+fn any_time(text: &str) -> Option<UnixNanos> {
     let time: Timestamp = text.parse().ok()?;
     u64::try_from(time.as_nanosecond()).ok().map(UnixNanos)
 }
 
-/// A number, or the text that stands for one that is not finite.
-fn number(json: &Json) -> Option<Number> {
+/// The number of this text of JSON: a number, or the text that stands for one that is not finite.
+fn number(json: &str) -> Option<Number> {
     match json {
-        Json::Number(number) => Some(match (number.as_u64(), number.as_i64()) {
-            (Some(number), _) => Number::U64(number),
-            (None, Some(number)) => Number::I64(number),
-            (None, None) => Number::F64(number.as_f64()?),
-        }),
-        Json::String(text) => match text.as_str() {
-            "NaN" => Some(Number::F64(f64::NAN)),
-            "Infinity" => Some(Number::F64(f64::INFINITY)),
-            "-Infinity" => Some(Number::F64(f64::NEG_INFINITY)),
-            _ => None,
-        },
-        _ => None,
+        "\"NaN\"" => return Some(Number::F64(f64::NAN)),
+        "\"Infinity\"" => return Some(Number::F64(f64::INFINITY)),
+        "\"-Infinity\"" => return Some(Number::F64(f64::NEG_INFINITY)),
+        _ => {}
+    }
+    let whole = json.parse().map(Number::U64).or_else(|_| json.parse().map(Number::I64));
+    whole.ok().or_else(|| json.parse().ok().filter(|number: &f64| number.is_finite()).map(Number::F64))
+}
+
+/// The text of a text in quotes.
+fn unquoted(json: &str) -> Result<Cow<'_, str>, String> {
+    match json.strip_prefix('"').and_then(|json| json.strip_suffix('"')) {
+        Some(text) if !text.contains('\\') => Ok(Cow::Borrowed(text)),
+        _ => parse(json).map(Cow::Owned),
     }
 }
 
-fn scalar(json: Json) -> Option<ResourceValue> {
-    Some(match json {
-        Json::Bool(value) => ResourceValue::Bool(value),
-        Json::String(text) => ResourceValue::Text(text),
-        json => match number(&json)? {
+fn scalar(json: &str) -> Option<ResourceValue> {
+    Some(match json.as_bytes() {
+        b"true" => ResourceValue::Bool(true),
+        b"false" => ResourceValue::Bool(false),
+        [b'"', ..] => ResourceValue::Text(unquoted(json).ok()?.into_owned()),
+        _ => match number(json)? {
             Number::U64(number) => ResourceValue::U64(number),
             Number::I64(number) => ResourceValue::I64(number),
             Number::F64(number) => ResourceValue::F64(number),
@@ -353,8 +499,19 @@ fn scalar(json: Json) -> Option<ResourceValue> {
     })
 }
 
-fn members(map: &Map<String, Json>, out: &mut Rebuilder) -> Vec<(Key, Value)> {
-    map.iter().map(|(key, json)| (out.key(key), value(json, out))).collect()
+/// A value of the batch, of its text.
+fn raw_value(json: &RawValue, out: &mut Rebuilder) -> Result<Value, String> {
+    let json = json.get();
+    Ok(match json.as_bytes() {
+        [b'"', ..] => Value::Text(out.builder().push_text(&unquoted(json)?)),
+        [b'-' | b'0'..=b'9', ..] => number_value(json),
+        [b'[', ..] => match parse::<Vec<u64>>(json) {
+            // The references of an object of a heap, which can be a million.
+            Ok(ids) => out.builder().array(&ids.into_iter().map(Value::U64).collect::<Vec<_>>()),
+            Err(_) => value(&parse(json)?, out),
+        },
+        _ => value(&parse(json)?, out),
+    })
 }
 
 /// A value of the batch.
@@ -362,20 +519,127 @@ pub fn value(json: &Json, out: &mut Rebuilder) -> Value {
     match json {
         Json::Null => Value::Null,
         Json::Bool(value) => Value::Bool(*value),
-        Json::Number(_) => match number(json) {
-            Some(Number::U64(number)) => Value::U64(number),
-            Some(Number::I64(number)) => Value::I64(number),
-            Some(Number::F64(number)) => Value::F64(number),
-            None => Value::Null,
-        },
+        Json::Number(number) => number_value(number.as_str()),
         Json::String(text) => Value::Text(out.builder().push_text(text)),
         Json::Array(items) => {
             let items: Vec<_> = items.iter().map(|item| value(item, out)).collect();
             out.builder().array(&items)
         }
         Json::Object(map) => {
-            let members = members(map, out);
+            let members: Vec<_> = map.iter().map(|(key, json)| (out.key(key), value(json, out))).collect();
             out.builder().map(&members)
         }
+    }
+}
+
+/// A number that nothing here can have is null.
+fn number_value(json: &str) -> Value {
+    match number(json) {
+        Some(Number::U64(number)) => Value::U64(number),
+        Some(Number::I64(number)) => Value::I64(number),
+        Some(Number::F64(number)) => Value::F64(number),
+        None => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tributary_event::ValueView;
+
+    const LINE: &str = r#"{"time":TIME,"observed_time":"2026-11-20T12:15:00.6Z","kind":"log","name":"x","severity":"INFO","attributes":ATTRIBUTES,"resource":RESOURCE,"origin":{"protocol":"datadog","listener":"l","peer":"p","connection":1,"offset":0,"length":0}}"#;
+
+    fn line(time: &str, attributes: &str, resource: &str) -> String {
+        LINE.replace("TIME", time).replace("ATTRIBUTES", attributes).replace("RESOURCE", resource)
+    }
+
+    /// The attributes of the event of a line.
+    fn attributes(json: &str) -> Vec<(String, String)> {
+        let mut out = Rebuilder::default();
+        read(line("null", json, "{}").as_bytes(), &mut out).unwrap_or_else(|error| panic!("{json}: {error}"));
+        let batch = out.take();
+        let event = batch.events().next().expect("an event");
+        let shown = |value: ValueView<'_>| match value {
+            ValueView::Array(items) => format!("{:?}", items.map(|item| item.as_u64()).collect::<Vec<_>>()),
+            ValueView::Text(text) => text.text().to_owned(),
+            value => format!("{value:?}"),
+        };
+        event.attributes().map(|(key, value)| (key.text().to_owned(), shown(value))).collect()
+    }
+
+    #[test]
+    fn values_are_those_of_their_texts() {
+        for (json, shown) in [
+            ("1", "U64(1)"),
+            ("-1", "I64(-1)"),
+            ("18446744073709551616", "F64(1.8446744073709552e19)"),
+            ("1.0", "F64(1.0)"),
+            ("1e999", "Null"),
+            ("null", "Null"),
+            ("true", "Bool(true)"),
+            (r#""a\"\u00df""#, "a\"ß"),
+            (r#""NaN""#, "NaN"),
+            ("[1, 18446744073709551615]", "[Some(1), Some(18446744073709551615)]"),
+            ("[1, -1]", "[Some(1), None]"),
+        ] {
+            assert_eq!(attributes(&format!("{{\"k\": {json}}}")), [("k".to_owned(), shown.to_owned())], "{json}");
+        }
+    }
+
+    #[test]
+    fn the_last_value_of_a_key_counts_in_its_first_place() {
+        for others in [1, MAX_SEARCHED - 1, MAX_SEARCHED, MAX_SEARCHED + 1, 3 * MAX_SEARCHED] {
+            let members: Vec<String> = (0..others).map(|at| format!("\"k{at}\":{at}")).collect();
+            let read = attributes(&format!("{{\"k\":0,{},\"k\":1,\"k0\":2}}", members.join(",")));
+            assert_eq!(read.len(), 1 + others);
+            let first: Vec<_> = read.iter().take(2).map(|(key, value)| (&**key, &**value)).collect();
+            assert_eq!(first, [("k", "U64(1)"), ("k0", "U64(2)")]);
+        }
+    }
+
+    #[test]
+    fn times_and_resources_are_those_of_each_line() {
+        let mut out = Rebuilder::default();
+        let second = "2026-11-20T12:15:00";
+        for (time, resource) in [
+            (format!("\"{second}.000000001Z\""), r#"{"a":1}"#),
+            (format!("\"{second}.999999999Z\""), r#"{"a":1}"#),
+            (format!("\"{second}.5Z\""), r#"{"a":2}"#),
+            (format!("\"{second}+01:00\""), r#"{"a":1}"#),
+            ("\"2026-11-20T12:15:01.000000000Z\"".to_owned(), "{}"),
+        ] {
+            read(line(&time, "{}", resource).as_bytes(), &mut out).expect("an event");
+        }
+        for time in ["2026-11-20T12:15:99.000000000Z", "2026-11-20T12:15:00.00000000xZ", "2026-11-20T12:15é.000000000Z"]
+        {
+            let error = read(line(&format!("\"{time}\""), "{}", "{}").as_bytes(), &mut out);
+            assert_eq!(error, Err("`time` is not as events have it".to_owned()), "{time}");
+        }
+        let batch = out.take();
+        let read = batch.events().map(|event| {
+            let resource = event.resource().attributes().first();
+            (event.time().map_or(0, |time| time.0 % 3_600_000_000_000), resource.map(|(_, value)| value.clone()))
+        });
+        const SECOND: u64 = 900_000_000_000;
+        let (one, two) = (Some(ResourceValue::U64(1)), Some(ResourceValue::U64(2)));
+        let expected = [
+            (SECOND + 1, one.clone()),
+            (SECOND + 999_999_999, one.clone()),
+            (SECOND + 500_000_000, two),
+            (SECOND, one),
+            (SECOND + 1_000_000_000, None),
+        ];
+        assert_eq!(read.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn of_an_event_that_is_not_wanted_only_the_syntax_is_checked() {
+        let mut out = Rebuilder::default();
+        let line = |severity: &str| line("null", "{}", "{}").replace("\"INFO\"", severity);
+        let is_wanted = |kind: &str, name: &str| kind != "log" || name != "x";
+        assert_eq!(read_wanted(line("\"LOUD\"").as_bytes(), is_wanted, &mut out), Ok(false));
+        assert!(read_wanted(line("{").as_bytes(), is_wanted, &mut out).is_err());
+        assert_eq!(read_wanted(line("\"WARN\"").as_bytes(), |_, _| true, &mut out), Ok(true));
+        assert_eq!(out.take().len(), 1);
     }
 }

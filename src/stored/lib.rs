@@ -1,7 +1,8 @@
-//! Events that were stored, made events of a batch again: [`json`] lines, and the [`row`]s of a journal, which
-//! [`row_reader`] reads.
+//! Events that were stored, made events of a batch again: [`json`] lines, the [`event_file`]s that have them, and the [`row`]s of
+//! a journal, which [`row_reader`] reads.
 #![forbid(unsafe_code)]
 
+pub mod event_file;
 pub mod json;
 pub mod row;
 pub mod row_reader;
@@ -14,7 +15,7 @@ use hashbrown::HashMap;
 
 use tributary_event::{
     Batch, BatchBuilder, Frame, Header, Key, Link, Loss, MetricData, Name, Origin, Reason, Resource, ResourceValue,
-    SampleData, Severity, SpanData, TraceContext, Value,
+    SampleData, Severity, SpanData, TraceContext, UnixNanos, Value,
 };
 
 /// Makes batches of stored events.
@@ -24,6 +25,11 @@ pub struct Rebuilder {
     /// The sources that compact lines can name, by their ids.
     sources: HashMap<String, (Arc<Origin>, Arc<Resource>), RandomState>,
     names: HashMap<&'static str, Name, RandomState>,
+    /// The text of JSON that the resource was read from; empty if it was read from something else.
+    resource_text: String,
+    /// The text of the second of the last time of an event, and what it is; the same for when events were read.
+    last_time: (String, UnixNanos),
+    last_observed: (String, UnixNanos),
 }
 
 /// The origin of an event, as it was stored.
@@ -52,7 +58,14 @@ impl Default for Rebuilder {
     fn default() -> Self {
         let origin = Origin::new("", "".into(), "".into(), 0);
         let names = Name::all().map(|name| (name.as_str(), name)).collect();
-        Rebuilder { builder: BatchBuilder::new(Arc::new(origin)), sources: HashMap::default(), names }
+        Rebuilder {
+            builder: BatchBuilder::new(Arc::new(origin)),
+            sources: HashMap::default(),
+            names,
+            resource_text: String::new(),
+            last_time: (String::new(), UnixNanos(0)),
+            last_observed: (String::new(), UnixNanos(0)),
+        }
     }
 }
 
@@ -71,6 +84,7 @@ impl Rebuilder {
 
     /// Sets the resource of the next events.
     pub fn set_resource(&mut self, attributes: Vec<(String, ResourceValue)>) {
+        self.resource_text.clear();
         if !is_same(self.builder.resource().attributes(), &attributes) {
             self.builder.set_resource(Arc::new(Resource::new(attributes)));
         }
@@ -87,6 +101,7 @@ impl Rebuilder {
         if !Arc::ptr_eq(self.builder.origin(), origin) {
             self.builder.set_origin(origin.clone());
         }
+        self.resource_text.clear();
         if !Arc::ptr_eq(self.builder.resource(), resource) {
             self.builder.set_resource(resource.clone());
         }

@@ -98,10 +98,15 @@ fn spans_of_other_protocols_have_profiles_too() {
 fn two_processes() -> String {
     let span = |service: &str, pid: u64, duration: u64| {
         json!({
-            "time": "2026-11-20T12:15:00.500000000Z", "kind": "span", "name": "serve",
-            "span": {"trace_id": format!("{pid:032x}"), "span_id": "00000000000000a1", "duration_ns": duration},
+            "time": "2026-11-20T12:15:00.500000000Z", "observed_time": "2026-11-20T12:15:00.600000000Z",
+            "kind": "span", "name": "serve",
+            "span": {
+                "trace_id": format!("{pid:032x}"), "span_id": "00000000000000a1", "duration_ns": duration, "status": "unset",
+            },
             "attributes": {}, "resource": {"service.name": service, "process.pid": pid, "host.name": "web-1"},
-            "origin": {"protocol": "datadog", "peer": "10.0.0.1:4000", "connection": 1},
+            "origin": {
+                "protocol": "datadog", "listener": "shop", "peer": "10.0.0.1:4000", "connection": 1, "offset": 0, "length": 9,
+            },
         })
     };
     format!("{}\n{}\n", span("shop", 7, 3_000_000), span("billing", 8, 5_000_000))

@@ -17,8 +17,9 @@ use tributary::event::{
     BatchBuilder, Frame, Header, Number, Origin, Position, Resource, ResourceValue, SampleData, Severity, UnixNanos,
     semconv as names,
 };
-use tributary::profile::events::{self, EventFile, LineCounts};
+use tributary::profile::events;
 use tributary::sink::encode::{Encoder, Format};
+use tributary::stored::event_file::{EventFile, LineCounts};
 
 /// Its CPU samples, each as the rows of its frames.
 fn expected_samples(name: &str) -> Vec<Vec<Value>> {
@@ -343,6 +344,10 @@ fn a_batch_and_its_event_file_have_the_same_items() {
     batch.events().for_each(|event| encoder.encode(event, &mut file));
     let file = EventFile::open(std::io::Cursor::new(file)).unwrap().unwrap_or_else(|_| panic!("no event file"));
     let mut of_file = Vec::new();
-    let lines = file.read(|item| of_file.push(format!("{item:?}"))).unwrap();
+    let lines = file.read(events::is_wanted, &mut |batch, _, _| {
+        of_file.extend(events::items(&batch).map(|item| format!("{item:?}")));
+        true
+    });
+    let lines = lines.unwrap();
     assert_eq!((of_file, lines), (of_batch, LineCounts { read: 7, skipped: 0, first_skipped: None }));
 }

@@ -9,11 +9,12 @@ use proptest::prelude::*;
 use tributary::event::{
     Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, Resource, ResourceValue, Severity, UnixNanos, semconv,
 };
-use tributary::profile::events::EventFile;
+use tributary::profile::events;
 use tributary::sink::encode::{Encoder, Format, LineFields};
 use tributary::sink::file::{Compression, File, Options};
 use tributary::sink::stdout::Stdout;
 use tributary::sink::{Kinds, Selection, Sink};
+use tributary::stored::event_file::EventFile;
 use tributary::stored::{Rebuilder, json};
 
 use crate::parquet::recorded::recordings;
@@ -71,8 +72,16 @@ fn items(lines: &[u8]) -> (Vec<String>, u64) {
     }
     let file = EventFile::open(Cursor::new(lines.to_owned())).unwrap().unwrap_or_else(|_| panic!("no event file"));
     let mut items = Vec::new();
-    let lines = file.read(|item| items.push(format!("{item:?}"))).unwrap();
-    (items, lines.skipped)
+    let lines = file.read(events::is_wanted, &mut |batch, numbers, lines| {
+        for (event, number) in batch.events().zip(numbers) {
+            match events::item(event) {
+                Ok(item) => items.extend(item.map(|item| format!("{item:?}"))),
+                Err(()) => lines.skip(*number),
+            }
+        }
+        true
+    });
+    (items, lines.unwrap().skipped)
 }
 
 fn sorted(lines: &[u8]) -> Vec<&str> {

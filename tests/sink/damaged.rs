@@ -8,12 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tributary::capture::{CaptureHead, Reader, put_bytes, put_end, put_missing};
 use tributary::event::{Batch, UnixNanos};
-use tributary::profile::events::EventFile;
+use tributary::profile::events;
 use tributary::protocol::{End, Protocol};
 use tributary::sink::encode::{Encoder, Format, LineFields};
 use tributary::sink::parquet;
+use tributary::stored::Rebuilder;
+use tributary::stored::event_file::EventFile;
 use tributary::stored::row_reader::RowReader;
-use tributary::stored::{Rebuilder, json};
 
 use crate::parquet::recorded::recordings;
 use crate::parquet::{files, options, write};
@@ -60,18 +61,11 @@ impl Random {
 /// Reads a file as whatever it may be.
 fn read_all(file: &[u8]) {
     let _ = parquet::read(Bytes::copy_from_slice(file), &mut |_| Ok(true));
-    if let Ok(Ok(events)) = EventFile::open(Cursor::new(file.to_vec())) {
-        let mut rebuilder = Rebuilder::default();
-        let _ = events.read_lines(|line| {
-            json::read(line, &mut rebuilder).map_err(drop)?;
-            if rebuilder.is_full() {
-                rebuilder.take();
-            }
-            Ok(true)
+    if let Ok(Ok(file)) = EventFile::open(Cursor::new(file.to_vec())) {
+        let _ = file.read(|_, _| true, &mut |batch, _, _| {
+            events::items(&batch).for_each(drop);
+            true
         });
-    }
-    if let Ok(Ok(events)) = EventFile::open(Cursor::new(file.to_vec())) {
-        let _ = events.read(|_| {});
     }
     if let Ok(mut capture) = Reader::new(Cursor::new(file.to_vec())) {
         while let Ok(Some(_)) = capture.record() {}

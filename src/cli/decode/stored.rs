@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use super::super::input::Input;
-use super::super::{CommandFailure, counted, profile, say};
+use super::super::input::{Input, report_skipped};
+use super::super::{CommandFailure, profile};
 use super::output::{DecodeOutput, StdoutEncoder};
 use super::{Arguments, Content};
 use tributary_event::Batch;
-use tributary_profile::events::EventFile;
-use tributary_stored::{Rebuilder, json};
+use tributary_stored::event_file::EventFile;
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     let Arguments { options, protocol_version, channel, explain, .. } = arguments;
@@ -61,29 +60,19 @@ fn events(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, CommandFa
     let opened = EventFile::open(file.open().map_err(failed)?).map_err(failed)?;
     let is_event_file = opened.is_ok();
     let lines = opened.unwrap_or_else(EventFile::of_lines);
-    let (mut rebuilder, mut result) = (Rebuilder::default(), Ok(true));
-    let read = lines.read_lines(|line| {
-        json::read(line, &mut rebuilder).map_err(drop)?;
-        if rebuilder.is_full() {
-            result = take(rebuilder.take());
-        }
-        Ok(matches!(result, Ok(true)))
+    let mut result = Ok(true);
+    let read = lines.read(|_, _| true, &mut |batch, _, _| {
+        result = take(batch);
+        matches!(result, Ok(true))
     });
-    let is_open = result?;
-    // What was read before an error is shown.
-    if is_open {
-        take(rebuilder.take())?;
-    }
+    result?;
     let lines = read.map_err(failed)?;
     if !is_event_file && lines.skipped > 0 && lines.skipped == lines.read {
         let why =
             "none of its lines is an event: it has neither JSON lines nor JSON lines compressed with gzip, lz4 or zstd";
         return Err(CommandFailure::Failed(format!("{name}: {why}")));
     }
-    if let Some(first) = lines.first_skipped {
-        let skipped = counted(lines.skipped, "line");
-        say(format_args!("{name}: {skipped} could not be read, the first of them line {first}"));
-    }
+    report_skipped(&name, lines);
     Ok(())
 }
 

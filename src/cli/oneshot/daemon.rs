@@ -2,14 +2,16 @@
 
 use http_body_util::{BodyExt, Limited};
 use hyper::{Method, StatusCode};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::super::CommandFailure;
 use super::super::endpoint::{Endpoint, EndpointArguments};
-use super::feed::{Feed, Identity, host};
+use super::feed::{Feed, FeedPart, Identity, host};
 use tributary_codec::terminal;
+use tributary_event::ResourceValue;
 use tributary_protocol::Protocol;
 use tributary_rbkit as rbkit;
+use tributary_stored::json;
 
 /// The most bytes of an error response that are read.
 const MAX_ERROR_BYTES: usize = 16 * 1024;
@@ -93,12 +95,12 @@ impl SeenAgent {
             let why = Limited::new(body, MAX_ERROR_BYTES).collect().await.map(|body| body.to_bytes());
             return Err(self.endpoint.refused(status, &why.unwrap_or_default()));
         }
-        let (pieces, feed) = Feed::new(Some(self.identity()));
+        let (parts, feed) = Feed::new(Some(self.identity()));
         tokio::spawn(async move {
             // The stream of a daemon that is killed ends with an error.
             while let Some(Ok(frame)) = body.frame().await {
                 if let Ok(data) = frame.into_data()
-                    && !pieces.send(data).await
+                    && !parts.send(FeedPart::Lines(data)).await
                 {
                     return;
                 }
@@ -117,12 +119,12 @@ impl SeenAgent {
     fn identity(&self) -> Identity {
         let known = &self.known;
         let listener = known["listener"].as_str().unwrap_or_default().to_owned();
-        let mut resource = known["resource"].as_object().cloned().unwrap_or_default();
+        let mut resource = json::resource(&known["resource"].to_string()).unwrap_or_default();
         let mut address = known["peer"].as_str().map(|peer| host(peer).to_owned());
         // A number is enough; other attributes become known later.
         for (key, number) in [(RUN, &known["run"]), (PID, &known["pid"])] {
-            if number.is_u64() {
-                resource = Map::from_iter([(key.to_owned(), number.clone())]);
+            if let Some(number) = number.as_u64() {
+                resource = vec![(key.to_owned(), ResourceValue::U64(number))];
                 if key == RUN {
                     address = None;
                 }

@@ -1,7 +1,7 @@
 //! `tributary profile` and `tributary heap`: one profile, or one or two heap dumps, of a process that runs.
 //!
 //! The events come from a running daemon ([`daemon`]: its live view, and commands through its admin endpoint), or from a Ruby
-//! process that the command connects to itself ([`process`]). Both arrive as lines of JSON ([`feed`]).
+//! process that the command connects to itself ([`process`]): as lines of JSON from the daemon, as batches from the process ([`feed`]).
 
 mod daemon;
 mod feed;

@@ -3,19 +3,17 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use super::super::CommandFailure;
 use super::super::signals::StopSignals;
-use super::feed::{Feed, Followed, Pieces, Take};
+use super::feed::{Feed, FeedPart, FeedSender, Followed, Take};
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::server::Server;
 use tributary_pipeline::accounting::Totals;
 use tributary_pipeline::options::QueueOptions;
 use tributary_rbkit::{self as rbkit, AgentStatus, RbkitCommand};
-use tributary_sink::encode::{Encoder, Format};
 use tributary_sink::{Selection, Sink, SinkError};
 
 /// The name of the listener.
@@ -78,11 +76,11 @@ impl ConnectedProcess {
     ) -> Result<(ConnectedProcess, Feed), CommandFailure> {
         let (publish, request) = arguments.addresses()?;
         let agent = rbkit::AgentOptions { publish: Some(publish.clone()), request: Some(request.clone()), ..options };
-        let (pieces, mut feed) = Feed::new(None);
+        let (parts, mut feed) = Feed::new(None);
         let queue = QueueOptions::default();
         let config = config(agent);
         let server = Server::start_with(&config, |sinks| {
-            sinks.add(LISTENER, queue, move || Ok(FeedSink::new(pieces.clone())));
+            sinks.add(LISTENER, queue, move || Ok(FeedSink { parts: parts.clone() }));
         });
         let server = server.await.map_err(|error| CommandFailure::Failed(error.to_string()))?;
         let mut process = ConnectedProcess { server, name: request.clone() };
@@ -187,29 +185,19 @@ fn config(agent: rbkit::AgentOptions) -> Config {
     config
 }
 
-/// A sink that passes lines of JSON to a feed.
+/// A sink that passes batches to a feed.
 struct FeedSink {
-    encoder: Encoder,
-    lines: Vec<u8>,
-    pieces: Pieces,
-}
-
-impl FeedSink {
-    fn new(pieces: Pieces) -> FeedSink {
-        FeedSink { encoder: Encoder::new(Format::Json), lines: Vec::new(), pieces }
-    }
+    parts: FeedSender,
 }
 
 impl Sink for FeedSink {
     const BLOCKS: bool = false;
 
     async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
-        events.events().for_each(|event| self.encoder.encode(event, &mut self.lines));
-        Ok(())
+        if self.parts.send(FeedPart::Events(events.to_batch())).await { Ok(()) } else { Err(SinkError::Closed) }
     }
 
     async fn flush(&mut self) -> Result<(), SinkError> {
-        let lines: Bytes = std::mem::take(&mut self.lines).into();
-        if lines.is_empty() || self.pieces.send(lines).await { Ok(()) } else { Err(SinkError::Closed) }
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ mod picture;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use super::input::Input;
+use super::input::{Input, report_skipped};
 use super::{CommandFailure, counted, printed, say};
 pub(super) use picture::{Picture, Samples, StackForm};
 use tributary_event::Batch;
@@ -13,10 +13,11 @@ use tributary_profile::classes;
 use tributary_profile::collected::Collected;
 use tributary_profile::compare::Comparison;
 use tributary_profile::coverage::{Coverage, CoveredMethod, RunEvidence};
-use tributary_profile::events::{self, EventFile};
+use tributary_profile::events;
 use tributary_profile::heap::{DumpSummary, Dumps, Heap, Wanted};
 use tributary_profile::{CallStep, Counted, ProfileItem, ProfileSample};
 use tributary_protocol::Protocol;
+use tributary_stored::event_file::EventFile;
 
 #[derive(Debug, clap::Args)]
 #[group(id = "profile")]
@@ -212,11 +213,16 @@ fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(ProfileItem
         let mut input = Input::new(path);
         match EventFile::open(input.open().map_err(failed)?).map_err(failed)? {
             Ok(events) => {
-                let lines = events.read(&mut take).map_err(failed)?;
-                if let Some(first) = lines.first_skipped {
-                    let skipped = counted(lines.skipped, "line");
-                    say(format_args!("{name}: {skipped} could not be read, the first of them line {first}"));
-                }
+                let lines = events.read(events::is_wanted, &mut |batch, numbers, lines| {
+                    for (event, number) in batch.events().zip(numbers) {
+                        match events::item(event) {
+                            Ok(item) => item.into_iter().for_each(&mut take),
+                            Err(()) => lines.skip(*number),
+                        }
+                    }
+                    true
+                });
+                report_skipped(&name, lines.map_err(failed)?);
             }
             Err(opened) => captures.push(Input { opened: Some(opened), ..input }),
         }
