@@ -46,7 +46,7 @@ impl<'a> Comparison<'a> {
                 continue;
             };
             is_in_both[at] = true;
-            if is_other(before.places.place(known[at].1), after.places.place(object.row)) {
+            if is_other(before.sums.places.place(known[at].1), after.sums.places.place(object.row)) {
                 comparison.replaced += 1;
                 comparison.add(object, true);
             } else {
@@ -75,7 +75,7 @@ impl<'a> Comparison<'a> {
         if !self.before.has_objects || !self.after.has_objects {
             return self.write_sums(out);
         }
-        let places: &Places = &self.after.places;
+        let places: &Places = &self.after.sums.places;
         let heads = ["count", "new", "replaced", "bytes", "references"];
         RowTable { places, sums: &self.sums, heads, has_share: false }.write(out)?;
         note_full(places, out)?;
@@ -103,10 +103,9 @@ impl Comparison<'_> {
         // Objects and bytes, before and after.
         let mut rows: BTreeMap<ClassAndSite<'_>, [[u64; 2]; 2]> = BTreeMap::new();
         for (column, heap) in [self.before, self.after].into_iter().enumerate() {
-            for (row, sums) in (0..).zip(&heap.sums) {
-                let ClassSite { class, file, line } = heap.places.place(row);
-                let sum = &mut rows.entry((class.as_deref(), file.as_deref(), *line)).or_default()[column];
-                *sum = [sums[0], sums[1]];
+            for row in heap.sums.rows() {
+                let sum = &mut rows.entry((row.class, row.file, row.line)).or_default()[column];
+                *sum = [row.sums[0], row.sums[1]];
             }
         }
         let difference = |before: u64, after: u64| i128::from(after) - i128::from(before);
@@ -122,7 +121,7 @@ impl Comparison<'_> {
             writeln!(out, "{count:>+12}  {bytes:>+14}  {:<40}  {site}", words::class(class))?;
         }
         writeln!(out, "{:>+12}  {:>+14}  total", total[0], total[1])?;
-        note_full(&self.after.places, out)?;
+        note_full(&self.after.sums.places, out)?;
         writeln!(out, "\nA: {}\nB: {}", self.before.name(), self.after.name())?;
         writeln!(out, "The dumps have sums only: the rows are B without A.")
     }

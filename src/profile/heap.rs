@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
 
-use super::rows::{ClassSite, Places, RowTable};
+use super::class_sums::ClassSums;
+use super::rows::{Places, RowTable};
 use super::{Counted, DumpIdentity, HeapObject, ProfileSample, Site};
 
 /// Dumps that are collected at the same time; another one closes the oldest.
@@ -42,9 +43,8 @@ pub struct Dumps {
 #[derive(Debug)]
 pub struct Heap {
     name: DumpSummary,
-    pub(super) places: Places,
-    /// Objects, bytes and references of each row.
-    pub(super) sums: Vec<[u64; 3]>,
+    /// Its objects, by class and site.
+    pub sums: ClassSums,
     /// The objects, if they are kept.
     pub(super) objects: Vec<HeapEntry>,
     /// The input has its objects, not only their sums.
@@ -163,25 +163,12 @@ impl Dumps {
     }
 }
 
-/// The objects of a class that were allocated at a site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeapRow<'a> {
-    /// The class; internal objects have none.
-    pub class: Option<&'a str>,
-    /// The site, as far as it is known.
-    pub file: Option<&'a str>,
-    #[allow(missing_docs)]
-    pub line: Option<u64>,
-    /// Objects, their bytes, and their references to other objects.
-    pub sums: [u64; 3],
-}
-
 impl Heap {
     /// A dump without objects.
     pub fn new(dump: &DumpIdentity<'_>) -> Self {
         let dump = DumpIdentity { peer: dump.peer.clone().into_owned().into(), ..*dump };
         let name = DumpSummary { dump, objects: 0, has_ended: false };
-        Heap { name, places: Places::default(), sums: Vec::new(), objects: Vec::new(), has_objects: false }
+        Heap { name, sums: ClassSums::default(), objects: Vec::new(), has_objects: false }
     }
 
     /// Adds an object. Returns the number of its row.
@@ -201,35 +188,15 @@ impl Heap {
         self.name.dump.object_count = dump.object_count.or(self.name.dump.object_count);
     }
 
-    /// Every class and site, in the order of their numbers.
-    pub fn rows(&self) -> impl Iterator<Item = HeapRow<'_>> {
-        (0..).zip(&self.sums).map(|(row, sums)| self.row(row, *sums))
-    }
-
-    /// The class and site with this number.
-    pub fn place(&self, row: u32) -> HeapRow<'_> {
-        self.row(row, self.sums.get(row as usize).copied().unwrap_or_default())
-    }
-
-    fn row(&self, row: u32, sums: [u64; 3]) -> HeapRow<'_> {
-        let ClassSite { class, file, line } = self.places.place(row);
-        HeapRow { class: class.as_deref(), file: file.as_deref(), line: *line, sums }
-    }
-
     /// Bytes of memory, approximately.
     pub fn memory_bytes(&self) -> usize {
-        self.places.memory_bytes()
-            + self.sums.capacity() * size_of::<[u64; 3]>()
-            + self.objects.capacity() * size_of::<HeapEntry>()
+        self.sums.memory_bytes() + self.objects.capacity() * size_of::<HeapEntry>()
     }
 
     /// Adds to the sums of a class and site. Returns their row.
     fn count(&mut self, class: Option<&str>, site: &Site<'_>, more: [u64; 3]) -> u32 {
-        let row = self.places.row(class, site);
-        if self.sums.len() <= row as usize {
-            self.sums.push([0; 3]);
-        }
-        self.sums[row as usize].iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+        let row = self.sums.row(class, site.file.as_deref(), site.line);
+        self.sums.add(row, more);
         row
     }
 
@@ -244,8 +211,9 @@ impl Heap {
     /// Writing to `out` failed.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let heads = ["count", "bytes", "references"];
-        RowTable { places: &self.places, sums: &self.sums, heads, has_share: true }.write(out)?;
-        note_full(&self.places, out)
+        let ClassSums { places, sums } = &self.sums;
+        RowTable { places, sums, heads, has_share: true }.write(out)?;
+        note_full(places, out)
     }
 }
 

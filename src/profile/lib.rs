@@ -3,7 +3,7 @@
 //! [`events`] extracts samples, spans, calls, objects and dumps from batches; [`heap_fields`] reads what an event says of the
 //! heap. [`stacks`] sums samples by stack;
 //! [`spans`] and [`logs`] find the self times of spans, and of entries and exits. [`flamegraph`], [`pprof`], [`speedscope`]
-//! and [`report`] write stacks. [`heap`] collects dumps and counts their objects; [`coverage`] finds which methods and
+//! and [`report`] write stacks. [`heap`] collects dumps, whose objects [`class_sums`] counts; [`coverage`] finds which methods and
 //! lines were run, of all that [`classes`] reads from class files; [`compare`] compares two dumps. Memory grows with
 //! the different call paths, sites and (for a comparison) object ids in the input; spans wait for their traces.
 //!
@@ -12,6 +12,7 @@
 
 pub mod call_stack;
 pub mod calls;
+pub mod class_sums;
 pub mod classes;
 pub mod collected;
 pub mod compare;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use super::{Site, words};
+use super::words;
 
 /// The maximum number of rows; objects of further ones are counted in the last row. A heap has some thousand rows.
 const MAX_ROWS: usize = 1 << 20;
@@ -38,12 +38,9 @@ pub(super) struct Places {
 
 impl Places {
     /// The number of a class and site.
-    pub(super) fn row(&mut self, class: Option<&str>, site: &Site<'_>) -> u32 {
-        let place = ClassSite {
-            class: class.map(|text| self.text(text)),
-            file: site.file.as_deref().map(|text| self.text(text)),
-            line: site.line,
-        };
+    pub(super) fn row(&mut self, class: Option<&str>, file: Option<&str>, line: Option<u64>) -> u32 {
+        let place =
+            ClassSite { class: class.map(|text| self.text(text)), file: file.map(|text| self.text(text)), line };
         if let Some(row) = self.rows.get(&place) {
             return *row;
         }

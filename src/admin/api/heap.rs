@@ -167,7 +167,7 @@ impl By {
 
 fn shown(dump: &HeapDump) -> ShownDump {
     let name = dump.heap.name();
-    let classes: std::collections::BTreeSet<_> = dump.heap.rows().map(|row| row.class).collect();
+    let classes: std::collections::BTreeSet<_> = dump.heap.sums.rows().map(|row| row.class).collect();
     ShownDump {
         id: dump.number.to_string(),
         agent: dump.agent.clone(),
@@ -178,7 +178,7 @@ fn shown(dump: &HeapDump) -> ShownDump {
         at_ms: dump.at.0 / 1_000_000,
         objects: name.objects,
         announced: name.dump.object_count,
-        bytes: dump.heap.rows().map(|row| row.sums[1]).sum(),
+        bytes: dump.heap.sums.rows().map(|row| row.sums[1]).sum(),
         is_complete: name.is_whole() && dump.left_out == 0,
         has_references: dump.has_references(),
         classes: classes.len() as u64,
@@ -207,7 +207,7 @@ fn with_dump<T>(
 
 fn rows<'a>(dump: &'a HeapDump, by: By, memory: &ResponseMemory) -> Rows<'a> {
     let mut rows = Rows { rows: BTreeMap::new(), total: Total::default(), is_cut: false };
-    for row in dump.heap.rows() {
+    for row in dump.heap.sums.rows() {
         let [count, bytes, references] = row.sums;
         let total = &mut rows.total;
         total.count = total.count.saturating_add(count);

@@ -8,7 +8,7 @@ use hashbrown::{HashMap, HashSet};
 
 use tributary_event::{
     Batch, DataView, EventView, KeyView, Name, Number, Resource, ResourceValue, SampleView, SpanData, UnixNanos,
-    ValueView, semconv,
+    semconv,
 };
 use tributary_profile::calls::OpenCalls;
 use tributary_profile::events;
@@ -410,24 +410,17 @@ impl<'a> CallFields<'a> {
         let mut fields = CallFields::default();
         for member in event.attribute_members() {
             let KeyView::Name(name) = member.key() else { continue };
-            match (name, member.value()) {
-                (semconv::CODE_FUNCTION_NAME, ValueView::Text(text)) => fields.function = Some(text.text()),
-                (semconv::BYTEFROG_CLASS_NAME, ValueView::Text(text)) => fields.class = Some(text.text()),
-                (semconv::BYTEFROG_METHOD_ID, value) => fields.method = number(value),
-                (semconv::THREAD_ID, value) => fields.thread = number(value).unwrap_or(0),
-                (semconv::BYTEFROG_TIME_RELATIVE_MS, value) => fields.time = number(value).unwrap_or(0) as u32,
+            let value = member.value();
+            match name {
+                semconv::CODE_FUNCTION_NAME => fields.function = value.as_text(),
+                semconv::BYTEFROG_CLASS_NAME => fields.class = value.as_text(),
+                semconv::BYTEFROG_METHOD_ID => fields.method = value.as_u64(),
+                semconv::THREAD_ID => fields.thread = value.as_u64().unwrap_or(0),
+                semconv::BYTEFROG_TIME_RELATIVE_MS => fields.time = value.as_u64().unwrap_or(0) as u32,
                 _ => {}
             }
         }
         fields
-    }
-}
-
-fn number(value: ValueView<'_>) -> Option<u64> {
-    match value {
-        ValueView::U64(number) => Some(number),
-        ValueView::I64(number) => u64::try_from(number).ok(),
-        _ => None,
     }
 }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use tributary_event::{EventView, KeyView, ResourceValue, UnixNanos, ValueView, Values, semconv};
+use tributary_event::{EventView, KeyView, UnixNanos, ValueView, semconv};
 use tributary_profile::heap::Heap;
-use tributary_profile::{DumpIdentity, HeapObject, Site, events};
+use tributary_profile::heap_fields::HeapFields;
+use tributary_profile::{DumpIdentity, events};
 
 /// The most dumps.
 const MAX_DUMPS: usize = 16;
@@ -121,8 +122,7 @@ impl Heaps {
         match event.name_key() {
             KeyView::Name(semconv::RBKIT_HEAP_OBJECT) => self.add_object(event),
             KeyView::Name(semconv::RBKIT_HEAP_DUMP) => {
-                let fields = ObjectFields::read(event);
-                let dump = dump(event, &fields);
+                let dump = HeapFields::of(event).identity(event);
                 if let Some(at) = self.find(&dump) {
                     self.dumps[at].heap.end(&dump);
                 }
@@ -136,8 +136,8 @@ impl Heaps {
     }
 
     fn add_object(&mut self, event: EventView<'_>) {
-        let fields = ObjectFields::read(event);
-        let dump = dump(event, &fields);
+        let fields = HeapFields::of(event);
+        let dump = fields.identity(event);
         let at = self.find(&dump).unwrap_or_else(|| {
             if self.dumps.len() >= MAX_DUMPS {
                 self.dumps.pop_front();
@@ -157,13 +157,11 @@ impl Heaps {
             heap_dump.left_out += 1;
             return;
         }
-        let site = Site { file: fields.file.map(Into::into), line: fields.line };
-        let references: u64 = fields.references.map_or(0, |ids| ids.count() as u64);
-        let (id, class, size) = (fields.id, fields.class.map(Into::into), fields.size);
-        let row = heap_dump.heap.add(&HeapObject { dump, id, class, site, size, references }, false);
+        let object = fields.object(dump);
+        let (id, row) = (object.id, heap_dump.heap.add(&object, false));
         if !heap_dump.graph.is_cut {
             let graph = &mut heap_dump.graph;
-            graph.references.extend(fields.references.into_iter().flatten().filter_map(number));
+            graph.references.extend(fields.references.into_iter().flatten().filter_map(ValueView::as_u64));
             graph.nodes.push(ObjectNode { id, row, end: u32::try_from(graph.references.len()).unwrap_or(u32::MAX) });
         }
     }
@@ -207,7 +205,7 @@ impl HeapDump {
 
     /// Memory that [`HeapDump::references`] takes at most.
     pub fn reference_bytes(&self) -> usize {
-        self.graph.nodes.len() * size_of::<u32>() + self.heap.rows().count() * 256
+        self.graph.nodes.len() * size_of::<u32>() + self.heap.sums.rows().count() * 256
     }
 
     /// What refers to the objects of a class, and what they refer to.
@@ -219,8 +217,8 @@ impl HeapDump {
             let place = by_id.binary_search_by_key(&id, |at| nodes[*at as usize].id).ok()?;
             Some(nodes[by_id[place] as usize].row)
         };
-        let class_of = |row: u32| self.heap.place(row).class;
-        let is_it: Vec<bool> = self.heap.rows().map(|row| row.class == class).collect();
+        let class_of = |row: u32| self.heap.sums.get(row).class;
+        let is_it: Vec<bool> = self.heap.sums.rows().map(|row| row.class == class).collect();
         let mut from: HashMap<Option<&str>, (u64, u64), RandomState> = HashMap::default();
         let mut to = from.clone();
         let (mut objects, mut start) = (0, 0);
@@ -261,60 +259,4 @@ fn sorted(classes: HashMap<Option<&str>, (u64, u64), RandomState>) -> Vec<Relate
     let mut sorted: Vec<Related> = classes.into_iter().map(related).collect();
     sorted.sort_by(|a, b| b.references.cmp(&a.references).then_with(|| a.class.cmp(&b.class)));
     sorted
-}
-
-/// The attributes of an object or of the end of a dump.
-#[derive(Default)]
-struct ObjectFields<'a> {
-    id: u64,
-    class: Option<&'a str>,
-    file: Option<&'a str>,
-    line: Option<u64>,
-    size: Option<u64>,
-    references: Option<Values<'a>>,
-    dump: u64,
-    object_count: Option<u64>,
-}
-
-impl<'a> ObjectFields<'a> {
-    fn read(event: EventView<'a>) -> Self {
-        let mut fields = ObjectFields::default();
-        for member in event.attribute_members() {
-            let KeyView::Name(name) = member.key() else { continue };
-            let value = member.value();
-            let text = if let ValueView::Text(text) = value { Some(text.text()) } else { None };
-            match name {
-                semconv::RBKIT_OBJECT_ID => fields.id = number(value).unwrap_or(0),
-                semconv::RBKIT_CLASS_NAME => fields.class = text,
-                semconv::CODE_FILE_PATH => fields.file = text,
-                semconv::CODE_LINE_NUMBER => fields.line = number(value),
-                semconv::RBKIT_OBJECT_SIZE => fields.size = number(value),
-                semconv::RBKIT_DUMP_ID => fields.dump = number(value).unwrap_or(0),
-                semconv::RBKIT_DUMP_OBJECT_COUNT => fields.object_count = number(value),
-                semconv::RBKIT_OBJECT_REFERENCES => {
-                    fields.references = if let ValueView::Array(ids) = value { Some(ids) } else { None };
-                }
-                _ => {}
-            }
-        }
-        fields
-    }
-}
-
-fn dump<'a>(event: EventView<'a>, fields: &ObjectFields<'_>) -> DumpIdentity<'a> {
-    let origin = event.origin();
-    let pid = event.resource().attributes().iter().find_map(|(key, value)| match value {
-        ResourceValue::U64(pid) if key == semconv::PROCESS_PID.as_str() => Some(*pid),
-        _ => None,
-    });
-    let (connection, id, object_count) = (origin.connection, fields.dump, fields.object_count);
-    DumpIdentity { peer: (&*origin.peer).into(), connection, pid, id, object_count }
-}
-
-fn number(value: ValueView<'_>) -> Option<u64> {
-    match value {
-        ValueView::U64(number) => Some(number),
-        ValueView::I64(number) => u64::try_from(number).ok(),
-        _ => None,
-    }
 }
