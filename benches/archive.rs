@@ -7,8 +7,6 @@
 
 #[allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
 mod daemon;
-#[path = "workloads/mod.rs"]
-mod workloads;
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +36,7 @@ fn main() {
     let columns =
         ["events", "JSON", "gzip", "zstd", "Parquet", "JSON ns", "gzip ns", "zstd ns", "Parquet ns", "× JSON"];
     head(&columns);
-    for workload in workloads::all() {
+    for workload in tributary_workloads::all() {
         let batches = workload.batches();
         let mut costs: [Vec<Cost>; FORMS.len()] = Default::default();
         for _ in 0..repetitions {

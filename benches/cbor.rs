@@ -3,8 +3,6 @@
 
 #![allow(missing_docs)]
 
-mod workloads;
-
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -13,8 +11,8 @@ use minicbor::data::Type;
 use serde::de::IgnoredAny;
 use tributary::codec::cbor::{MOST_DEPTH, Reader};
 use tributary::protocol::zico::wire::ZicoDialect;
-use workloads::EVENTS;
-use workloads::zico::{DEPTH, entries, records};
+use tributary_workloads::EVENTS;
+use tributary_workloads::zico::{DEPTH, entries, records};
 
 fn skipped(body: &[u8]) -> usize {
     let (mut reader, mut items) = (Reader::new(body), 0);

@@ -5,17 +5,15 @@
 
 #![allow(missing_docs)]
 
-mod workloads;
-
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tributary::protocol::bytefrog::{CallOutput, Options, Order};
-use workloads::{Workload, bytefrog, endless};
+use tributary_workloads::{Workload, bytefrog, endless};
 
 fn all(criterion: &mut Criterion) {
-    let workloads: Vec<_> = workloads::all().into_iter().chain(variants()).collect();
+    let workloads: Vec<_> = tributary_workloads::all().into_iter().chain(variants()).collect();
     for is_read in [false, true] {
         let mut group = criterion.benchmark_group(if is_read { "read" } else { "decode" });
         group.sample_size(20).measurement_time(Duration::from_secs(3));

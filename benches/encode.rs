@@ -7,7 +7,6 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod otlp_structs;
-mod workloads;
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -67,7 +66,7 @@ fn encode(c: &mut Criterion) {
 
 /// The events of every protocol. serde_json gets finished values, with numbers as text, so that it only has to write them.
 fn encode_each(c: &mut Criterion) {
-    for workload in workloads::all() {
+    for workload in tributary_workloads::all() {
         let batches = workload.batches();
         let mut group = c.benchmark_group(format!("encode {}", workload.name));
         group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2)).sample_size(20);
@@ -106,7 +105,7 @@ fn encode_each(c: &mut Criterion) {
 
 /// Requests of OTLP, and the least that generated structs cost: a copy of finished structs, which allocates what building them
 /// would, and writing them.
-fn otlp(group: &mut BenchmarkGroup<'_, WallTime>, workload: &workloads::Workload, batches: &[Batch]) {
+fn otlp(group: &mut BenchmarkGroup<'_, WallTime>, workload: &tributary_workloads::Workload, batches: &[Batch]) {
     let requests = |batches: &[Batch]| {
         let mut encoder = otlp::Encoder::new(3 << 20, true, 0);
         for batch in batches {

@@ -3,14 +3,12 @@
 
 #![allow(missing_docs)]
 
-mod workloads;
-
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use workloads::endless::{EVENTS, bundle, check};
+use tributary_workloads::endless::{EVENTS, bundle, check};
 
 /// The type of a bundle for a GVariant library.
 type Bundle<'a, V> = (

@@ -4,8 +4,6 @@
 
 #![allow(missing_docs)]
 
-mod workloads;
-
 use std::fmt;
 use std::hint::black_box;
 use std::time::Duration;
@@ -13,7 +11,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tributary::codec::msgpack::{MsgpackValue, Reader};
-use workloads::rbkit::{OBJECTS, dump};
+use tributary_workloads::rbkit::{OBJECTS, dump};
 
 /// Objects, sum of ids, references, bytes of text, sum of lines and sizes.
 type Sums = [u64; 5];

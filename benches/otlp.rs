@@ -11,7 +11,6 @@
 mod daemon;
 mod otlp_receiver;
 mod otlp_structs;
-mod workloads;
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -56,7 +55,7 @@ fn main() {
     if is_asked("encode") {
         println!("\nIn one thread, from batches in memory; nanoseconds of CPU per event, medians of {repetitions}\n");
         head(&["JSON lines", "OTLP", "prost", "prost ÷ OTLP", "bytes an event"]);
-        for workload in workloads::all() {
+        for workload in tributary_workloads::all() {
             encoding(&workload, repetitions);
         }
     }
@@ -117,7 +116,7 @@ fn daemon_costs(load: &Load, events: u64, repetitions: u64, receiver: &Receiver)
 
 /// Prints what encoding a workload costs. The structs of prost are finished: they are copied, which allocates what building them
 /// would, and written. Mapping events to them would come on top.
-fn encoding(workload: &workloads::Workload, repetitions: u64) {
+fn encoding(workload: &tributary_workloads::Workload, repetitions: u64) {
     let batches = workload.batches();
     let mut lines = LineEncoder::new(Format::Json);
     let mut out = Vec::new();

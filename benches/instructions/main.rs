@@ -8,8 +8,6 @@
 
 mod baseline;
 mod callgrind;
-#[path = "../workloads/mod.rs"]
-mod workloads;
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -19,7 +17,7 @@ use baseline::Baseline;
 use tributary_event::Batch;
 use tributary_sink::encode::{Encoder, Format, LineFields};
 use tributary_sink_otlp as otlp;
-use workloads::Workload;
+use tributary_workloads::{self as workloads, Workload};
 
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baseline.tsv");
 const COMMAND: &str = "cargo run --profile instructions -p tributary-instructions";

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::hint::black_box;
-use std::path::Path;
 
 use tributary_codec::msgpack::Reader;
 use tributary_rbkit::{AgentOptions, Channel, Options, Player, RbkitAgent, Subscription};
@@ -10,15 +9,13 @@ use tributary_rbkit::{AgentOptions, Channel, Options, Player, RbkitAgent, Subscr
 use super::{Workload, connection};
 
 /// Two profiles of a real process: 914 objects created and 2,427 destroyed, then 204 stacks.
-const RECORDED: &str = "tests/data/rbkit/sessions/master-2.1-memory-then-cpu";
+const RECORDED: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/rbkit/sessions/master-2.1-memory-then-cpu");
 pub const OBJECTS: u64 = 20_000;
 
 /// Objects and stacks mixed. A handshake comes first, so that events name their process.
 pub fn events() -> Workload {
-    // The benches are of the package at the root, the count of instructions is one of its own.
-    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|folder| folder.join(RECORDED));
-    let recorded = folders.find(|folder| folder.is_dir()).unwrap();
-    let mut files: Vec<_> = fs::read_dir(recorded).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> = fs::read_dir(RECORDED).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let bodies = |kind: &str| {
         let of_kind = files.iter().filter(|file| file.to_str().unwrap().ends_with(kind));

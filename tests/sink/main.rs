@@ -1,9 +1,6 @@
 //! Sinks, encoders and the pipeline in front of them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 
-#[path = "../../benches/workloads/mod.rs"]
-mod workloads;
-
 mod compact;
 mod contained;
 mod damaged;

@@ -16,7 +16,7 @@ use tributary::sink::otlp::{Compression, Encoder, Options};
 use super::python::Python;
 use super::start;
 use crate::otlp_support::{Decoded, profiles, records, requests, sorted};
-use crate::workloads::{self, NOW};
+use tributary_workloads::{self as workloads, NOW};
 
 /// The most batches of each generated workload.
 const MAX_BATCHES: usize = 3;

@@ -12,7 +12,7 @@ use tributary::sink::{Kinds, Selection, Sink};
 
 use super::{archived, assert_same, files, options, take, write};
 use crate::live::until_async;
-use crate::workloads;
+use tributary_workloads as workloads;
 
 /// Some batches of every protocol.
 fn batches() -> Vec<Batch> {

@@ -9,8 +9,9 @@ use tributary::sink::parquet::{Options, Parquet};
 
 use super::proxy::Fault;
 use super::{Store, batches, ticked_until, uploads, with_upload};
+use crate::live;
 use crate::parquet::{archived, assert_same, files, take, write};
-use crate::{live, workloads};
+use tributary_workloads as workloads;
 
 #[tokio::test]
 async fn files_that_are_kept_are_uploaded_once() {

@@ -21,8 +21,9 @@ use tributary::sink::parquet::{Options, Parquet, UploadOptions, Url};
 
 use self::proxy::Proxy;
 use self::server::{BUCKET, Server};
+use crate::live;
 use crate::parquet::{archived, assert_same, files, read, take, write};
-use crate::{live, workloads};
+use tributary_workloads as workloads;
 
 /// The key of the tests. It is in no text.
 const KEY: &str = "the-secret-access-key";

@@ -1,7 +1,8 @@
 //! The workloads of the benches: wire bytes of each protocol, and the session or exchange that decodes them.
 //!
 //! The work is the same in every process: nothing is random, and no clock is read.
-#![allow(missing_docs, unreachable_pub, dead_code, clippy::unwrap_used, reason = "each bench uses a part of it")]
+#![allow(missing_docs, clippy::unwrap_used, reason = "the inputs are constant")]
+#![forbid(unsafe_code)]
 
 pub mod bytefrog;
 pub mod datadog;
