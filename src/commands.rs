@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use crate::quarantine::Quarantined;
-use tributary_bytefrog::{AgentStatus, BytefrogCommand, BytefrogRefusal, Hq, Mode};
+use tributary_bytefrog::{AgentStatus, BytefrogCommand, BytefrogCommandError, Hq, Mode};
 use tributary_rbkit as rbkit;
 use tributary_transport::clock::Clock;
 
@@ -31,7 +31,7 @@ impl BytefrogAgents {
     /// # Errors
     /// The command would harm the traced program in the agent's present state, or no agent would receive it; the refusal says
     /// which.
-    pub fn command(&self, run: u8, command: BytefrogCommand) -> Result<(), BytefrogRefusal> {
+    pub fn command(&self, run: u8, command: BytefrogCommand) -> Result<(), BytefrogCommandError> {
         self.hq.command(run, command, self.clock.now().elapsed)
     }
 }
@@ -57,8 +57,8 @@ impl Processes {
     ///
     /// # Errors
     /// There is no such process, it does not answer, or it does not know the command; the refusal says which.
-    pub async fn command(&self, number: usize, command: rbkit::RbkitCommand) -> Result<(), rbkit::RbkitRefusal> {
-        let agent = self.agents.get(number).ok_or(rbkit::RbkitRefusal::NotConnected)?;
+    pub async fn command(&self, number: usize, command: rbkit::RbkitCommand) -> Result<(), rbkit::RbkitCommandError> {
+        let agent = self.agents.get(number).ok_or(rbkit::RbkitCommandError::NotConnected)?;
         let (answer, answered) = oneshot::channel();
         // The caller may have stopped waiting.
         agent.command(
@@ -67,7 +67,7 @@ impl Processes {
                 let _ = answer.send(result);
             }),
         );
-        answered.await.unwrap_or(Err(rbkit::RbkitRefusal::NotAnswered))
+        answered.await.unwrap_or(Err(rbkit::RbkitCommandError::NotAnswered))
     }
 }
 

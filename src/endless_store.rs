@@ -19,7 +19,7 @@ use tracing::warn;
 use tributary_endless::Fingerprint;
 use tributary_endless::shared_deliveries::{Delivered, Later, SharedDeliveries};
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_nats::{Bucket, BucketOptions, NatsFault};
+use tributary_nats::{Bucket, BucketOptions, NatsError};
 use tributary_options::{Bounds, options};
 
 /// Bytes of a fingerprint.
@@ -93,7 +93,7 @@ impl SeenStore {
         bucket: &BucketOptions,
         listener: &str,
         time: Duration,
-        note: impl Fn(Option<&NatsFault>) + Send + Sync + 'static,
+        note: impl Fn(Option<&NatsError>) + Send + Sync + 'static,
         runtime: &Handle,
     ) -> SeenStore {
         let user = format!("uploads of listener {listener}");
@@ -142,7 +142,7 @@ impl SharedDeliveries for SeenStore {
                     match read {
                         Ok(Ok(value)) => known.extend(value.iter().flat_map(|value| fingerprints(value))),
                         Ok(Err(fault)) => return Err(fault),
-                        Err(_) => return Err(NatsFault::Later("a look-up was aborted".to_owned())),
+                        Err(_) => return Err(NatsError::Later("a look-up was aborted".to_owned())),
                     }
                 }
                 Ok(())
@@ -180,12 +180,12 @@ impl SharedDeliveries for SeenStore {
 }
 
 impl SharedSeenStore {
-    async fn write(&self, section: &Delivered) -> Result<(), NatsFault> {
+    async fn write(&self, section: &Delivered) -> Result<(), NatsError> {
         self.bucket.set(&key(section.first), value(section)).await
     }
 
     /// Writes an entry that has waited. Another daemon may have noted more events of the same section meanwhile.
-    async fn write_late(&self, section: &Delivered) -> Result<(), NatsFault> {
+    async fn write_late(&self, section: &Delivered) -> Result<(), NatsError> {
         let key = key(section.first);
         let entry = self.bucket.get(&key).await?;
         let noted: HashSet<Fingerprint> = entry.value.iter().flat_map(|value| fingerprints(value)).collect();
@@ -193,7 +193,7 @@ impl SharedSeenStore {
             return Ok(());
         }
         let written = self.bucket.set_if(&key, value(section), entry.revision).await?;
-        written.map(drop).ok_or_else(|| NatsFault::Later("another daemon has noted the same section".to_owned()))
+        written.map(drop).ok_or_else(|| NatsError::Later("another daemon has noted the same section".to_owned()))
     }
 
     /// Keeps an entry until the bucket is back.
@@ -230,7 +230,7 @@ impl SharedSeenStore {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn warn(&self, fault: &NatsFault, what: &'static str) {
+    fn warn(&self, fault: &NatsError, what: &'static str) {
         if let Some(suppressed) = self.failing.permit() {
             warn!(listener = self.listener, error = fault.why(), suppressed, "{what}");
         }
@@ -253,8 +253,8 @@ async fn write_waiting(shared: Arc<SharedSeenStore>) {
 }
 
 /// The result of `work`, or that it takes too long.
-async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, NatsFault>>) -> Result<T, NatsFault> {
-    let late = |_| Err(NatsFault::Later(format!("no answer within {limit:?} (seen_timeout)")));
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, NatsError>>) -> Result<T, NatsError> {
+    let late = |_| Err(NatsError::Later(format!("no answer within {limit:?} (seen_timeout)")));
     timeout(limit, work).await.unwrap_or_else(late)
 }
 

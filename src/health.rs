@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use tributary_memory::MemoryBudget;
 use tributary_options::ByteSize;
-use tributary_pipeline::accounting::{Accounting, ListenerCounters, SinkTotals, StoreFault};
+use tributary_pipeline::accounting::{Accounting, ListenerCounters, SharedStoreError, SinkTotals};
 use tributary_sink::UploadTotals;
 use tributary_sink::{DestinationState, RemoteState};
 use tributary_system::wall_clock;
@@ -161,7 +161,7 @@ impl Health {
     }
 
     /// The listeners that cannot use what they share with other daemons, by their names.
-    fn store_faults(&self) -> Vec<(String, StoreFault)> {
+    fn store_faults(&self) -> Vec<(String, SharedStoreError)> {
         let listeners = self.accounting.listeners();
         listeners.iter().filter_map(|counters| Some((counters.name().to_owned(), counters.store_fault()?))).collect()
     }

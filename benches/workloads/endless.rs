@@ -1,6 +1,6 @@
 //! The recorded upload of 5,000 events with its original wire bytes: in gzip, with its hash in the path.
 
-use tributary_codec::gvariant::{Scratch, Skip, Slice, walk_type};
+use tributary_codec::gvariant::{Scratch, Skip, Slice, visit_type};
 use tributary_codec::inflate::Gunzip;
 use tributary_driver::decode;
 use tributary_endless::{EndlessExchange, Options};
@@ -26,7 +26,7 @@ pub fn plain_upload() -> Workload {
 
 /// Checks that the whole bundle is valid for its type.
 pub fn check(bundle: &[u8]) -> usize {
-    walk_type(BUNDLE_TYPE, Slice::new(bundle), 0, &mut Scratch::default(), &mut Skip).unwrap();
+    visit_type(BUNDLE_TYPE, Slice::new(bundle), 0, &mut Scratch::default(), &mut Skip).unwrap();
     1
 }
 

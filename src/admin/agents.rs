@@ -288,7 +288,7 @@ pub(super) async fn send(subject: &Subject, id: &str, command: &str) -> Result<S
         let run = number.parse().map_err(|_| unknown())?;
         return match agents.command(run, known) {
             Ok(()) => Ok(Sent::Sent),
-            Err(bytefrog::BytefrogRefusal::NoSuchRun) => Err(unknown()),
+            Err(bytefrog::BytefrogCommandError::NoSuchRun) => Err(unknown()),
             Err(refusal) => Err(error(StatusCode::CONFLICT, refusal.to_string())),
         };
     }
@@ -298,7 +298,7 @@ pub(super) async fn send(subject: &Subject, id: &str, command: &str) -> Result<S
     let number = number.parse().ok().filter(|number| *number < processes.agents().len());
     match processes.command(number.ok_or_else(unknown)?, known).await {
         Ok(()) => Ok(Sent::Received),
-        Err(rbkit::RbkitRefusal::NotAnswered) => {
+        Err(rbkit::RbkitCommandError::NotAnswered) => {
             let line = "the process did not reply in time (request_timeout)".to_owned();
             Err(error(StatusCode::GATEWAY_TIMEOUT, line))
         }

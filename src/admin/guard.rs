@@ -26,14 +26,14 @@ const FETCH_SITE: &str = "sec-fetch-site";
 
 /// Why a request is refused.
 #[derive(Debug)]
-pub(super) struct GuardRefusal {
+pub(super) struct GuardError {
     status: StatusCode,
     line: String,
 }
 
-impl GuardRefusal {
-    fn new(status: StatusCode, line: impl Into<String>) -> Box<GuardRefusal> {
-        Box::new(GuardRefusal { status, line: line.into() })
+impl GuardError {
+    fn new(status: StatusCode, line: impl Into<String>) -> Box<GuardError> {
+        Box::new(GuardError { status, line: line.into() })
     }
 
     /// The response to the request.
@@ -71,7 +71,7 @@ impl Guard {
         local: SocketAddr,
         is_public: bool,
         is_page: bool,
-    ) -> Result<(), Box<GuardRefusal>> {
+    ) -> Result<(), Box<GuardError>> {
         let has_token = self.has_token(request.headers());
         self.check_host(request, local.ip(), has_token && self.token.is_some())?;
         if !(is_page && is_navigation(request)) {
@@ -81,7 +81,7 @@ impl Guard {
             return Ok(());
         }
         let line = "the token is missing or wrong: send `Authorization: Bearer TOKEN` ([admin] token_file)";
-        Err(GuardRefusal::new(StatusCode::UNAUTHORIZED, line))
+        Err(GuardError::new(StatusCode::UNAUTHORIZED, line))
     }
 
     /// Whether the request has the token, or no token is configured.
@@ -90,8 +90,8 @@ impl Guard {
         bearer(headers).is_some_and(|given| given.ct_eq(token).into())
     }
 
-    fn check_host<B>(&self, request: &Request<B>, local: IpAddr, is_trusted: bool) -> Result<(), Box<GuardRefusal>> {
-        let refuse = |status, line: &str| Err(GuardRefusal::new(status, line));
+    fn check_host<B>(&self, request: &Request<B>, local: IpAddr, is_trusted: bool) -> Result<(), Box<GuardError>> {
+        let refuse = |status, line: &str| Err(GuardError::new(status, line));
         let mut headers = request.headers().get_all(HOST).iter();
         let host = match (headers.next(), headers.next()) {
             (Some(host), None) => host.to_str().ok(),
@@ -139,7 +139,7 @@ fn is_navigation<B>(request: &Request<B>) -> bool {
 }
 
 /// Refuses requests of web pages of other sites.
-fn check_site(headers: &HeaderMap) -> Result<(), Box<GuardRefusal>> {
+fn check_site(headers: &HeaderMap) -> Result<(), Box<GuardError>> {
     let host = headers.get(HOST).map(HeaderValue::as_bytes).unwrap_or_default();
     let is_own = |origin: &HeaderValue| {
         let origin = origin.as_bytes();
@@ -151,14 +151,14 @@ fn check_site(headers: &HeaderMap) -> Result<(), Box<GuardRefusal>> {
         return Ok(());
     }
     let line = "requests of web pages of other sites are refused (Origin, Sec-Fetch-Site)";
-    Err(GuardRefusal::new(StatusCode::FORBIDDEN, line))
+    Err(GuardError::new(StatusCode::FORBIDDEN, line))
 }
 
 /// Refuses a command that a web page can have sent without the consent of the endpoint.
 ///
 /// # Errors
 /// Why it is refused.
-pub(super) fn check_command<B>(request: &Request<B>) -> Result<(), Box<GuardRefusal>> {
+pub(super) fn check_command<B>(request: &Request<B>) -> Result<(), Box<GuardError>> {
     let headers = request.headers();
     let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -168,7 +168,7 @@ pub(super) fn check_command<B>(request: &Request<B>) -> Result<(), Box<GuardRefu
     }
     let line =
         "a command needs the header `X-Tributary: 1`, which web pages cannot send: curl -X POST -H 'X-Tributary: 1' …";
-    Err(GuardRefusal::new(StatusCode::FORBIDDEN, line))
+    Err(GuardError::new(StatusCode::FORBIDDEN, line))
 }
 
 /// The host of an authority in lower case, without port, brackets and final dot. None: it is not valid.

@@ -374,7 +374,7 @@ impl AdminConnection {
     ///
     /// # Errors
     /// Why it is refused.
-    fn check(&self, request: &Request<Incoming>, local: SocketAddr) -> Result<(), Box<guard::GuardRefusal>> {
+    fn check(&self, request: &Request<Incoming>, local: SocketAddr) -> Result<(), Box<guard::GuardError>> {
         let path = request.uri().path();
         let is_page = page::has(path);
         let is_public = is_page || matches!(path, "/livez" | "/readyz");

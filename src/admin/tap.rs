@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tributary_codec::lru::Lru;
 use tributary_endless as endless;
 use tributary_event::{Batch, DataView, Kind, Origin};
-use tributary_explain::{DecoderFault, Explain, Sheet, http};
+use tributary_explain::{DecoderError, Explain, Sheet, http};
 use tributary_memory::MemoryLease;
 use tributary_pipeline::tap::{Dropped, MAX_TAPS, MAX_WAITING_BYTES, Piece, Reader, TapFilter, TapItem, TapRequest};
 use tributary_protocol::Protocol;
@@ -292,7 +292,7 @@ impl Wire {
             let request =
                 event.position().sequence.map(|number| format!("request or message {number}: ")).unwrap_or_default();
             let text = format!("{request}{reason}, {bytes} bytes lost: {detail}");
-            sheet.fault(&DecoderFault { offset: event.position().offset, text });
+            sheet.fault(&DecoderError { offset: event.position().offset, text });
             out.extend(sheet.take().bytes());
         }
     }

@@ -16,7 +16,7 @@ use tributary_zico_store::{self as zico_store, KnownAgents, StoreError, StoreOpt
 
 use super::endpoint::EndpointArguments;
 use super::run;
-use super::{CommandFailure, OutputFormat, counted, print, say, table};
+use super::{CommandLineError, OutputFormat, counted, print, say, table};
 
 /// List the agents of a running daemon, command them, or manage registered ones
 ///
@@ -100,7 +100,7 @@ struct StoreFile {
     session_timeout: Duration,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     match &arguments.command {
         None => live::list(&arguments.endpoint, arguments.format),
         Some(AgentsCommand::Tell { endpoint, id, command }) => live::send_command(endpoint, id, command),
@@ -109,21 +109,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     }
 }
 
-impl From<StoreError> for CommandFailure {
+impl From<StoreError> for CommandLineError {
     fn from(error: StoreError) -> Self {
-        CommandFailure::Failed(error.to_string())
+        CommandLineError::Failed(error.to_string())
     }
 }
 
 /// The files, one per listener.
-fn stores(source: &StoreArguments) -> Result<Vec<StoreFile>, CommandFailure> {
+fn stores(source: &StoreArguments) -> Result<Vec<StoreFile>, CommandLineError> {
     match &source.state_dir {
         Some(dir) => in_directory(dir),
         None => configured(source.config.clone()),
     }
 }
 
-fn configured(config: Option<PathBuf>) -> Result<Vec<StoreFile>, CommandFailure> {
+fn configured(config: Option<PathBuf>) -> Result<Vec<StoreFile>, CommandLineError> {
     let (source, loaded) = run::load(config)?;
     let mut stores = Vec::new();
     for listener in &loaded.config.listeners {
@@ -147,14 +147,14 @@ fn configured(config: Option<PathBuf>) -> Result<Vec<StoreFile>, CommandFailure>
     }
     if stores.is_empty() {
         let why = "no listener has stored agents; a zico listener stores them if it has `state_dir`";
-        return Err(CommandFailure::Failed(format!("{source}: {why}")));
+        return Err(CommandLineError::Failed(format!("{source}: {why}")));
     }
     Ok(stores)
 }
 
-fn in_directory(dir: &Path) -> Result<Vec<StoreFile>, CommandFailure> {
+fn in_directory(dir: &Path) -> Result<Vec<StoreFile>, CommandLineError> {
     let session_timeout = StoreOptions::default().session_timeout;
-    let unreadable = |error| CommandFailure::Failed(format!("{}: {error}", dir.display()));
+    let unreadable = |error| CommandLineError::Failed(format!("{}: {error}", dir.display()));
     let mut stores = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
@@ -170,7 +170,7 @@ fn text(part: Option<&std::ffi::OsStr>) -> Option<&str> {
     part.and_then(std::ffi::OsStr::to_str)
 }
 
-fn list(stores: &[StoreFile], format: OutputFormat) -> Result<(), CommandFailure> {
+fn list(stores: &[StoreFile], format: OutputFormat) -> Result<(), CommandLineError> {
     let mut lines = Vec::new();
     for StoreFile { listener, path, session_timeout } in stores {
         let known = zico_store::list(path, *session_timeout, wall_clock::now())?;
@@ -182,7 +182,7 @@ fn list(stores: &[StoreFile], format: OutputFormat) -> Result<(), CommandFailure
     print(&lines)
 }
 
-fn forget(stores: &[StoreFile], agents: &[String]) -> Result<(), CommandFailure> {
+fn forget(stores: &[StoreFile], agents: &[String]) -> Result<(), CommandLineError> {
     let mut unknown = Vec::new();
     for name in agents {
         let mut forgotten = 0;
@@ -200,7 +200,7 @@ fn forget(stores: &[StoreFile], agents: &[String]) -> Result<(), CommandFailure>
     if unknown.is_empty() {
         return Ok(());
     }
-    Err(CommandFailure::Failed(format!("no such agent: {}", unknown.join(", "))))
+    Err(CommandLineError::Failed(format!("no such agent: {}", unknown.join(", "))))
 }
 
 /// One object per line.

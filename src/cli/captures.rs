@@ -12,7 +12,7 @@ use tributary_event::UnixNanos;
 use tributary_protocol::End;
 
 use super::input::Input;
-use super::{CommandFailure, say};
+use super::{CommandLineError, say};
 
 /// The size of reads.
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -100,7 +100,7 @@ pub(super) enum ConnectionStep {
 
 impl Captures {
     /// Adds a capture. Its number is the number of captures before it.
-    pub(super) fn add(&mut self, name: Arc<str>, reader: Reader<Box<dyn Read>>) -> Result<(), CommandFailure> {
+    pub(super) fn add(&mut self, name: Arc<str>, reader: Reader<Box<dyn Read>>) -> Result<(), CommandLineError> {
         let mut playing = Playing { name, reader, next: None, last: Duration::ZERO };
         playing.advance()?;
         self.files.push(playing);
@@ -113,7 +113,7 @@ impl Captures {
     }
 
     /// The next step of all captures: the number of the capture, the time, and the step.
-    pub(super) fn next(&mut self) -> Result<Option<(usize, UnixNanos, ConnectionStep)>, CommandFailure> {
+    pub(super) fn next(&mut self) -> Result<Option<(usize, UnixNanos, ConnectionStep)>, CommandLineError> {
         let moment = |file: &Playing| file.next.as_ref().map(|(at, _)| file.moment(*at));
         let due = self.files.iter().enumerate().filter_map(|(number, file)| Some((moment(file)?, number))).min();
         let Some((at, number)) = due else { return Ok(None) };
@@ -132,8 +132,9 @@ impl Playing {
     }
 
     /// Reads the next record. An incomplete record, and records after missing bytes, are skipped with a message.
-    fn advance(&mut self) -> Result<(), CommandFailure> {
-        let record = self.reader.record().map_err(|error| CommandFailure::Failed(format!("{}: {error}", self.name)))?;
+    fn advance(&mut self) -> Result<(), CommandLineError> {
+        let record =
+            self.reader.record().map_err(|error| CommandLineError::Failed(format!("{}: {error}", self.name)))?;
         let name = &self.name;
         let Some(CaptureRecord { at, what }) = record else {
             let why = match self.reader.torn() {

@@ -8,7 +8,7 @@ use crate::sink::parquet::UploadOptions;
 use tributary_options::units::ByteSize;
 use tributary_sink_http::WhenFull;
 
-use super::{CommandFailure, counted, deep_check, print, retention, run, say};
+use super::{CommandLineError, counted, deep_check, print, retention, run, say};
 
 /// Check a configuration file and report all its errors
 ///
@@ -49,7 +49,7 @@ pub(super) struct Arguments {
     event_bytes: u64,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     if arguments.schema {
         return print(format!("{}\n", schema()).as_bytes());
     }
@@ -81,7 +81,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     if report.errors.is_empty() {
         Ok(())
     } else {
-        Err(CommandFailure::Failed("this configuration cannot work here now".to_owned()))
+        Err(CommandLineError::Failed("this configuration cannot work here now".to_owned()))
     }
 }
 

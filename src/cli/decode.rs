@@ -34,7 +34,7 @@ use tributary_zico::ZicoExchange;
 
 use super::captures::{Captures, FileContent};
 use super::input::Input;
-use super::{CommandFailure, NamedProtocol, OutputFormat, counted, profile, say};
+use super::{CommandLineError, NamedProtocol, OutputFormat, counted, profile, say};
 use output::{DecodeOutput, StdoutEncoder};
 use requests::{submitted, upload};
 
@@ -176,7 +176,7 @@ impl Arguments {
     ///
     /// # Errors
     /// The protocol does not have this version, or its bytes say their version themselves.
-    fn version(&self, protocol: Protocol) -> Result<Option<u8>, CommandFailure> {
+    fn version(&self, protocol: Protocol) -> Result<Option<u8>, CommandLineError> {
         let Some(version) = self.protocol_version else { return Ok(None) };
         let versions = match protocol {
             Protocol::Bytefrog => 1..=4,
@@ -184,14 +184,14 @@ impl Arguments {
             Protocol::Datadog | Protocol::Rbkit | Protocol::Zico | Protocol::Nats => {
                 let why =
                     format!("--protocol-version {version}: bytes of {protocol} say their version; omit the option");
-                return Err(CommandFailure::Misused(why));
+                return Err(CommandLineError::Misused(why));
             }
         };
         if versions.contains(&version) {
             return Ok(Some(version));
         }
         let (first, last) = versions.into_inner();
-        Err(CommandFailure::Misused(format!(
+        Err(CommandLineError::Misused(format!(
             "--protocol-version {version}: {protocol} has the versions {first} to {last}"
         )))
     }
@@ -206,10 +206,10 @@ impl From<ChannelName> for Channel {
     }
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     let Content::Received(NamedProtocol(protocol)) = arguments.content else { return stored::run(arguments) };
     if arguments.filter.is_any() {
-        return Err(CommandFailure::Misused(
+        return Err(CommandLineError::Misused(
             "--since, --until and --where are for `decode events` and `decode parquet`".into(),
         ));
     }
@@ -232,7 +232,7 @@ fn decode(
     protocol: Protocol,
     files: Vec<Input>,
     output: DecodeOutput<'_>,
-) -> Result<(), CommandFailure> {
+) -> Result<(), CommandLineError> {
     let version = arguments.version(protocol)?;
     let listener = listener(protocol.as_str(), &arguments.listener_options(protocol))?;
     let memory = MemoryBudget::new(Config::builtin().memory_limit());
@@ -265,7 +265,7 @@ fn decode(
             decoder.requests(&EndlessExchange::new(own, &memory), |bundle| upload(version, bundle))
         }
         ProtocolOptions::Nats(_) => {
-            Err(CommandFailure::Misused("nats: no agent speaks it; decode its lines as `events`".to_owned()))
+            Err(CommandLineError::Misused("nats: no agent speaks it; decode its lines as `events`".to_owned()))
         }
     }
 }
@@ -306,7 +306,7 @@ impl<S: Session> Decoded<S> {
 
 impl Decoder<'_> {
     /// Decodes independent connections.
-    fn one_by_one<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), CommandFailure> {
+    fn one_by_one<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), CommandLineError> {
         for (number, file) in (1..).zip(take(&mut self.files)) {
             self.whole(number, file, make())?;
             if self.output.is_closed() {
@@ -317,7 +317,7 @@ impl Decoder<'_> {
     }
 
     /// Decodes connections of the same time: all are read before one ends. Captures end at their recorded times.
-    fn together<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), CommandFailure> {
+    fn together<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), CommandLineError> {
         let (mut read, mut playing, mut captures) = (Vec::new(), Vec::new(), Captures::default());
         for (number, file) in (1..).zip(take(&mut self.files)) {
             let (named, source) = self.open(number, file)?;
@@ -335,7 +335,7 @@ impl Decoder<'_> {
     }
 
     /// Decodes one connection.
-    fn whole<S: Session>(&mut self, number: u64, file: Input, session: S) -> Result<(), CommandFailure> {
+    fn whole<S: Session>(&mut self, number: u64, file: Input, session: S) -> Result<(), CommandLineError> {
         let (named, source) = self.open(number, file)?;
         match source {
             FileContent::Events => Ok(()),
@@ -353,7 +353,11 @@ impl Decoder<'_> {
     }
 
     /// Decodes requests, those of each file in order. `wrap` makes a request of a body without one.
-    fn requests<E: Exchange>(&mut self, exchange: &E, wrap: impl Fn(Vec<u8>) -> Request) -> Result<(), CommandFailure> {
+    fn requests<E: Exchange>(
+        &mut self,
+        exchange: &E,
+        wrap: impl Fn(Vec<u8>) -> Request,
+    ) -> Result<(), CommandLineError> {
         let (mut captures, mut playing) = (Captures::default(), Vec::new());
         for (number, file) in (1..).zip(take(&mut self.files)) {
             let (named, source) = self.open(number, file)?;
@@ -368,7 +372,7 @@ impl Decoder<'_> {
             };
             let OpenedFile { name, origin, counters } = named;
             let mut bytes = Vec::new();
-            input.read_to_end(&mut bytes).map_err(|error| CommandFailure::Failed(format!("{name}: {error}")))?;
+            input.read_to_end(&mut bytes).map_err(|error| CommandLineError::Failed(format!("{name}: {error}")))?;
             for request in decode::requests(&bytes).unwrap_or_else(|| vec![wrap(bytes)]) {
                 let mut now = self.clock.now();
                 // A file of the quarantine has the time of receipt, which some event times depend on.
@@ -406,7 +410,7 @@ impl Decoder<'_> {
     }
 
     /// Writes the events that an exchange holds after its last request.
-    fn rest<E: Exchange>(&mut self, exchange: &E) -> Result<(), CommandFailure> {
+    fn rest<E: Exchange>(&mut self, exchange: &E) -> Result<(), CommandLineError> {
         if self.output.is_closed() {
             return Ok(());
         }
@@ -419,9 +423,9 @@ impl Decoder<'_> {
     }
 
     /// Opens a file as received bytes or as a capture.
-    fn open(&mut self, number: u64, file: Input) -> Result<(OpenedFile, FileContent), CommandFailure> {
+    fn open(&mut self, number: u64, file: Input) -> Result<(OpenedFile, FileContent), CommandLineError> {
         let name: Arc<str> = file.path.display().to_string().into();
-        let failed = |error: io::Error| CommandFailure::Failed(format!("{name}: {error}"));
+        let failed = |error: io::Error| CommandLineError::Failed(format!("{name}: {error}"));
         let source = FileContent::of(file).map_err(failed)?;
         let origin = match &source {
             FileContent::Events => return Err(has_events(&name, self.protocol)),
@@ -430,7 +434,7 @@ impl Decoder<'_> {
                 let capture::CaptureHead { protocol, listener, peer, connection, .. } = reader.head();
                 if *protocol != self.protocol {
                     let text = format!("{name} is a capture of {protocol}: use `tributary decode {protocol}`");
-                    return Err(CommandFailure::Misused(text));
+                    return Err(CommandLineError::Misused(text));
                 }
                 self.listener = listener.as_str().into();
                 let connection = if self.output.counts_files() { number } else { *connection };
@@ -451,7 +455,7 @@ impl Decoder<'_> {
         named: OpenedFile,
         mut input: Box<dyn Read>,
         session: S,
-    ) -> Result<Decoded<S>, CommandFailure> {
+    ) -> Result<Decoded<S>, CommandLineError> {
         let mut decoded = Decoded::new(named, session);
         let mut piece = vec![0; PIECE_BYTES];
         while !self.output.is_closed() {
@@ -459,7 +463,7 @@ impl Decoder<'_> {
                 Ok(0) => break,
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(CommandFailure::Failed(format!("{}: {error}", decoded.name))),
+                Err(error) => return Err(CommandLineError::Failed(format!("{}: {error}", decoded.name))),
             };
             decoded.offline.feed(&piece[..bytes], self.clock.now(), &mut |batch| self.output.write(&batch));
             // Events of a live source are written immediately.
@@ -468,7 +472,7 @@ impl Decoder<'_> {
         Ok(decoded)
     }
 
-    fn finish<S: Session>(&mut self, decoded: Decoded<S>, end: End) -> Result<(), CommandFailure> {
+    fn finish<S: Session>(&mut self, decoded: Decoded<S>, end: End) -> Result<(), CommandLineError> {
         let Decoded { name, offline, counters } = decoded;
         if self.output.is_closed() {
             return Ok(());
@@ -482,26 +486,26 @@ impl Decoder<'_> {
 }
 
 /// The error of a file that has events instead of received bytes.
-fn has_events(name: &str, protocol: Protocol) -> CommandFailure {
+fn has_events(name: &str, protocol: Protocol) -> CommandLineError {
     let why =
         format!("it has events as JSON lines, not received bytes of {protocol}; `tributary decode events` reads them");
-    CommandFailure::Failed(format!("{name}: {why}"))
+    CommandLineError::Failed(format!("{name}: {why}"))
 }
 
 /// Reads the options like a listener of the configuration.
-pub(super) fn listener(protocol: &str, options: &[String]) -> Result<ListenerConfig, CommandFailure> {
+pub(super) fn listener(protocol: &str, options: &[String]) -> Result<ListenerConfig, CommandLineError> {
     let mut text = format!("[listeners.decode]\nprotocol = \"{protocol}\"\n");
     for option in options {
         let Some((key, value)) = option.split_once('=') else {
-            return Err(CommandFailure::Misused(format!("--option {option}: not KEY=VALUE")));
+            return Err(CommandLineError::Misused(format!("--option {option}: not KEY=VALUE")));
         };
         text.push_str(&format!("{key} = {}\n", toml_value(value)));
     }
     let loaded = Config::parse("--option", &text);
     let mut listeners =
-        loaded.map_err(|errors| CommandFailure::Misused(format!("invalid --option\n{errors}")))?.config.listeners;
+        loaded.map_err(|errors| CommandLineError::Misused(format!("invalid --option\n{errors}")))?.config.listeners;
     if listeners.len() != 1 {
-        return Err(CommandFailure::Misused("--option can set keys of one listener only".to_owned()));
+        return Err(CommandLineError::Misused("--option can set keys of one listener only".to_owned()));
     }
     Ok(listeners.remove(0))
 }

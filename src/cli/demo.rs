@@ -29,7 +29,7 @@ use tributary_zico as zico;
 use tributary_zico_store::StoreOptions;
 
 use super::simulate::agent;
-use super::{CommandFailure, NamedProtocol, OutputFormat, block_on, duration, run, say};
+use super::{CommandLineError, NamedProtocol, OutputFormat, block_on, duration, run, say};
 
 /// A demo of at least this duration is one that people watch.
 const WATCHED: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ pub(super) struct Arguments {
     format: Option<OutputFormat>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     let named: Vec<Protocol> = arguments.protocol.iter().map(|name| name.0).collect();
     let is_wanted = |protocol: &Protocol| named.is_empty() || named.contains(protocol);
     let protocols: Vec<Protocol> = Protocol::OF_AGENTS.into_iter().filter(is_wanted).collect();
@@ -132,7 +132,7 @@ fn http() -> HttpOptions {
 }
 
 /// Runs daemon and agents. Returns the counters, the numbers of each agent, and the seconds.
-async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Totals, Vec<Sent>, f64), CommandFailure> {
+async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Totals, Vec<Sent>, f64), CommandLineError> {
     let mut ruby = None;
     if protocols.contains(&Protocol::Rbkit) {
         let any = ([127, 0, 0, 1], 0).into();
@@ -142,7 +142,7 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
     let usual = if io::stdout().is_terminal() { Format::Text } else { Format::Json };
     let format = arguments.format.map_or(usual, Format::from);
     let config = config(protocols, ruby.as_ref().map(SimulatedProcess::options), format);
-    let server = Server::start(&config).await.map_err(|error| CommandFailure::Failed(error.to_string()))?;
+    let server = Server::start(&config).await.map_err(|error| CommandLineError::Failed(error.to_string()))?;
     if let Some(address) = server.admin_address() {
         say(format_args!("page: {}", run::page_address(address, &config)));
     }
@@ -179,7 +179,7 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
     loop {
         tokio::select! {
             agent = agents.join_next() => match agent {
-                Some(result) => sent.extend(result.map_err(|error| CommandFailure::Failed(error.to_string()))??),
+                Some(result) => sent.extend(result.map_err(|error| CommandLineError::Failed(error.to_string()))??),
                 None => break,
             },
             // Ctrl-C, or a reader that closes stdout, ends the demo early.
@@ -197,14 +197,14 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
     };
     stopped.cancel();
     if let Some(process) = ruby_process {
-        sent.push(process.await.map_err(|error| CommandFailure::Failed(error.to_string()))??.sent);
+        sent.push(process.await.map_err(|error| CommandLineError::Failed(error.to_string()))??.sent);
     }
     Ok((totals, sent, seconds))
 }
 
 /// In a demo that people watch the Java agent loses a buffer now and then, as real agents do when a connection breaks, so that
 /// the page shows losses.
-fn demo_agent(protocol: Protocol, time: Duration) -> Result<simulate::AgentKind, CommandFailure> {
+fn demo_agent(protocol: Protocol, time: Duration) -> Result<simulate::AgentKind, CommandLineError> {
     match agent(protocol)? {
         simulate::AgentKind::Bytefrog(options) if time >= WATCHED => {
             Ok(simulate::AgentKind::Bytefrog(simulate::bytefrog::Options { gaps: BUFFERS_PER_LOSS, ..options }))

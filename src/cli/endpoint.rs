@@ -22,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use crate::admin::COMMAND_HEADER;
 use tributary_codec::terminal;
 
-use super::{CommandFailure, run};
+use super::{CommandLineError, run};
 
 /// The most bytes of a short response that are read.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
@@ -46,7 +46,7 @@ pub(super) struct EndpointArguments {
 
 impl EndpointArguments {
     /// The endpoint.
-    pub(super) fn endpoint(&self) -> Result<Endpoint, CommandFailure> {
+    pub(super) fn endpoint(&self) -> Result<Endpoint, CommandLineError> {
         let (token_file, ca) = (self.token_file.clone(), self.ca.clone());
         match &self.admin {
             Some(address) => Endpoint::at(address, token_file, ca),
@@ -69,9 +69,9 @@ impl Endpoint {
         address: &str,
         token_file: Option<PathBuf>,
         ca: Option<PathBuf>,
-    ) -> Result<Endpoint, CommandFailure> {
+    ) -> Result<Endpoint, CommandLineError> {
         let Some((host, _)) = address.rsplit_once(':') else {
-            return Err(CommandFailure::Misused(format!("--admin {address}: not HOST:PORT")));
+            return Err(CommandLineError::Misused(format!("--admin {address}: not HOST:PORT")));
         };
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         Ok(Endpoint { host, address: address.to_owned(), token_file, ca })
@@ -82,11 +82,13 @@ impl Endpoint {
         config: Option<PathBuf>,
         token_file: Option<PathBuf>,
         ca: Option<PathBuf>,
-    ) -> Result<Endpoint, CommandFailure> {
+    ) -> Result<Endpoint, CommandLineError> {
         let (source, loaded) = run::load(config)?;
         let admin = loaded.config.admin;
         let Some(mut listen) = admin.listen else {
-            return Err(CommandFailure::Failed(format!("{source}: the admin endpoint is off ([admin] listen = \"\")")));
+            return Err(CommandLineError::Failed(format!(
+                "{source}: the admin endpoint is off ([admin] listen = \"\")"
+            )));
         };
         // An endpoint on all addresses has the loopback address too.
         match listen.ip() {
@@ -100,7 +102,7 @@ impl Endpoint {
     }
 
     /// Sends a request; returns the response when its head has arrived.
-    pub(super) async fn request(&self, method: Method, target: &str) -> Result<Response<Incoming>, CommandFailure> {
+    pub(super) async fn request(&self, method: Method, target: &str) -> Result<Response<Incoming>, CommandLineError> {
         let mut request =
             Request::builder().method(method).uri(target).header(HOST, &self.address).header(COMMAND_HEADER, "1");
         if let Some(path) = &self.token_file {
@@ -121,7 +123,7 @@ impl Endpoint {
     }
 
     /// Sends a request; returns the whole response.
-    pub(super) async fn ask(&self, method: Method, target: &str) -> Result<(StatusCode, Bytes), CommandFailure> {
+    pub(super) async fn ask(&self, method: Method, target: &str) -> Result<(StatusCode, Bytes), CommandLineError> {
         let response = self.request(method, target).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
@@ -132,7 +134,7 @@ impl Endpoint {
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         request: Request<Empty<Bytes>>,
-    ) -> Result<Response<Incoming>, CommandFailure> {
+    ) -> Result<Response<Incoming>, CommandLineError> {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.failed(error))?;
         // Its error is an error of the response too.
@@ -145,12 +147,12 @@ impl Endpoint {
     }
 
     /// The failure for a response that is not the wanted one.
-    pub(super) fn refused(&self, status: StatusCode, body: &[u8]) -> CommandFailure {
+    pub(super) fn refused(&self, status: StatusCode, body: &[u8]) -> CommandLineError {
         let why = String::from_utf8_lossy(body);
         self.failed(format_args!("{status}: {}", terminal::shown(why.trim_end())))
     }
 
-    fn unreachable(&self, error: &io::Error) -> CommandFailure {
+    fn unreachable(&self, error: &io::Error) -> CommandLineError {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => {
                 self.failed(format_args!("{error}; does the daemon run, and is this the address of [admin] listen?"))
@@ -160,20 +162,20 @@ impl Endpoint {
     }
 
     /// The failure of a TLS handshake.
-    fn untrusted(&self, error: &io::Error, ca: &Path) -> CommandFailure {
+    fn untrusted(&self, error: &io::Error, ca: &Path) -> CommandLineError {
         let ca = ca.display();
         self.failed(format_args!(
             "{error}; {ca} must have the authority of the endpoint's certificate, and the endpoint TLS"
         ))
     }
 
-    fn failed(&self, why: impl std::fmt::Display) -> CommandFailure {
-        CommandFailure::Failed(format!("the admin endpoint on {}: {why}", self.address))
+    fn failed(&self, why: impl std::fmt::Display) -> CommandLineError {
+        CommandLineError::Failed(format!("the admin endpoint on {}: {why}", self.address))
     }
 }
 
 /// A TLS connector that trusts the authorities in this file.
-fn connector(path: &Path) -> Result<TlsConnector, CommandFailure> {
+fn connector(path: &Path) -> Result<TlsConnector, CommandLineError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| file(path, error))? {
         roots.add(certificate.map_err(|error| file(path, error))?).map_err(|error| file(path, error))?;
@@ -186,6 +188,6 @@ fn connector(path: &Path) -> Result<TlsConnector, CommandFailure> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-fn file(path: &Path, error: impl std::fmt::Display) -> CommandFailure {
-    CommandFailure::Failed(format!("{}: {error}", path.display()))
+fn file(path: &Path, error: impl std::fmt::Display) -> CommandLineError {
+    CommandLineError::Failed(format!("{}: {error}", path.display()))
 }

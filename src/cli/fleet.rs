@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{CommandFailure, block_on, duration, print};
+use super::{CommandLineError, block_on, duration, print};
 use audit::Audit;
 use tributary_nats::Servers;
 
@@ -63,7 +63,7 @@ struct AuditArguments {
     wait: Duration,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     let FleetCommand::Audit(arguments) = &arguments.command;
     let servers = arguments.servers()?;
     let audit = block_on(async {
@@ -84,16 +84,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     if why.is_empty() {
         Ok(())
     } else {
-        Err(CommandFailure::Failed(format!("the sums do not add up: {}", why.join("; "))))
+        Err(CommandLineError::Failed(format!("the sums do not add up: {}", why.join("; "))))
     }
 }
 
 impl AuditArguments {
     /// The servers of NATS, if any is named.
-    fn servers(&self) -> Result<Option<Servers>, CommandFailure> {
+    fn servers(&self) -> Result<Option<Servers>, CommandLineError> {
         let address = |text: &String| {
             text.parse()
-                .map_err(|error| CommandFailure::Misused(format!("--nats {text}: {error}; write nats://HOST:4222")))
+                .map_err(|error| CommandLineError::Misused(format!("--nats {text}: {error}; write nats://HOST:4222")))
         };
         let servers = self.nats.iter().map(address).collect::<Result<Vec<_>, _>>()?;
         let (credentials_file, token_file) = (self.credentials_file.clone(), self.token_file.clone());

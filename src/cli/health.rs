@@ -3,7 +3,7 @@
 use hyper::{Method, StatusCode};
 
 use super::endpoint::EndpointArguments;
-use super::{CommandFailure, block_on, print};
+use super::{CommandLineError, block_on, print};
 
 /// Ask a running daemon whether it is ready
 ///
@@ -21,7 +21,7 @@ pub(super) struct Arguments {
     live: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     let endpoint = arguments.endpoint.endpoint()?;
     let path = if arguments.live { "/livez" } else { "/readyz" };
     let (status, body) = block_on(endpoint.ask(Method::GET, path))??;

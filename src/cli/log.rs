@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use tracing::{Level, enabled, error};
 use tracing_subscriber::EnvFilter;
 
-use super::CommandFailure;
+use super::CommandLineError;
 use tributary_codec::terminal::shows_colours;
 
 /// The environment variable with the level, for `--log-level`.
@@ -44,7 +44,7 @@ impl Arguments {
 
 impl LogFormat {
     /// Reports the failure that ends the command, as a line of the log where a program reads the log. Returns the exit code.
-    pub(super) fn exit(self, failure: CommandFailure) -> ExitCode {
+    pub(super) fn exit(self, failure: CommandLineError) -> ExitCode {
         match self {
             LogFormat::Json if enabled!(Level::ERROR) => {
                 error!(error = %failure, exit_code = failure.code(), "the command failed");
@@ -57,14 +57,14 @@ impl LogFormat {
 
 /// Starts logging, at the level `usual` if none is set. A second start in the same process (in a program that embeds the library,
 /// or in a test) has no effect.
-pub(super) fn start(arguments: &Arguments, usual: &str) -> Result<(), CommandFailure> {
+pub(super) fn start(arguments: &Arguments, usual: &str) -> Result<(), CommandLineError> {
     let variable = env::var(VARIABLE).ok().filter(|level| !level.is_empty());
     let (source, level) = match (&arguments.log_level, variable) {
         (Some(level), _) => ("--log-level", level.clone()),
         (None, Some(level)) => (VARIABLE, level),
         (None, None) => ("--log-level", usual.to_owned()),
     };
-    let filter = filter(&level).map_err(|why| CommandFailure::Misused(format!("{source} {level:?}: {why}")))?;
+    let filter = filter(&level).map_err(|why| CommandLineError::Misused(format!("{source} {level:?}: {why}")))?;
     // Without `log_internal_errors(false)` it would report a closed stderr on stderr, and panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
     let _ = match arguments.log_format {

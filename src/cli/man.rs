@@ -7,7 +7,7 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use super::{CommandFailure, print};
+use super::{CommandLineError, print};
 
 /// Print a man page, or write all of them
 #[derive(Debug, clap::Args)]
@@ -58,23 +58,23 @@ const SIGNALS: &[(&str, &str)] = &[
     ),
 ];
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     let mut program = super::Arguments::command();
     program.build();
     let Some(dir) = &arguments.dir else {
         let mut command = &program;
         for name in &arguments.command {
-            let unknown = || CommandFailure::Misused(format!("there is no command {}", arguments.command.join(" ")));
+            let unknown = || CommandLineError::Misused(format!("there is no command {}", arguments.command.join(" ")));
             command = command.find_subcommand(name).ok_or_else(unknown)?;
         }
         let names: Vec<_> = std::iter::once("tributary").chain(arguments.command.iter().map(String::as_str)).collect();
         return print(&page(command, &names.join("-"))?);
     };
-    fs::create_dir_all(dir).map_err(|error| CommandFailure::Failed(format!("{}: {error}", dir.display())))?;
+    fs::create_dir_all(dir).map_err(|error| CommandLineError::Failed(format!("{}: {error}", dir.display())))?;
     for (name, command) in pages(&program, "tributary") {
         let path = dir.join(format!("{name}.1"));
         fs::write(&path, page(command, &name)?)
-            .map_err(|error| CommandFailure::Failed(format!("{}: {error}", path.display())))?;
+            .map_err(|error| CommandLineError::Failed(format!("{}: {error}", path.display())))?;
     }
     Ok(())
 }
@@ -87,7 +87,7 @@ fn pages<'c>(command: &'c Command, name: &str) -> Vec<(String, &'c Command)> {
 }
 
 /// The page of a command. `name` is the name of the page: `tributary-agents-tell`.
-fn page(command: &Command, name: &str) -> Result<Vec<u8>, CommandFailure> {
+fn page(command: &Command, name: &str) -> Result<Vec<u8>, CommandLineError> {
     let man = Man::new(command.clone().name(name.to_owned()).disable_help_subcommand(true)).title(name);
     let mut page = Vec::new();
     man.render_title(&mut page)?;

@@ -147,21 +147,21 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Why a command does not end with exit code 0.
 #[derive(Debug)]
-enum CommandFailure {
+enum CommandLineError {
     /// Exit code 1.
     Failed(String),
     /// Exit code 2: arguments or configuration.
     Misused(String),
 }
 
-impl fmt::Display for CommandFailure {
+impl fmt::Display for CommandLineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (CommandFailure::Failed(why) | CommandFailure::Misused(why)) = self;
+        let (CommandLineError::Failed(why) | CommandLineError::Misused(why)) = self;
         f.write_str(why)
     }
 }
 
-impl CommandFailure {
+impl CommandLineError {
     /// Prints the message and returns the exit code.
     fn exit(self) -> ExitCode {
         say(format_args!("tributary: {self}"));
@@ -170,15 +170,15 @@ impl CommandFailure {
 
     fn code(&self) -> u8 {
         match self {
-            CommandFailure::Failed(_) => 1,
-            CommandFailure::Misused(_) => 2,
+            CommandLineError::Failed(_) => 1,
+            CommandLineError::Misused(_) => 2,
         }
     }
 }
 
-impl From<io::Error> for CommandFailure {
+impl From<io::Error> for CommandLineError {
     fn from(error: io::Error) -> Self {
-        CommandFailure::Failed(error.to_string())
+        CommandLineError::Failed(error.to_string())
     }
 }
 
@@ -189,15 +189,15 @@ fn say(message: impl fmt::Display) {
 }
 
 /// Writes data to stdout. It is no failure if the reader has closed it.
-fn print(bytes: &[u8]) -> Result<(), CommandFailure> {
+fn print(bytes: &[u8]) -> Result<(), CommandLineError> {
     use io::Write;
     let mut stdout = io::stdout().lock();
     printed(stdout.write_all(bytes).and_then(|()| stdout.flush()))
 }
 
 /// The result of writing to stdout. It is no failure if the reader has closed it; other errors name it.
-fn printed(result: io::Result<()>) -> Result<(), CommandFailure> {
-    quiet(result).map_err(|error| CommandFailure::Failed(format!("cannot write to standard output: {error}")))
+fn printed(result: io::Result<()>) -> Result<(), CommandLineError> {
+    quiet(result).map_err(|error| CommandLineError::Failed(format!("cannot write to standard output: {error}")))
 }
 
 /// Ignores a broken pipe: the reader, for example `head`, needs no more data.

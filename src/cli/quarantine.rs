@@ -20,7 +20,7 @@ use tributary_transport::clock::Clock;
 
 use super::endpoint::Endpoint;
 use super::run;
-use super::{CommandFailure, OutputFormat, block_on, counted, decode, print, printed, say, table};
+use super::{CommandLineError, OutputFormat, block_on, counted, decode, print, printed, say, table};
 
 /// List, show or try again the requests that listeners could not decode
 ///
@@ -104,7 +104,7 @@ struct FoundRequest {
     stored: Stored,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     match &arguments.command {
         QuarantineCommand::List { source, format } => list(&source.found()?, *format),
         QuarantineCommand::Show { source } => show(&source.found()?),
@@ -118,7 +118,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
 
 impl QuarantineArguments {
     /// The requests, in the order of their listeners and times.
-    fn found(&self) -> Result<Vec<FoundRequest>, CommandFailure> {
+    fn found(&self) -> Result<Vec<FoundRequest>, CommandLineError> {
         let directories = match &self.dir {
             Some(dir) => in_directory(dir)?,
             None => configured(self.config.clone())?,
@@ -139,16 +139,16 @@ impl QuarantineArguments {
     }
 }
 
-fn check_ids(ids: &[String], known: &[String]) -> Result<(), CommandFailure> {
+fn check_ids(ids: &[String], known: &[String]) -> Result<(), CommandLineError> {
     match ids.iter().find(|id| !known.contains(id)) {
-        Some(unknown) => Err(CommandFailure::Failed(format!("no such request in the quarantine: {unknown}"))),
+        Some(unknown) => Err(CommandLineError::Failed(format!("no such request in the quarantine: {unknown}"))),
         None => Ok(()),
     }
 }
 
 type Directory = (String, Option<ListenerConfig>, PathBuf);
 
-fn configured(config: Option<PathBuf>) -> Result<Vec<Directory>, CommandFailure> {
+fn configured(config: Option<PathBuf>) -> Result<Vec<Directory>, CommandLineError> {
     let (source, loaded) = run::load(config)?;
     let directory = |listener: ListenerConfig| {
         let dir = quarantine::options(&listener)?.0.dir.clone();
@@ -157,12 +157,12 @@ fn configured(config: Option<PathBuf>) -> Result<Vec<Directory>, CommandFailure>
     };
     let directories: Vec<_> = loaded.config.listeners.into_iter().filter_map(directory).collect();
     if directories.is_empty() {
-        return Err(CommandFailure::Failed(format!("{source}: no listener has a quarantine")));
+        return Err(CommandLineError::Failed(format!("{source}: no listener has a quarantine")));
     }
     Ok(directories)
 }
 
-fn in_directory(dir: &Path) -> Result<Vec<Directory>, CommandFailure> {
+fn in_directory(dir: &Path) -> Result<Vec<Directory>, CommandLineError> {
     let mut directories = vec![(name(dir), None, dir.to_owned())];
     for entry in std::fs::read_dir(dir).map_err(|error| in_place(dir, &error))? {
         let path = entry.map_err(|error| in_place(dir, &error))?.path();
@@ -178,11 +178,11 @@ fn name(directory: &Path) -> String {
     directory.file_name().map_or_else(|| ".".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-fn in_place(path: &Path, error: &io::Error) -> CommandFailure {
-    CommandFailure::Failed(format!("{}: {error}", path.display()))
+fn in_place(path: &Path, error: &io::Error) -> CommandLineError {
+    CommandLineError::Failed(format!("{}: {error}", path.display()))
 }
 
-fn list(found: &[FoundRequest], format: OutputFormat) -> Result<(), CommandFailure> {
+fn list(found: &[FoundRequest], format: OutputFormat) -> Result<(), CommandLineError> {
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
     for FoundRequest { listener, stored, .. } in found {
         let (received, peer) = (stored.header("x-tributary-received"), stored.header("x-tributary-peer"));
@@ -206,7 +206,7 @@ fn list(found: &[FoundRequest], format: OutputFormat) -> Result<(), CommandFailu
     print(&lines)
 }
 
-fn show(found: &[FoundRequest]) -> Result<(), CommandFailure> {
+fn show(found: &[FoundRequest]) -> Result<(), CommandLineError> {
     for FoundRequest { stored, .. } in found {
         let body = stored.bytes.saturating_sub(stored.head.len() as u64 + 4);
         let head: String = stored.head.lines().map(|line| format!("{}\n", terminal::shown(line))).collect();
@@ -226,7 +226,7 @@ struct DecodedOutput<'a> {
 }
 
 impl<'a> DecodedOutput<'a> {
-    fn open(path: Option<&'a Path>) -> Result<DecodedOutput<'a>, CommandFailure> {
+    fn open(path: Option<&'a Path>) -> Result<DecodedOutput<'a>, CommandLineError> {
         let (stream, file): (Box<dyn io::Write>, _) = match path {
             None => (Box::new(io::stdout()), None),
             Some(path) => {
@@ -245,7 +245,7 @@ impl<'a> DecodedOutput<'a> {
     }
 
     /// Writes the events that were taken; returns their number. Those of a file are on the disk then.
-    fn finish(&mut self) -> Result<u64, CommandFailure> {
+    fn finish(&mut self) -> Result<u64, CommandLineError> {
         let written = self.stream.write_all(&self.lines).and_then(|()| self.stream.flush());
         self.lines.clear();
         match &self.file {
@@ -257,7 +257,7 @@ impl<'a> DecodedOutput<'a> {
 }
 
 /// Decodes requests offline.
-fn retry(found: &[FoundRequest], path: Option<&Path>) -> Result<(), CommandFailure> {
+fn retry(found: &[FoundRequest], path: Option<&Path>) -> Result<(), CommandLineError> {
     let memory = MemoryBudget::new(Config::builtin().memory_limit());
     let clock = Clock::start();
     let mut output = DecodedOutput::open(path)?;
@@ -279,7 +279,7 @@ fn retry(found: &[FoundRequest], path: Option<&Path>) -> Result<(), CommandFailu
         }
         let counters = ListenerCounters::new(listener.as_str().into(), protocol);
         let decoded = decoder.decode(request, &counters, clock.now(), &mut |batch| output.take(&batch));
-        decoded.map_err(|why| CommandFailure::Failed(format!("{id}: {why}")))?;
+        decoded.map_err(|why| CommandLineError::Failed(format!("{id}: {why}")))?;
         let events = counted(output.finish()?, "event");
         match output.file {
             None => say(format_args!("{id}: decoded, {events}; it stays in the quarantine")),
@@ -292,16 +292,16 @@ fn retry(found: &[FoundRequest], path: Option<&Path>) -> Result<(), CommandFailu
     conclude(refused)
 }
 
-fn conclude(refused: u64) -> Result<(), CommandFailure> {
+fn conclude(refused: u64) -> Result<(), CommandLineError> {
     if refused == 0 {
         Ok(())
     } else {
-        Err(CommandFailure::Failed(format!("not delivered: {}", counted(refused, "request"))))
+        Err(CommandLineError::Failed(format!("not delivered: {}", counted(refused, "request"))))
     }
 }
 
 /// Lets a daemon try requests again.
-async fn retry_in_daemon(endpoint: &Endpoint, ids: &[String]) -> Result<(), CommandFailure> {
+async fn retry_in_daemon(endpoint: &Endpoint, ids: &[String]) -> Result<(), CommandLineError> {
     let (status, body) = endpoint.ask(Method::GET, "/quarantine").await?;
     if status != StatusCode::OK {
         return Err(endpoint.refused(status, &body));

@@ -18,7 +18,7 @@ use tributary_protocol::Protocol;
 
 use super::captures::{Captures, ConnectionStep, FileContent};
 use super::input::Input;
-use super::{CommandFailure, address, block_on, counted, say};
+use super::{CommandLineError, address, block_on, counted, say};
 
 /// After everything is sent, the collector has this much time to read it and to close the connections.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -73,22 +73,22 @@ impl FromStr for Speed {
     }
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     let mut captures = Captures::default();
     let mut names = Vec::new();
     let mut spoken: Option<Protocol> = None;
     for path in &arguments.files {
         let name: Arc<str> = path.display().to_string().into();
         let source = FileContent::of(Input::new(path));
-        let reader = match source.map_err(|error| CommandFailure::Failed(format!("{name}: {error}")))? {
+        let reader = match source.map_err(|error| CommandLineError::Failed(format!("{name}: {error}")))? {
             FileContent::Capture(reader) => reader,
             FileContent::Wire(_) | FileContent::Events => {
-                return Err(CommandFailure::Misused(format!("{name} is not a capture, so it cannot be replayed")));
+                return Err(CommandLineError::Misused(format!("{name} is not a capture, so it cannot be replayed")));
             }
         };
         let protocol = reader.head().protocol;
         if let Some(other) = spoken.replace(protocol).filter(|other| *other != protocol) {
-            return Err(CommandFailure::Misused(format!(
+            return Err(CommandLineError::Misused(format!(
                 "{name} is a capture of {protocol}, another file is a capture of {other}"
             )));
         }
@@ -104,7 +104,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     match faults {
         0 => Ok(()),
         faults => {
-            Err(CommandFailure::Failed(format!("{} could not be replayed completely", counted(faults, "connection"))))
+            Err(CommandLineError::Failed(format!("{} could not be replayed completely", counted(faults, "connection"))))
         }
     }
 }
@@ -140,7 +140,7 @@ async fn play(
     to: SocketAddr,
     speed: Speed,
     waits: bool,
-) -> Result<Sent, CommandFailure> {
+) -> Result<Sent, CommandLineError> {
     let (started, first) = (Instant::now(), captures.start());
     let mut sent = Sent::default();
     let mut replies = Vec::new();

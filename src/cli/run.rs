@@ -24,7 +24,7 @@ use tributary_transport::descriptors;
 use super::changed_options::ChangedOptions;
 use super::service::{self, Manager};
 use super::signals::{self, StopSignals};
-use super::{CommandFailure, block_on_with, totals};
+use super::{CommandLineError, block_on_with, totals};
 
 /// Paths of the configuration when none is named, in this order.
 const PLACES: [&str; 2] = ["./tributary.toml", "/etc/tributary/tributary.toml"];
@@ -53,14 +53,14 @@ pub(super) struct Arguments {
     file: Option<PathBuf>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     let named = arguments.config.as_ref().or(arguments.file.as_ref()).cloned();
     let (source, loaded) = load(named.clone())?;
     info!(version = env!("CARGO_PKG_VERSION"), configuration = source, "starting");
     descriptors::raise_limit();
     let threads = loaded.config.limits.threads();
     blocking::check_threads(loaded.config.threads())
-        .map_err(|error| CommandFailure::Failed(format!("cannot start: {error}")))?;
+        .map_err(|error| CommandLineError::Failed(format!("cannot start: {error}")))?;
     let decoding = Builder::new_multi_thread().worker_threads(threads).thread_name("decode").enable_all().build()?;
     // Signals, health and the admin endpoint have the main thread: a session that decodes for long delays none of them.
     let serving = serve(loaded, named, decoding.handle().clone());
@@ -70,17 +70,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
 }
 
 /// Loads the named configuration, or the first that exists, or the built-in one. Returns its name, too.
-pub(super) fn load(named: Option<PathBuf>) -> Result<(String, Loaded), CommandFailure> {
+pub(super) fn load(named: Option<PathBuf>) -> Result<(String, Loaded), CommandLineError> {
     let found = named.or_else(|| PLACES.iter().map(PathBuf::from).find(|place| place.exists()));
     let (source, loaded) = match found {
         Some(path) => (path.display().to_string(), Config::load(&path)),
         None => ("built-in defaults".to_owned(), Config::parse("built-in defaults", "")),
     };
-    let loaded = loaded.map_err(|errors| CommandFailure::Misused(format!("invalid configuration\n{errors}")))?;
+    let loaded = loaded.map_err(|errors| CommandLineError::Misused(format!("invalid configuration\n{errors}")))?;
     Ok((source, loaded))
 }
 
-async fn serve(mut running: Loaded, named: Option<PathBuf>, decoding: Handle) -> Result<Totals, CommandFailure> {
+async fn serve(mut running: Loaded, named: Option<PathBuf>, decoding: Handle) -> Result<Totals, CommandLineError> {
     let mut stop_signals = StopSignals::new()?;
     let manager = Manager::from_environment();
     let mut hang_up = signal(SignalKind::hangup())?;
@@ -88,7 +88,7 @@ async fn serve(mut running: Loaded, named: Option<PathBuf>, decoding: Handle) ->
     // Before the TLS files are read, so that no later change is missed.
     let mut watch = Watch::new(&running);
     let started = Server::start_on(&running.config, service::sockets()?, &decoding, |_| {}).await;
-    let mut server = started.map_err(|error| CommandFailure::Failed(error.to_string()))?;
+    let mut server = started.map_err(|error| CommandLineError::Failed(error.to_string()))?;
     log_addresses(&server, &running.config);
     let _watchdog = AbortOnDropHandle::new(tokio::spawn(manager.feed_watchdog(server.health().clone())));
     manager.ready();
@@ -310,7 +310,7 @@ fn lost_section(running: &Config, loaded: &Loaded) -> Option<&'static str> {
 }
 
 /// Whether all decoded events were written, and no sink failed that must not fail.
-pub(super) fn check_written(totals: &Totals) -> Result<(), CommandFailure> {
+pub(super) fn check_written(totals: &Totals) -> Result<(), CommandLineError> {
     // When the reader has closed a sink, events that it did not read are no failure.
     let open = || totals.sinks.iter().filter(|sink| !sink.is_closed);
     let unwritten = |sink: &SinkTotals| i128::from(sink.failed) + sink.in_flight();
@@ -320,12 +320,12 @@ pub(super) fn check_written(totals: &Totals) -> Result<(), CommandFailure> {
     let failed: i128 = open().map(unwritten).sum();
     if failed > 0 {
         let names = names(&|sink| unwritten(sink) > 0);
-        return Err(CommandFailure::Failed(format!("{failed} decoded events could not be written by sink {names}")));
+        return Err(CommandLineError::Failed(format!("{failed} decoded events could not be written by sink {names}")));
     }
     let dead = names(&|sink| sink.is_dead);
     if dead.is_empty() {
         Ok(())
     } else {
-        Err(CommandFailure::Failed(format!("sink {dead} failed (on_failure = \"fatal\")")))
+        Err(CommandLineError::Failed(format!("sink {dead} failed (on_failure = \"fatal\")")))
     }
 }

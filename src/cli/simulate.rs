@@ -7,7 +7,7 @@ use std::time::Duration;
 use tributary_protocol::Protocol;
 use tributary_simulate::{self as simulate, AgentKind, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
 
-use super::{CommandFailure, NamedProtocol, address, block_on, duration, say};
+use super::{CommandLineError, NamedProtocol, address, block_on, duration, say};
 
 /// Simulate agents that send realistic, seeded traffic
 ///
@@ -84,7 +84,7 @@ enum ListSize {
     Padded32,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     arguments.check_protocol()?;
     let agent = match arguments.protocol.0 {
         Protocol::Rbkit => return ruby(arguments),
@@ -105,7 +105,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
             None | Some(3) => endless::AgentVersion::V3,
             Some(2) => endless::AgentVersion::V2,
             Some(_) => {
-                return Err(CommandFailure::Misused(
+                return Err(CommandLineError::Misused(
                     "--protocol-version: endless agents have the versions 2 and 3".to_owned(),
                 ));
             }
@@ -115,14 +115,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
             Some("gen1") => zico::ZicoDialect::Gen1,
             Some("doc") => zico::ZicoDialect::Doc,
             Some(_) => {
-                return Err(CommandFailure::Misused(
+                return Err(CommandLineError::Misused(
                     "--dialect: zico agents have the dialects doc, gen1 and gen2".to_owned(),
                 ));
             }
         }),
     };
     let missing =
-        || CommandFailure::Misused("--to ADDRESS is missing: the address that the agents connect to".to_owned());
+        || CommandLineError::Misused("--to ADDRESS is missing: the address that the agents connect to".to_owned());
     let plan = Plan {
         to: arguments.to.ok_or_else(missing)?,
         amount: arguments.amount(),
@@ -136,17 +136,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
 }
 
 /// Simulates a Ruby process, which waits for its collector.
-fn ruby(arguments: &Arguments) -> Result<(), CommandFailure> {
+fn ruby(arguments: &Arguments) -> Result<(), CommandLineError> {
     if arguments.to.is_some() || arguments.connections != 1 {
         let text = "rbkit: a collector connects to one agent, at --publish and --request; omit --to and --connections";
-        return Err(CommandFailure::Misused(text.to_owned()));
+        return Err(CommandLineError::Misused(text.to_owned()));
     }
     let Arguments { rate, seed, .. } = *arguments;
     let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let (publish, request) = (arguments.publish.unwrap_or(local(5555)), arguments.request.unwrap_or(local(5556)));
     let heap_objects = arguments.heap_objects.unwrap_or(2000);
     let dialect = arguments.dialect.as_deref().map(str::parse::<rbkit::RbkitDialect>).transpose();
-    let dialect = dialect.map_err(|why| CommandFailure::Misused(format!("--dialect: {why}")))?.unwrap_or_default();
+    let dialect = dialect.map_err(|why| CommandLineError::Misused(format!("--dialect: {why}")))?.unwrap_or_default();
     let options = rbkit::Options { publish, request, dialect, heap_objects, ..Default::default() };
     let plan = rbkit::Plan { amount: arguments.amount(), rate, seed };
     let report = block_on(async {
@@ -158,14 +158,14 @@ fn ruby(arguments: &Arguments) -> Result<(), CommandFailure> {
     say(report.to_json());
     match report.received.faults() {
         0 => Ok(()),
-        faults => Err(CommandFailure::Failed(format!("the collector broke the protocol {faults} times"))),
+        faults => Err(CommandLineError::Failed(format!("the collector broke the protocol {faults} times"))),
     }
 }
 
 impl Arguments {
     /// # Errors
     /// An option is given that this protocol does not have.
-    fn check_protocol(&self) -> Result<(), CommandFailure> {
+    fn check_protocol(&self) -> Result<(), CommandLineError> {
         use Protocol::{Bytefrog, Datadog, Endless, Rbkit, Zico};
         let options: [(&str, bool, &[Protocol]); 10] = [
             ("--list-layout", self.list_layout.is_some(), &[Datadog]),
@@ -186,7 +186,7 @@ impl Arguments {
                 let names: Vec<_> = of.iter().map(|protocol| protocol.as_str()).collect();
                 let text =
                     format!("{option} is an option of {}; {protocol} agents do not have it", names.join(" and "));
-                Err(CommandFailure::Misused(text))
+                Err(CommandLineError::Misused(text))
             }
         }
     }
@@ -197,13 +197,13 @@ impl Arguments {
 }
 
 /// The simulated agent of a protocol with its defaults.
-pub(super) fn agent(protocol: Protocol) -> Result<AgentKind, CommandFailure> {
+pub(super) fn agent(protocol: Protocol) -> Result<AgentKind, CommandLineError> {
     match protocol {
         Protocol::Datadog => Ok(AgentKind::Datadog(datadog::DatadogDialect::default())),
         Protocol::Bytefrog => Ok(AgentKind::Bytefrog(bytefrog::Options::default())),
         Protocol::Endless => Ok(AgentKind::Endless(endless::AgentVersion::default())),
         Protocol::Zico => Ok(AgentKind::Zico(zico::ZicoDialect::default())),
-        Protocol::Rbkit => Err(CommandFailure::Misused("rbkit: the daemon connects to the agent".to_owned())),
-        Protocol::Nats => Err(CommandFailure::Misused("nats: no agent speaks it".to_owned())),
+        Protocol::Rbkit => Err(CommandLineError::Misused("rbkit: the daemon connects to the agent".to_owned())),
+        Protocol::Nats => Err(CommandLineError::Misused("nats: no agent speaks it".to_owned())),
     }
 }

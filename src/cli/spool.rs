@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tributary_options::units::format_duration;
 use tributary_spool::{self as spool, Snapshot, SpoolBacklog, SpoolItem, SpoolWarning, UsedBy};
 
-use super::{CommandFailure, OutputFormat, counted, duration, print, say, table};
+use super::{CommandLineError, OutputFormat, counted, duration, print, say, table};
 use content::StdoutLines;
 use place::{SinkSpool, SpoolArguments, in_place};
 
@@ -122,7 +122,7 @@ Examples:
     },
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     match &arguments.command {
         SpoolCommand::List { source, format } => list(&source.places()?, *format),
         SpoolCommand::Verify { source } => verify(&source.places()?),
@@ -135,11 +135,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
     }
 }
 
-fn read(place: &SinkSpool) -> Result<Snapshot, CommandFailure> {
+fn read(place: &SinkSpool) -> Result<Snapshot, CommandLineError> {
     Snapshot::read(&place.directory).map_err(|error| in_place(&place.directory, &error))
 }
 
-fn list(places: &[SinkSpool], format: OutputFormat) -> Result<(), CommandFailure> {
+fn list(places: &[SinkSpool], format: OutputFormat) -> Result<(), CommandLineError> {
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
     for place in places {
         let mut snapshot = read(place)?;
@@ -201,7 +201,7 @@ fn process(used_by: UsedBy) -> Value {
     }
 }
 
-fn verify(places: &[SinkSpool]) -> Result<(), CommandFailure> {
+fn verify(places: &[SinkSpool]) -> Result<(), CommandLineError> {
     let mut damaged = 0;
     for place in places {
         let mut snapshot = read(place)?;
@@ -243,10 +243,10 @@ fn verify(places: &[SinkSpool]) -> Result<(), CommandFailure> {
         let text: String = lines.iter().map(|line| format!("sink {}: {line}\n", place.sink)).collect();
         print(text.as_bytes())?;
     }
-    if damaged == 0 { Ok(()) } else { Err(CommandFailure::Failed(format!("{} damaged", counted(damaged, "spool")))) }
+    if damaged == 0 { Ok(()) } else { Err(CommandLineError::Failed(format!("{} damaged", counted(damaged, "spool")))) }
 }
 
-fn show(places: &[SinkSpool], limit: u64, format: OutputFormat) -> Result<(), CommandFailure> {
+fn show(places: &[SinkSpool], limit: u64, format: OutputFormat) -> Result<(), CommandLineError> {
     let mut lines = StdoutLines::new();
     for place in places {
         let mut snapshot = read(place)?;
@@ -282,7 +282,7 @@ fn show(places: &[SinkSpool], limit: u64, format: OutputFormat) -> Result<(), Co
     lines.flush()
 }
 
-fn refused(places: &[SinkSpool], limit: u64, format: OutputFormat) -> Result<(), CommandFailure> {
+fn refused(places: &[SinkSpool], limit: u64, format: OutputFormat) -> Result<(), CommandLineError> {
     let mut lines = StdoutLines::new();
     for place in places {
         let paths = spool::refused(&place.directory).map_err(|error| in_place(&place.directory, &error))?;
@@ -307,9 +307,9 @@ fn refused(places: &[SinkSpool], limit: u64, format: OutputFormat) -> Result<(),
     lines.flush()
 }
 
-fn retry(source: &SpoolArguments, requests: &[String], older_than: Option<Duration>) -> Result<(), CommandFailure> {
+fn retry(source: &SpoolArguments, requests: &[String], older_than: Option<Duration>) -> Result<(), CommandLineError> {
     if !source.names_a_sink() {
-        return Err(CommandFailure::Misused("name the sink whose refused requests are to be sent again".to_owned()));
+        return Err(CommandLineError::Misused("name the sink whose refused requests are to be sent again".to_owned()));
     }
     for place in source.places()? {
         let is_wanted = |request: &spool::Refused, refused_at: SystemTime| {
@@ -339,7 +339,7 @@ fn is_named(id: &str, name: &str) -> bool {
     [id, number, number.split('.').next().unwrap_or(number)].contains(&name)
 }
 
-fn drop_waiting(places: &[SinkSpool], is_confirmed: bool) -> Result<(), CommandFailure> {
+fn drop_waiting(places: &[SinkSpool], is_confirmed: bool) -> Result<(), CommandLineError> {
     for place in places {
         let mut snapshot = read(place)?;
         let waiting = snapshot.waiting();
@@ -350,14 +350,14 @@ fn drop_waiting(places: &[SinkSpool], is_confirmed: bool) -> Result<(), CommandF
         let used_by = spool::used_by(&place.directory);
         if let UsedBy::Process(_) = used_by {
             let why = spool::DropError::InUse(used_by);
-            return Err(CommandFailure::Failed(format!("{}: {why}; nothing was removed", place.directory.display())));
+            return Err(CommandLineError::Failed(format!("{}: {why}; nothing was removed", place.directory.display())));
         }
         let oldest = snapshot.oldest().map_err(|error| in_place(&place.directory, &error))?;
         let oldest = oldest.map_or_else(String::new, |record| format!(", the oldest of {}", time(record.time)));
         let what = format!("{} with {}", counted(waiting.records, "request"), counted(waiting.events, "event"));
         if !is_confirmed {
             if !io::stdin().is_terminal() {
-                return Err(CommandFailure::Misused(format!(
+                return Err(CommandLineError::Misused(format!(
                     "{}: {what} would be removed and lost; add --yes to remove them without a question",
                     place.directory.display()
                 )));
@@ -371,7 +371,7 @@ fn drop_waiting(places: &[SinkSpool], is_confirmed: bool) -> Result<(), CommandF
             }
         }
         let dropped = spool::drop_waiting(&place.directory)
-            .map_err(|error| CommandFailure::Failed(format!("{}: {error}", place.directory.display())))?;
+            .map_err(|error| CommandLineError::Failed(format!("{}: {error}", place.directory.display())))?;
         let what = format!("{} with {}", counted(dropped.records, "request"), counted(dropped.events, "event"));
         say(format_args!("sink {}: {what} removed{oldest}; the next start counts the events as shed", place.sink));
     }

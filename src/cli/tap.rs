@@ -9,7 +9,7 @@ use crate::admin::KEEP_ALIVE;
 use tributary_event::Kind;
 
 use super::endpoint::{Endpoint, EndpointArguments};
-use super::{CommandFailure, OutputFormat, block_on, printed};
+use super::{CommandLineError, OutputFormat, block_on, printed};
 
 /// The most bytes of an error response that are read.
 const MAX_ERROR_BYTES: usize = 16 * 1024;
@@ -47,12 +47,12 @@ fn kind(name: &str) -> Result<Kind, String> {
     known.ok_or_else(|| format!("the kinds are {}", Kind::ALL.map(Kind::as_str).join(", ")))
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     block_on(follow(&arguments.endpoint.endpoint()?, arguments))?
 }
 
 /// Writes the live view to stdout until the daemon ends or the reader closes stdout.
-async fn follow(endpoint: &Endpoint, arguments: &Arguments) -> Result<(), CommandFailure> {
+async fn follow(endpoint: &Endpoint, arguments: &Arguments) -> Result<(), CommandLineError> {
     let response = endpoint.request(Method::GET, &format!("/tap?{}", query(arguments))).await?;
     let (status, mut body) = (response.status(), response.into_body());
     if status != StatusCode::OK {

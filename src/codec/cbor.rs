@@ -64,12 +64,12 @@ pub struct CborError {
     /// Offset of the item at fault.
     pub offset: usize,
     /// What is wrong with it.
-    pub fault: CborFault,
+    pub fault: CborErrorKind,
 }
 
 /// What is wrong with an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CborFault {
+pub enum CborErrorKind {
     /// The bytes end inside it, or declare more than is there.
     End,
     /// An initial byte that CBOR reserves.
@@ -86,11 +86,11 @@ impl fmt::Display for CborError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at {}: ", self.offset)?;
         match self.fault {
-            CborFault::End => f.write_str("the bytes end inside an item"),
-            CborFault::Reserved(byte) => write!(f, "{byte:#04x} begins no item"),
-            CborFault::Expected(what) => write!(f, "expected {what}"),
-            CborFault::Break => f.write_str("a break where none can be"),
-            CborFault::TooDeep(limit) => write!(f, "more than {limit} containers and tags in one another"),
+            CborErrorKind::End => f.write_str("the bytes end inside an item"),
+            CborErrorKind::Reserved(byte) => write!(f, "{byte:#04x} begins no item"),
+            CborErrorKind::Expected(what) => write!(f, "expected {what}"),
+            CborErrorKind::Break => f.write_str("a break where none can be"),
+            CborErrorKind::TooDeep(limit) => write!(f, "more than {limit} containers and tags in one another"),
         }
     }
 }
@@ -222,7 +222,7 @@ impl<'a> Reader<'a> {
         }
         let max_depth = max_depth.min(MOST_DEPTH);
         let mut skipped = self.pass_over::<FEW_LEVELS>(max_depth.min(FEW_LEVELS));
-        if skipped.is_err_and(|error| error.fault == CborFault::TooDeep(FEW_LEVELS)) && max_depth > FEW_LEVELS {
+        if skipped.is_err_and(|error| error.fault == CborErrorKind::TooDeep(FEW_LEVELS)) && max_depth > FEW_LEVELS {
             *self = start;
             skipped = self.pass_over::<MOST_DEPTH>(max_depth);
         }
@@ -243,10 +243,10 @@ impl<'a> Reader<'a> {
                 (Some(SkippedContainer::Pieces(is_text)), piece) => match (piece, is_text) {
                     (CborItem::Text(_), true) | (CborItem::Bytes(_), false) => continue,
                     (CborItem::Break, _) => None,
-                    _ => return Err(CborError { offset, fault: CborFault::Expected("a piece of the string") }),
+                    _ => return Err(CborError { offset, fault: CborErrorKind::Expected("a piece of the string") }),
                 },
                 (Some(SkippedContainer::ToBreak | SkippedContainer::Key), CborItem::Break) => None,
-                (_, CborItem::Break) => return Err(CborError { offset, fault: CborFault::Break }),
+                (_, CborItem::Break) => return Err(CborError { offset, fault: CborErrorKind::Break }),
                 (_, CborItem::Tag(_)) => Some(SkippedContainer::Items(1)),
                 (_, CborItem::Array(Some(items))) => Some(SkippedContainer::Items(items)),
                 (_, CborItem::Map(Some(pairs))) => Some(SkippedContainer::Items(pairs.saturating_mul(2))),
@@ -263,10 +263,10 @@ impl<'a> Reader<'a> {
                     if let SkippedContainer::Items(items) = inner
                         && items > (self.bytes.len() - self.at) as u64
                     {
-                        return Err(CborError { offset, fault: CborFault::End });
+                        return Err(CborError { offset, fault: CborErrorKind::End });
                     }
                     if depth == max_depth {
-                        return Err(CborError { offset, fault: CborFault::TooDeep(max_depth) });
+                        return Err(CborError { offset, fault: CborErrorKind::TooDeep(max_depth) });
                     }
                     open[depth] = inner;
                     depth += 1;
@@ -322,7 +322,7 @@ impl<'a> Reader<'a> {
     fn read(&mut self) -> Result<CborItem<'a>, CborError> {
         let start = self.at;
         let Some(&initial) = self.bytes.get(start) else {
-            return Err(CborError { offset: start, fault: CborFault::End });
+            return Err(CborError { offset: start, fault: CborErrorKind::End });
         };
         self.at += 1;
         let info = initial & 0x1F;
@@ -333,7 +333,7 @@ impl<'a> Reader<'a> {
             26 => u64::from(u32::from_be_bytes(self.big_endian(start)?)),
             27 => u64::from_be_bytes(self.big_endian(start)?),
             31 => return self.indefinite(initial),
-            _ => return Err(CborError { offset: start, fault: CborFault::Reserved(initial) }),
+            _ => return Err(CborError { offset: start, fault: CborErrorKind::Reserved(initial) }),
         };
         Ok(match initial >> 5 {
             0 => CborItem::Unsigned(argument),
@@ -348,7 +348,9 @@ impl<'a> Reader<'a> {
                 21 => CborItem::Bool(true),
                 22 => CborItem::Null,
                 23 => CborItem::Undefined,
-                24 if argument < 32 => return Err(CborError { offset: start, fault: CborFault::Reserved(initial) }),
+                24 if argument < 32 => {
+                    return Err(CborError { offset: start, fault: CborErrorKind::Reserved(initial) });
+                }
                 0..=24 => CborItem::Simple(argument as u8),
                 25 => CborItem::Float(half(argument as u16)),
                 26 => CborItem::Float(f64::from(f32::from_bits(argument as u32))),
@@ -365,7 +367,7 @@ impl<'a> Reader<'a> {
             4 => CborItem::Array(None),
             5 => CborItem::Map(None),
             7 => CborItem::Break,
-            _ => return Err(CborError { offset: self.at - 1, fault: CborFault::Reserved(initial) }),
+            _ => return Err(CborError { offset: self.at - 1, fault: CborErrorKind::Reserved(initial) }),
         })
     }
 
@@ -376,7 +378,7 @@ impl<'a> Reader<'a> {
                 self.at += N;
                 Ok(*bytes)
             }
-            None => Err(CborError { offset: start, fault: CborFault::End }),
+            None => Err(CborError { offset: start, fault: CborErrorKind::End }),
         }
     }
 
@@ -388,14 +390,14 @@ impl<'a> Reader<'a> {
                 self.at += string.len();
                 Ok(string)
             }
-            None => Err(CborError { offset: start, fault: CborFault::End }),
+            None => Err(CborError { offset: start, fault: CborErrorKind::End }),
         }
     }
 
     /// The error for the next item, which is not the expected `what`. The reader does not move.
     #[cold]
     fn other_than(&self, what: &'static str) -> CborError {
-        let expected = CborError { offset: self.at, fault: CborFault::Expected(what) };
+        let expected = CborError { offset: self.at, fault: CborErrorKind::Expected(what) };
         { *self }.item().err().unwrap_or(expected)
     }
 }
@@ -492,7 +494,7 @@ mod tests {
             prop_assert!(reader.is_at_end());
             for end in 0..bytes.len() {
                 let mut reader = Reader::new(&bytes[..end]);
-                prop_assert!(matches!(reader.skip(64), Err(CborError { fault: CborFault::End, .. })), "{}", end);
+                prop_assert!(matches!(reader.skip(64), Err(CborError { fault: CborErrorKind::End, .. })), "{}", end);
                 prop_assert_eq!(reader.offset(), 0, "it stays where it was");
             }
         }
@@ -558,20 +560,20 @@ mod tests {
     #[test]
     fn errors_name_their_offset() {
         for (bytes, offset, fault) in [
-            ("", 0, CborFault::End),
-            ("1c", 0, CborFault::Reserved(0x1C)),
-            ("3f", 0, CborFault::Reserved(0x3F)),
-            ("f818", 0, CborFault::Reserved(0xF8)),
-            ("ff", 0, CborFault::Break),
-            ("8200ff", 2, CborFault::Break),
-            ("bf01ff", 2, CborFault::Break),
-            ("c6ff", 1, CborFault::Break),
-            ("5f6161ff", 1, CborFault::Expected("a piece of the string")),
-            ("5f5f4101ffff", 1, CborFault::Expected("a piece of the string")),
-            ("bb7fffffffffffffff", 0, CborFault::End),
-            ("8201", 0, CborFault::End),
-            ("820119", 2, CborFault::End),
-            ("7b4000000000000000", 0, CborFault::End),
+            ("", 0, CborErrorKind::End),
+            ("1c", 0, CborErrorKind::Reserved(0x1C)),
+            ("3f", 0, CborErrorKind::Reserved(0x3F)),
+            ("f818", 0, CborErrorKind::Reserved(0xF8)),
+            ("ff", 0, CborErrorKind::Break),
+            ("8200ff", 2, CborErrorKind::Break),
+            ("bf01ff", 2, CborErrorKind::Break),
+            ("c6ff", 1, CborErrorKind::Break),
+            ("5f6161ff", 1, CborErrorKind::Expected("a piece of the string")),
+            ("5f5f4101ffff", 1, CborErrorKind::Expected("a piece of the string")),
+            ("bb7fffffffffffffff", 0, CborErrorKind::End),
+            ("8201", 0, CborErrorKind::End),
+            ("820119", 2, CborErrorKind::End),
+            ("7b4000000000000000", 0, CborErrorKind::End),
         ] {
             assert_eq!(Reader::new(&hex(bytes)).skip(64), Err(CborError { offset, fault }), "{bytes}");
         }
@@ -581,7 +583,7 @@ mod tests {
     fn depth_is_bounded_for_tags_and_containers_of_every_kind() {
         for open in [[0x81].as_slice(), &[0xC6], &[0x9F], &[0xA1, 0], &[0xBF, 0]] {
             let bytes = [open.repeat(20_000), vec![0]].concat();
-            let expected = CborError { offset: 64 * open.len(), fault: CborFault::TooDeep(64) };
+            let expected = CborError { offset: 64 * open.len(), fault: CborErrorKind::TooDeep(64) };
             assert_eq!(Reader::new(&bytes).skip(64), Err(expected));
             let bytes = [open.repeat(64), vec![0], vec![0xFF; 64]].concat();
             assert_eq!(Reader::new(&bytes).skip(64), Ok(()));

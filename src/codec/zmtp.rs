@@ -110,7 +110,7 @@ pub enum ZmtpElement {
 
 /// Why the connection must be closed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ZmtpFault {
+pub struct ZmtpError {
     /// `Malformed`, `Unsupported` or `TooLarge`.
     pub reason: Reason,
     /// One sentence: what was found and what was expected.
@@ -119,13 +119,13 @@ pub struct ZmtpFault {
     pub offset: usize,
 }
 
-impl fmt::Display for ZmtpFault {
+impl fmt::Display for ZmtpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.detail)
     }
 }
 
-impl std::error::Error for ZmtpFault {}
+impl std::error::Error for ZmtpError {}
 
 /// The head of a frame.
 #[derive(Clone, Copy)]
@@ -178,7 +178,7 @@ impl Peer {
     /// # Errors
     /// The peer violates the protocol, has an unsupported socket type, exceeds a limit, or has sent ERROR. The connection
     /// must be closed.
-    pub fn next(&mut self, input: &[u8], reply: &mut BytesMut) -> Result<ZmtpElement, ZmtpFault> {
+    pub fn next(&mut self, input: &[u8], reply: &mut BytesMut) -> Result<ZmtpElement, ZmtpError> {
         if self.phase == ZmtpPhase::Greeting {
             return self.read_greeting(input, reply);
         }
@@ -193,7 +193,7 @@ impl Peer {
         if flags & COMMAND == 0 { self.frame(head) } else { self.command(head, input, reply) }
     }
 
-    fn read_greeting(&mut self, input: &[u8], reply: &mut BytesMut) -> Result<ZmtpElement, ZmtpFault> {
+    fn read_greeting(&mut self, input: &[u8], reply: &mut BytesMut) -> Result<ZmtpElement, ZmtpError> {
         match input.first() {
             None | Some(0xFF) => {}
             Some(found) => {
@@ -232,7 +232,7 @@ impl Peer {
     }
 
     /// Checks that a frame of a message is allowed in this phase.
-    fn expect_frame(&self) -> Result<(), ZmtpFault> {
+    fn expect_frame(&self) -> Result<(), ZmtpError> {
         if self.phase == ZmtpPhase::Handshake {
             return Err(malformed(0, "zmtp.flags: a message before READY"));
         }
@@ -242,7 +242,7 @@ impl Peer {
         Ok(())
     }
 
-    fn frame(&mut self, head: FrameHead) -> Result<ZmtpElement, ZmtpFault> {
+    fn frame(&mut self, head: FrameHead) -> Result<ZmtpElement, ZmtpError> {
         let FrameHead { flags, bytes, length } = head;
         let message_bytes = self.message_bytes.saturating_add(length);
         if message_bytes > self.limits.max_message_bytes {
@@ -256,7 +256,7 @@ impl Peer {
         Ok(ZmtpElement::Frame { head: bytes, length, more, first })
     }
 
-    fn command(&mut self, head: FrameHead, input: &[u8], reply: &mut BytesMut) -> Result<ZmtpElement, ZmtpFault> {
+    fn command(&mut self, head: FrameHead, input: &[u8], reply: &mut BytesMut) -> Result<ZmtpElement, ZmtpError> {
         let FrameHead { bytes, length, .. } = head;
         let limit = self.limits.max_command_bytes;
         if length > limit {
@@ -287,7 +287,7 @@ impl Peer {
         Ok(ZmtpElement::Taken { bytes: size })
     }
 
-    fn read_ready(&self, mut fields: CommandFields<'_>) -> Result<(), ZmtpFault> {
+    fn read_ready(&self, mut fields: CommandFields<'_>) -> Result<(), ZmtpError> {
         let mut is_named = false;
         while !fields.rest.is_empty() {
             let name = fields.short("zmtp.property.name")?;
@@ -328,12 +328,12 @@ struct CommandFields<'a> {
 
 impl<'a> CommandFields<'a> {
     /// A length byte and that many bytes.
-    fn short(&mut self, field: &'static str) -> Result<&'a [u8], ZmtpFault> {
+    fn short(&mut self, field: &'static str) -> Result<&'a [u8], ZmtpError> {
         let length = self.take(field, 1)?;
         self.take(field, usize::from(length[0]))
     }
 
-    fn take(&mut self, field: &'static str, length: usize) -> Result<&'a [u8], ZmtpFault> {
+    fn take(&mut self, field: &'static str, length: usize) -> Result<&'a [u8], ZmtpError> {
         let Some((taken, rest)) = self.rest.split_at_checked(length) else {
             let left = self.rest.len();
             let detail = format!("{field}: {length} bytes, but only {left} are left of the command");
@@ -377,14 +377,14 @@ fn put_command(out: &mut BytesMut, name: &[u8], put_data: impl FnOnce(&mut Bytes
     out[start + 1] = (out.len() - start - 2) as u8;
 }
 
-fn malformed(offset: usize, detail: impl Into<String>) -> ZmtpFault {
-    ZmtpFault { reason: Reason::Malformed, detail: detail.into(), offset }
+fn malformed(offset: usize, detail: impl Into<String>) -> ZmtpError {
+    ZmtpError { reason: Reason::Malformed, detail: detail.into(), offset }
 }
 
-fn unsupported(offset: usize, detail: String) -> ZmtpFault {
-    ZmtpFault { reason: Reason::Unsupported, detail, offset }
+fn unsupported(offset: usize, detail: String) -> ZmtpError {
+    ZmtpError { reason: Reason::Unsupported, detail, offset }
 }
 
-fn too_large(offset: usize, detail: String) -> ZmtpFault {
-    ZmtpFault { reason: Reason::TooLarge, detail, offset }
+fn too_large(offset: usize, detail: String) -> ZmtpError {
+    ZmtpError { reason: Reason::TooLarge, detail, offset }
 }

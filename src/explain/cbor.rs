@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 
-use tributary_codec::cbor::{CborError, CborFault, CborItem, Reader};
+use tributary_codec::cbor::{CborError, CborErrorKind, CborItem, Reader};
 
 use super::words::{counted, hex};
 use super::{Sheet, value};
@@ -55,7 +55,7 @@ impl CborStyle {
         let item = next.item()?;
         let is_container = matches!(item, CborItem::Array(_) | CborItem::Map(_) | CborItem::Tag(_));
         if is_container && depth >= self.most_depth {
-            return Err(CborError { offset: before.offset(), fault: CborFault::TooDeep(self.most_depth) });
+            return Err(CborError { offset: before.offset(), fault: CborErrorKind::TooDeep(self.most_depth) });
         }
         match item {
             CborItem::Tag(tag) if Some(tag) == self.reference && next.integer_bits().is_ok() => {
@@ -75,7 +75,7 @@ impl CborStyle {
             }
             CborItem::Map(_) => self.map(reader, sheet, name, depth),
             CborItem::Pieces(is_text) => pieces(reader, sheet, name, is_text),
-            CborItem::Break => Err(CborError { offset: before.offset(), fault: CborFault::Break }),
+            CborItem::Break => Err(CborError { offset: before.offset(), fault: CborErrorKind::Break }),
             leaf => head(reader, sheet, name, said(leaf)),
         }
     }
@@ -88,7 +88,7 @@ impl CborStyle {
         let before = *reader;
         let mut next = before;
         let CborItem::Map(left) = next.item()? else {
-            return Err(CborError { offset: before.offset(), fault: CborFault::Expected("a map") });
+            return Err(CborError { offset: before.offset(), fault: CborErrorKind::Expected("a map") });
         };
         head(reader, sheet, name, size(left, "pair"))?;
         self.pairs(reader, sheet, left, depth)
@@ -184,7 +184,7 @@ fn pieces(reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str, is_text: bool)
                 let offset = reader.offset();
                 match (reader.item()?, is_text) {
                     (piece @ CborItem::Text(_), true) | (piece @ CborItem::Bytes(_), false) => Ok(said(piece)),
-                    _ => Err(CborError { offset, fault: CborFault::Expected("a piece of the string") }),
+                    _ => Err(CborError { offset, fault: CborErrorKind::Expected("a piece of the string") }),
                 }
             })
         })

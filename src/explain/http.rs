@@ -9,7 +9,7 @@ use std::mem::{replace, take};
 use tributary_codec::http::RequestHead;
 
 use super::words::counted;
-use super::{DecoderFault, Explain, Raw, Sheet, value};
+use super::{DecoderError, Explain, Raw, Sheet, value};
 
 /// A longer head is not annotated.
 const MAX_HEAD_BYTES: usize = 1 << 20;
@@ -18,22 +18,22 @@ const MAX_LINE_BYTES: usize = 16 * 1024;
 
 /// Annotates a body as it was transmitted, at the current offset of the sheet. Its decoded content has its own offsets, as
 /// in events. The faults refer to these offsets and belong to [`Sheet::inner`].
-pub type Body = fn(&RequestHead, &[u8], Vec<DecoderFault>, &mut Sheet);
+pub type Body = fn(&RequestHead, &[u8], Vec<DecoderError>, &mut Sheet);
 
 /// A fault in a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RequestFault {
+pub struct RequestError {
     /// The number of the request on its connection, from 1; `None`: the incomplete request.
     pub request: Option<u64>,
     /// The fault, with its offset in the body.
-    pub fault: DecoderFault,
+    pub fault: DecoderError,
 }
 
 /// Annotates the requests of a connection.
 pub struct Requests {
     bodies: Body,
     is_secret: Box<dyn Fn(&RequestHead) -> bool + Send>,
-    faults: BTreeMap<Option<u64>, Vec<DecoderFault>>,
+    faults: BTreeMap<Option<u64>, Vec<DecoderError>>,
     /// A body without a length extends to the end, as in files that hold one request.
     takes_rest: bool,
     number: u64,
@@ -69,11 +69,11 @@ impl Requests {
     pub fn new(
         bodies: Body,
         is_secret: impl Fn(&RequestHead) -> bool + Send + 'static,
-        faults: Vec<RequestFault>,
+        faults: Vec<RequestError>,
     ) -> Self {
         let is_secret = Box::new(is_secret);
         let mut sorted = BTreeMap::<_, Vec<_>>::new();
-        for RequestFault { request, fault } in faults {
+        for RequestError { request, fault } in faults {
             sorted.entry(request).or_default().push(fault);
         }
         Requests {

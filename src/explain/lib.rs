@@ -19,7 +19,7 @@ pub mod words;
 
 pub use observer::{SheetObserver, number};
 pub use raw::Raw;
-pub use sheet::{DecoderFault, Sheet};
+pub use sheet::{DecoderError, Sheet};
 
 /// Annotates the bytes of one connection or body, starting at the first byte of a message.
 pub trait Explain: Send {

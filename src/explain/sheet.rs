@@ -19,7 +19,7 @@ const BAR: &str = "| ";
 
 /// A fault: the text of the `loss` of a decoder, and its offset.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DecoderFault {
+pub struct DecoderError {
     /// Offset of the first byte of the fault.
     pub offset: u64,
     /// Reason, bytes lost and detail.
@@ -41,7 +41,7 @@ pub struct Sheet {
     depth: usize,
     /// Nesting level of [`Sheet::inner`].
     level: usize,
-    faults: VecDeque<DecoderFault>,
+    faults: VecDeque<DecoderError>,
     /// Bytes of the last field that are not shown and not counted in a line yet.
     hidden_bytes: u64,
     hides_secrets: bool,
@@ -49,7 +49,7 @@ pub struct Sheet {
 
 impl Sheet {
     /// A sheet whose first byte has this offset, with the faults to show, in the order of their offsets.
-    pub fn new(offset: u64, faults: impl IntoIterator<Item = DecoderFault>) -> Self {
+    pub fn new(offset: u64, faults: impl IntoIterator<Item = DecoderError>) -> Self {
         Sheet { offset, faults: faults.into_iter().collect(), ..Sheet::default() }
     }
 
@@ -115,7 +115,7 @@ impl Sheet {
 
     /// Writes bytes that were decoded from the previous bytes (inflated, decoded from base64, …). They have their own
     /// offsets, from 0, and these faults. Each of their lines begins with a bar.
-    pub fn inner(&mut self, faults: impl IntoIterator<Item = DecoderFault>, write: impl FnOnce(&mut Sheet)) {
+    pub fn inner(&mut self, faults: impl IntoIterator<Item = DecoderError>, write: impl FnOnce(&mut Sheet)) {
         self.settle();
         let outer = replace(&mut self.offset, 0);
         let outer_faults = replace(&mut self.faults, faults.into_iter().collect());
@@ -141,7 +141,7 @@ impl Sheet {
     }
 
     /// Writes a fault at the current position.
-    pub fn fault(&mut self, fault: &DecoderFault) {
+    pub fn fault(&mut self, fault: &DecoderError) {
         self.settle();
         self.margin();
         let _ = writeln!(self.text, "{:08x}  !! {}", fault.offset, terminal::shown(&fault.text));
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn fields_follow_each_other_and_faults_follow_their_bytes() {
-        let mut sheet = Sheet::new(0, [DecoderFault { offset: 7, text: "malformed: seven".to_owned() }]);
+        let mut sheet = Sheet::new(0, [DecoderError { offset: 7, text: "malformed: seven".to_owned() }]);
         sheet.title("process");
         sheet.nested(|sheet| {
             sheet.field(&[0xdd, 0, 0, 0, 0, 1], "magic", "");
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn inner_bytes_have_offsets_and_faults_of_their_own() {
-        let fault = |offset: u64, text: &str| DecoderFault { offset, text: text.to_owned() };
+        let fault = |offset: u64, text: &str| DecoderError { offset, text: text.to_owned() };
         let mut sheet = Sheet::new(0x100, [fault(0x105, "outer")]);
         sheet.field(b"zzzz", "compressed", "");
         sheet.inner([fault(1, "inner"), fault(9, "late")], |sheet| sheet.field(b"ab", "text", ""));
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_number_of_further_bytes_is_shown_once_and_before_their_faults() {
-        let mut sheet = Sheet::new(0, [DecoderFault { offset: 70, text: "seventy".to_owned() }]);
+        let mut sheet = Sheet::new(0, [DecoderError { offset: 70, text: "seventy".to_owned() }]);
         sheet.field(&[1; 64], "text", "");
         assert_eq!(sheet.take_settled().lines().count(), 4);
         sheet.more(&[1; 5]);
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn control_characters_are_escaped() {
         let hostile = "a\u{1b}[2J\u{202e}b\u{9b}\n";
-        let mut sheet = Sheet::new(0, [DecoderFault { offset: 0, text: hostile.to_owned() }]);
+        let mut sheet = Sheet::new(0, [DecoderError { offset: 0, text: hostile.to_owned() }]);
         sheet.title(hostile);
         sheet.field(b"x", hostile, hostile);
         let shown = sheet.take();

@@ -6,7 +6,7 @@ use async_nats::{Client, RequestErrorKind};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::NatsFault;
+use super::NatsError;
 
 /// Codes of JetStream's errors: <https://github.com/nats-io/nats-server/blob/main/server/errors.json>.
 pub mod code {
@@ -49,9 +49,9 @@ pub struct ApiError {
 
 impl ApiError {
     /// The fault that this error is, with what it prevented.
-    pub fn fault(&self, what: &str) -> NatsFault {
+    pub fn fault(&self, what: &str) -> NatsError {
         let why = format!("{what}: {} ({})", self.description, self.err_code);
-        if code::OFF.contains(&self.err_code) { NatsFault::Blocked(why) } else { NatsFault::Later(why) }
+        if code::OFF.contains(&self.err_code) { NatsError::Blocked(why) } else { NatsError::Later(why) }
     }
 }
 
@@ -64,19 +64,19 @@ pub fn nanos(duration: Duration) -> u64 {
 /// that says what to do, a stream that does not exist is a fault. `shown`: the stream, for messages.
 ///
 /// # Errors
-/// [`NatsFault::Blocked`]: it does not exist, or the server does not run JetStream. [`NatsFault::Later`]: it does not answer now.
+/// [`NatsError::Blocked`]: it does not exist, or the server does not run JetStream. [`NatsError::Later`]: it does not answer now.
 pub async fn stream<T: DeserializeOwned>(
     client: &Client,
     name: &str,
     shown: &str,
     creation: Result<String, &str>,
-) -> Result<(T, bool), NatsFault> {
+) -> Result<(T, bool), NatsError> {
     match call(client, &format!("STREAM.INFO.{name}"), String::new()).await? {
         Ok(info) => return Ok((info, false)),
         Err(error) if error.err_code == code::STREAM_NOT_FOUND => {}
         Err(error) => return Err(error.fault(&format!("cannot look at {shown}"))),
     }
-    let body = creation.map_err(|help| NatsFault::Blocked(format!("{shown} does not exist; {help}")))?;
+    let body = creation.map_err(|help| NatsError::Blocked(format!("{shown} does not exist; {help}")))?;
     match call(client, &format!("STREAM.CREATE.{name}"), body).await? {
         Ok(info) => Ok((info, true)),
         Err(error) => Err(error.fault(&format!("cannot create {shown}"))),
@@ -86,17 +86,17 @@ pub async fn stream<T: DeserializeOwned>(
 /// A request to JetStream's API, and its answer or error.
 ///
 /// # Errors
-/// [`NatsFault::Blocked`]: the server does not run JetStream. [`NatsFault::Later`]: it does not answer now.
+/// [`NatsError::Blocked`]: the server does not run JetStream. [`NatsError::Later`]: it does not answer now.
 pub async fn call<T: DeserializeOwned>(
     client: &Client,
     call: &str,
     body: String,
-) -> Result<Result<T, ApiError>, NatsFault> {
+) -> Result<Result<T, ApiError>, NatsError> {
     let reply = client.request(format!("$JS.API.{call}"), body.into()).await.map_err(|error| match error.kind() {
-        RequestErrorKind::NoResponders => NatsFault::Blocked("the server does not run JetStream".to_owned()),
-        kind => NatsFault::Later(format!("no answer of JetStream to {call}: {kind}")),
+        RequestErrorKind::NoResponders => NatsError::Blocked("the server does not run JetStream".to_owned()),
+        kind => NatsError::Later(format!("no answer of JetStream to {call}: {kind}")),
     })?;
-    let invalid = |why: String| NatsFault::Later(format!("the answer of JetStream to {call} is not valid: {why}"));
+    let invalid = |why: String| NatsError::Later(format!("the answer of JetStream to {call} is not valid: {why}"));
     let reply: Reply<T> = serde_json::from_slice(&reply.payload).map_err(|error| invalid(error.to_string()))?;
     match reply {
         Reply { error: Some(error), .. } => Ok(Err(error)),

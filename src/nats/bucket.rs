@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::api::{self, ApiError, Reply, call, code, nanos};
-use super::{BucketOptions, NatsConnection, NatsFault};
+use super::{BucketOptions, NatsConnection, NatsError};
 use tributary_codec::base64;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_options::units::format_duration;
@@ -43,7 +43,7 @@ enum BucketState {
     Starting,
     Open(NatsConnection),
     /// It was lost, or could not be opened.
-    Away(NatsFault),
+    Away(NatsError),
 }
 
 /// The value of a key.
@@ -110,7 +110,7 @@ impl Bucket {
         user: &str,
         options: &BucketOptions,
         age: Option<Duration>,
-        note: impl Fn(Option<&NatsFault>) + Send + Sync + 'static,
+        note: impl Fn(Option<&NatsError>) + Send + Sync + 'static,
         runtime: &Handle,
     ) -> Bucket {
         let (sender, state) = watch::channel(BucketState::Starting);
@@ -128,7 +128,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now.
-    pub async fn get(&self, key: &str) -> Result<BucketEntry, NatsFault> {
+    pub async fn get(&self, key: &str) -> Result<BucketEntry, NatsError> {
         let connection = self.connection().await?;
         let (stream, subject) = (self.stream(), self.subject(key));
         let body = json!({ "last_by_subj": subject }).to_string();
@@ -148,14 +148,14 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now.
-    pub async fn get_from_any(&self, key: &str) -> Result<Option<Vec<u8>>, NatsFault> {
+    pub async fn get_from_any(&self, key: &str) -> Result<Option<Vec<u8>>, NatsError> {
         let connection = self.connection().await?;
         let subject = format!("$JS.API.DIRECT.GET.{}.{}", self.stream(), self.subject(key));
         let message = self.request(&connection, subject, HeaderMap::new(), Vec::new()).await?;
         match message.status {
             None => Ok(Some(message.payload.to_vec())),
             Some(status) if status.as_u16() == 404 => Ok(None),
-            Some(status) => Err(NatsFault::Later(format!("{} answers {status}", self.options.shown()))),
+            Some(status) => Err(NatsError::Later(format!("{} answers {status}", self.options.shown()))),
         }
     }
 
@@ -163,7 +163,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now. The value may be set all the same.
-    pub async fn set_if(&self, key: &str, value: Vec<u8>, revision: u64) -> Result<Option<u64>, NatsFault> {
+    pub async fn set_if(&self, key: &str, value: Vec<u8>, revision: u64) -> Result<Option<u64>, NatsError> {
         let mut headers = HeaderMap::new();
         headers.insert(EXPECTED_SEQUENCE, revision.to_string().as_str());
         self.publish(key, headers, value).await
@@ -173,7 +173,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now. The value may be set all the same.
-    pub async fn set(&self, key: &str, value: Vec<u8>) -> Result<(), NatsFault> {
+    pub async fn set(&self, key: &str, value: Vec<u8>) -> Result<(), NatsError> {
         self.publish(key, HeaderMap::new(), value).await.map(drop)
     }
 
@@ -181,7 +181,7 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now.
-    pub async fn count(&self) -> Result<u64, NatsFault> {
+    pub async fn count(&self) -> Result<u64, NatsError> {
         Ok(self.state("").await?.messages)
     }
 
@@ -189,13 +189,13 @@ impl Bucket {
     ///
     /// # Errors
     /// NATS does not answer now.
-    pub async fn keys(&self, prefix: &str) -> Result<Vec<String>, NatsFault> {
+    pub async fn keys(&self, prefix: &str) -> Result<Vec<String>, NatsError> {
         let subjects = self.state(&self.subject(&format!("{prefix}>"))).await?.subjects.unwrap_or_default();
         let start = self.subject("").len();
         Ok(subjects.into_iter().filter_map(|(subject, _)| Some(subject.get(start..)?.to_owned())).collect())
     }
 
-    async fn state(&self, filter: &str) -> Result<Count, NatsFault> {
+    async fn state(&self, filter: &str) -> Result<Count, NatsError> {
         let connection = self.connection().await?;
         let body = if filter.is_empty() { String::new() } else { json!({ "subjects_filter": filter }).to_string() };
         match call::<Info>(&connection.client, &format!("STREAM.INFO.{}", self.stream()), body).await? {
@@ -204,7 +204,7 @@ impl Bucket {
         }
     }
 
-    async fn publish(&self, key: &str, mut headers: HeaderMap, value: Vec<u8>) -> Result<Option<u64>, NatsFault> {
+    async fn publish(&self, key: &str, mut headers: HeaderMap, value: Vec<u8>) -> Result<Option<u64>, NatsError> {
         let connection = self.connection().await?;
         headers.insert(EXPECTED_STREAM, self.stream().as_str());
         let message = self.request(&connection, self.subject(key), headers, value).await?;
@@ -224,13 +224,13 @@ impl Bucket {
         subject: String,
         headers: HeaderMap,
         body: Vec<u8>,
-    ) -> Result<async_nats::Message, NatsFault> {
+    ) -> Result<async_nats::Message, NatsError> {
         let limit = self.options.servers.request_timeout;
         let request = Request::new().headers(headers).payload(body.into()).timeout(Some(limit));
         let answered = tokio::select! {
             answered = connection.client.send_request(subject, request) => answered,
             () = connection.lost.cancelled() => {
-                return Err(NatsFault::Later(connection.explained("the connection to the server was lost")));
+                return Err(NatsError::Later(connection.explained("the connection to the server was lost")));
             }
         };
         answered.map_err(|error| {
@@ -239,16 +239,16 @@ impl Bucket {
                 RequestErrorKind::TimedOut => format!("no answer within {limit:?}"),
                 _ => error.to_string(),
             };
-            NatsFault::Later(connection.explained(&format!("{}: {why}", self.options.shown())))
+            NatsError::Later(connection.explained(&format!("{}: {why}", self.options.shown())))
         })
     }
 
     /// The connection in use. Waits for the first attempt to connect.
-    async fn connection(&self) -> Result<NatsConnection, NatsFault> {
+    async fn connection(&self) -> Result<NatsConnection, NatsError> {
         let mut state = self.state.clone();
         let known =
             timeout(self.options.longest(), state.wait_for(|state| !matches!(state, BucketState::Starting))).await;
-        let none = || NatsFault::Later(format!("there is no connection to {}", self.options.shown()));
+        let none = || NatsError::Later(format!("there is no connection to {}", self.options.shown()));
         let Ok(Ok(known)) = known else { return Err(none()) };
         match &*known {
             BucketState::Open(connection) if connection.is_open() => Ok(connection.clone()),
@@ -257,8 +257,8 @@ impl Bucket {
         }
     }
 
-    fn invalid(&self, key: &str) -> NatsFault {
-        NatsFault::Later(format!("the answer of {} for {key} is not valid", self.options.shown()))
+    fn invalid(&self, key: &str) -> NatsError {
+        NatsError::Later(format!("the answer of {} for {key} is not valid", self.options.shown()))
     }
 
     fn stream(&self) -> String {
@@ -282,9 +282,9 @@ async fn keep(
     options: BucketOptions,
     age: Option<Duration>,
     state: watch::Sender<BucketState>,
-    note: impl Fn(Option<&NatsFault>),
+    note: impl Fn(Option<&NatsError>),
 ) {
-    let away = |fault: NatsFault| {
+    let away = |fault: NatsError| {
         note(Some(&fault));
         state.send_replace(BucketState::Away(fault));
     };
@@ -305,7 +305,7 @@ async fn keep(
                 note(None);
                 lost.cancelled().await;
                 let why = connection.explained(&format!("the connection to {} was lost", options.shown()));
-                away(NatsFault::Later(why));
+                away(NatsError::Later(why));
             }
             Err(fault) => {
                 if let Some(suppressed) = failing.permit() {
@@ -320,14 +320,14 @@ async fn keep(
     }
 }
 
-async fn open(user: &str, options: &BucketOptions, age: Option<Duration>) -> Result<NatsConnection, NatsFault> {
+async fn open(user: &str, options: &BucketOptions, age: Option<Duration>) -> Result<NatsConnection, NatsError> {
     let connection = NatsConnection::open(user, &options.servers).await?;
     look(&connection, options, age).await.map_err(|fault| connection.explain(fault))?;
     Ok(connection)
 }
 
 /// Looks at the stream of a bucket, and creates it if that is configured.
-async fn look(connection: &NatsConnection, options: &BucketOptions, age: Option<Duration>) -> Result<(), NatsFault> {
+async fn look(connection: &NatsConnection, options: &BucketOptions, age: Option<Duration>) -> Result<(), NatsError> {
     let (stream, help) = (format!("KV_{}", options.bucket), "create it, or set nats.create = true");
     let creation = if options.create { Ok(creation(options, age)) } else { Err(help) };
     let (info, is_created) = api::stream::<Info>(&connection.client, &stream, &options.shown(), creation).await?;
@@ -363,7 +363,7 @@ fn creation(options: &BucketOptions, age: Option<Duration>) -> String {
 }
 
 /// Checks the shape of a bucket.
-fn accepted(config: &Config, options: &BucketOptions, age: Option<Duration>) -> Result<(), NatsFault> {
+fn accepted(config: &Config, options: &BucketOptions, age: Option<Duration>) -> Result<(), NatsError> {
     let subjects = format!("$KV.{}.>", options.bucket);
     let kept = Duration::from_nanos(config.max_age);
     let wrong = if !config.subjects.contains(&subjects) {
@@ -379,7 +379,7 @@ fn accepted(config: &Config, options: &BucketOptions, age: Option<Duration>) -> 
         None
     };
     match wrong {
-        Some(why) => Err(NatsFault::Blocked(format!("{} {why}; change the bucket or the listener", options.shown()))),
+        Some(why) => Err(NatsError::Blocked(format!("{} {why}; change the bucket or the listener", options.shown()))),
         None => Ok(()),
     }
 }

@@ -11,7 +11,7 @@ use async_nats::connection::State;
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
 use tokio_util::sync::CancellationToken;
 
-use super::{NatsFault, Servers};
+use super::{NatsError, Servers};
 
 /// How often a silent server is asked whether it is there.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
@@ -30,11 +30,11 @@ impl NatsConnection {
     /// Connects to one of the servers. `user` is the name that the servers show.
     ///
     /// # Errors
-    /// [`NatsFault::Blocked`]: the credentials are not valid. [`NatsFault::Later`]: no server can be reached, or TLS fails.
-    pub async fn open(user: &str, options: &Servers) -> Result<NatsConnection, NatsFault> {
+    /// [`NatsError::Blocked`]: the credentials are not valid. [`NatsError::Later`]: no server can be reached, or TLS fails.
+    pub async fn open(user: &str, options: &Servers) -> Result<NatsConnection, NatsError> {
         let (lost, said) = (CancellationToken::new(), Arc::<Mutex<Option<String>>>::default());
         let (on_loss, on_error) = (lost.clone(), said.clone());
-        let connect = authenticated(options).map_err(NatsFault::Blocked)?;
+        let connect = authenticated(options).map_err(NatsError::Blocked)?;
         let mut connect = connect
             .name(format!("tributary, {user}"))
             .connection_timeout(options.connect_timeout)
@@ -71,9 +71,9 @@ impl NatsConnection {
             }
             match error.kind() {
                 ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
-                    NatsFault::Blocked(format!("{servers} does not accept the credentials: {why}"))
+                    NatsError::Blocked(format!("{servers} does not accept the credentials: {why}"))
                 }
-                _ => NatsFault::Later(format!("cannot connect to {servers}: {why}")),
+                _ => NatsError::Later(format!("cannot connect to {servers}: {why}")),
             }
         })?;
         Ok(NatsConnection { client, lost, said })
@@ -90,9 +90,9 @@ impl NatsConnection {
     }
 
     /// The same fault; if another attempt can succeed, with the last error that the server has sent on this connection.
-    pub fn explain(&self, fault: NatsFault) -> NatsFault {
+    pub fn explain(&self, fault: NatsError) -> NatsError {
         match fault {
-            NatsFault::Later(why) => NatsFault::Later(self.explained(&why)),
+            NatsError::Later(why) => NatsError::Later(self.explained(&why)),
             blocked => blocked,
         }
     }

@@ -35,7 +35,7 @@ pub const MISSING: Option<&str> = if cfg!(feature = "client") {
 
 /// Why something did not succeed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum NatsFault {
+pub enum NatsError {
     /// Another attempt can succeed.
     Later(String),
     /// Nothing can succeed until an operator corrects something, here or there: a key, a name, a permission. Another attempt
@@ -43,11 +43,11 @@ pub enum NatsFault {
     Blocked(String),
 }
 
-impl NatsFault {
+impl NatsError {
     /// What happened.
     pub fn why(&self) -> &str {
         match self {
-            NatsFault::Later(why) | NatsFault::Blocked(why) => why,
+            NatsError::Later(why) | NatsError::Blocked(why) => why,
         }
     }
 }

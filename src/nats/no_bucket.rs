@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::{BucketOptions, MISSING, NatsFault};
+use super::{BucketOptions, MISSING, NatsError};
 
 /// A bucket that cannot be used.
 #[derive(Debug)]
@@ -20,8 +20,8 @@ pub struct BucketEntry {
     pub value: Option<Vec<u8>>,
 }
 
-fn missing<T>() -> Result<T, NatsFault> {
-    Err(NatsFault::Blocked(MISSING.unwrap_or_default().to_owned()))
+fn missing<T>() -> Result<T, NatsError> {
+    Err(NatsError::Blocked(MISSING.unwrap_or_default().to_owned()))
 }
 
 #[expect(clippy::unused_async, reason = "the signatures of the bucket of a whole build")]
@@ -31,7 +31,7 @@ impl Bucket {
         _user: &str,
         _options: &BucketOptions,
         _age: Option<Duration>,
-        note: impl Fn(Option<&NatsFault>) + Send + Sync + 'static,
+        note: impl Fn(Option<&NatsError>) + Send + Sync + 'static,
         _runtime: &Handle,
     ) -> Bucket {
         note(missing::<()>().as_ref().err());
@@ -47,37 +47,37 @@ impl Bucket {
     ///
     /// # Errors
     /// There is no client.
-    pub async fn get(&self, _key: &str) -> Result<BucketEntry, NatsFault> {
+    pub async fn get(&self, _key: &str) -> Result<BucketEntry, NatsError> {
         missing()
     }
 
     /// # Errors
     /// There is no client.
-    pub async fn get_from_any(&self, _key: &str) -> Result<Option<Vec<u8>>, NatsFault> {
+    pub async fn get_from_any(&self, _key: &str) -> Result<Option<Vec<u8>>, NatsError> {
         missing()
     }
 
     /// # Errors
     /// There is no client.
-    pub async fn set_if(&self, _key: &str, _value: Vec<u8>, _revision: u64) -> Result<Option<u64>, NatsFault> {
+    pub async fn set_if(&self, _key: &str, _value: Vec<u8>, _revision: u64) -> Result<Option<u64>, NatsError> {
         missing()
     }
 
     /// # Errors
     /// There is no client.
-    pub async fn set(&self, _key: &str, _value: Vec<u8>) -> Result<(), NatsFault> {
+    pub async fn set(&self, _key: &str, _value: Vec<u8>) -> Result<(), NatsError> {
         missing()
     }
 
     /// # Errors
     /// There is no client.
-    pub async fn count(&self) -> Result<u64, NatsFault> {
+    pub async fn count(&self) -> Result<u64, NatsError> {
         missing()
     }
 
     /// # Errors
     /// There is no client.
-    pub async fn keys(&self, _prefix: &str) -> Result<Vec<String>, NatsFault> {
+    pub async fn keys(&self, _prefix: &str) -> Result<Vec<String>, NatsError> {
         missing()
     }
 }

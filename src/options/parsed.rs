@@ -10,7 +10,7 @@ use super::attributes::shown;
 use super::section::{Section, article, toml_text};
 use super::setting::ValueKind;
 use super::units::format_duration;
-use super::value::{ValueFault, read_duration};
+use super::value::{ValueError, read_duration};
 use tributary_event::{Number, ResourceValue};
 
 /// The longest text of a single value, in bytes.
@@ -19,7 +19,7 @@ const MAX_TEXT_BYTES: usize = 1024;
 impl Section<'_> {
     /// `true` or `false`, without a default.
     pub fn optional_bool(&mut self, key: &str) -> Option<bool> {
-        let read = |value: &DeValue<'_>| value.as_bool().ok_or_else(|| ValueFault::wrong_type("true or false", value));
+        let read = |value: &DeValue<'_>| value.as_bool().ok_or_else(|| ValueError::wrong_type("true or false", value));
         self.optional(key, ValueKind::Bool, read, bool::to_string)
     }
 
@@ -38,7 +38,7 @@ impl Section<'_> {
         let read = |value: &DeValue<'_>| match read_number(value)? {
             Number::F64(number) if (0.0..=1.0).contains(&number) => Ok(number),
             Number::U64(number @ (0 | 1)) => Ok(number as f64),
-            _ => Err(ValueFault::with_help("is out of range", HELP)),
+            _ => Err(ValueError::with_help("is out of range", HELP)),
         };
         self.optional(key, ValueKind::Fraction, read, |number| shown(&ResourceValue::F64(*number))).unwrap_or(1.0)
     }
@@ -110,39 +110,39 @@ impl Section<'_> {
 fn read_parsed<T>(
     value: &DeValue<'_>,
     parse: impl FnOnce(&str) -> Result<T, (String, String)>,
-) -> Result<T, ValueFault> {
-    let text = value.as_str().ok_or_else(|| ValueFault::wrong_type("a string", value))?;
-    parse(text).map_err(|(message, help)| ValueFault::with_help(message, help))
+) -> Result<T, ValueError> {
+    let text = value.as_str().ok_or_else(|| ValueError::wrong_type("a string", value))?;
+    parse(text).map_err(|(message, help)| ValueError::with_help(message, help))
 }
 
-fn read_number(value: &DeValue<'_>) -> Result<Number, ValueFault> {
+fn read_number(value: &DeValue<'_>) -> Result<Number, ValueError> {
     match value {
         DeValue::Integer(integer) => {
             let (digits, radix) = (integer.as_str(), integer.radix());
             let unsigned = u64::from_str_radix(digits, radix).map(Number::U64);
-            unsigned.or_else(|_| i64::from_str_radix(digits, radix).map(Number::I64)).map_err(|_| ValueFault {
+            unsigned.or_else(|_| i64::from_str_radix(digits, radix).map(Number::I64)).map_err(|_| ValueError {
                 message: "is out of range".into(),
                 help: Some("allowed: integers of 64 bits".into()),
             })
         }
         DeValue::Float(float) => match float.as_str().parse::<f64>() {
             Ok(number) if number.is_finite() => Ok(Number::F64(number)),
-            _ => Err(ValueFault::with_help("is not finite", "write a number")),
+            _ => Err(ValueError::with_help("is not finite", "write a number")),
         },
-        other => Err(ValueFault::wrong_type("a number", other)),
+        other => Err(ValueError::wrong_type("a number", other)),
     }
 }
 
-fn read_scalar(value: &DeValue<'_>) -> Result<ResourceValue, ValueFault> {
+fn read_scalar(value: &DeValue<'_>) -> Result<ResourceValue, ValueError> {
     match value {
         DeValue::String(text) if text.len() > MAX_TEXT_BYTES => {
             let help = format!("at most {MAX_TEXT_BYTES} bytes are allowed");
-            Err(ValueFault::with_help(format!("has {} bytes", text.len()), help))
+            Err(ValueError::with_help(format!("has {} bytes", text.len()), help))
         }
         DeValue::String(text) => Ok(ResourceValue::Text(text.as_ref().to_owned())),
         DeValue::Boolean(flag) => Ok(ResourceValue::Bool(*flag)),
         DeValue::Integer(_) | DeValue::Float(_) => read_number(value).map(value_of),
-        other => Err(ValueFault::with_help(
+        other => Err(ValueError::with_help(
             format!("must be a single value, not {}", article(other.type_str())),
             "allowed: a string, a number, true or false",
         )),

@@ -20,7 +20,7 @@ use super::units::{ByteSize, format_duration, parse_duration};
 impl Section<'_> {
     /// `true` or `false`.
     pub fn bool(&mut self, key: &str, default: bool) -> bool {
-        let read = |value: &DeValue<'_>| value.as_bool().ok_or_else(|| ValueFault::wrong_type("true or false", value));
+        let read = |value: &DeValue<'_>| value.as_bool().ok_or_else(|| ValueError::wrong_type("true or false", value));
         self.with_default(key, ValueKind::Bool, default, read, bool::to_string)
     }
 
@@ -180,7 +180,7 @@ impl Section<'_> {
         key: &str,
         kind: ValueKind,
         default: T,
-        read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueFault>,
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueError>,
         show: impl FnOnce(&T) -> String,
     ) -> T {
         let Given { value, place } = self.given(key, read).unwrap_or(Given { value: default, place: None });
@@ -192,7 +192,7 @@ impl Section<'_> {
         &mut self,
         key: &str,
         kind: ValueKind,
-        read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueFault>,
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueError>,
         show: impl FnOnce(&T) -> String,
     ) -> Option<T> {
         let (value, place) = self.given(key, read).map_or((None, None), |given| (Some(given.value), given.place));
@@ -205,7 +205,7 @@ impl Section<'_> {
         &mut self,
         key: &str,
         element: ValueKind,
-        read: impl Fn(&DeValue<'_>) -> Result<T, ValueFault>,
+        read: impl Fn(&DeValue<'_>) -> Result<T, ValueError>,
         show: impl Fn(&T) -> String,
     ) -> Vec<T> {
         let (mut values, mut shown) = (Vec::new(), Vec::new());
@@ -226,7 +226,7 @@ impl Section<'_> {
                     }
                 }
                 other => {
-                    let mut fault = ValueFault::wrong_type("a list", other);
+                    let mut fault = ValueError::wrong_type("a list", other);
                     fault.help = other.as_str().map(|text| format!("write [{}]", toml_text(text)));
                     self.report(Some(found.span()), format!("`{key}` {}", fault.message), fault.help);
                 }
@@ -237,7 +237,7 @@ impl Section<'_> {
     }
 
     /// The value in the file, if it exists and is valid.
-    fn given<T>(&mut self, key: &str, read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueFault>) -> Option<Given<T>> {
+    fn given<T>(&mut self, key: &str, read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueError>) -> Option<Given<T>> {
         let found = self.take(key)?;
         match read_in_place(found.get_ref(), read) {
             Ok(value) => Some(value),
@@ -280,10 +280,10 @@ struct Given<T> {
 /// Reads a value, or the text in the place that stands for it: `{ file = "…" }` or `{ env = "…" }`.
 fn read_in_place<T>(
     value: &DeValue<'_>,
-    read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueFault>,
-) -> Result<Given<T>, ValueFault> {
+    read: impl FnOnce(&DeValue<'_>) -> Result<T, ValueError>,
+) -> Result<Given<T>, ValueError> {
     let Some(place) = Secret::elsewhere(value) else { return Ok(Given { value: read(value)?, place: None }) };
-    let text = place.read().map_err(|error| ValueFault { message: format!("cannot be read: {error}"), help: None })?;
+    let text = place.read().map_err(|error| ValueError { message: format!("cannot be read: {error}"), help: None })?;
     let value = read(&DeValue::String(text.into()))?;
     Ok(Given { value, place: Some(place.shown()) })
 }
@@ -324,39 +324,39 @@ impl Whole for u32 {
 }
 
 /// The error of a value.
-pub(super) struct ValueFault {
+pub(super) struct ValueError {
     /// The text after the name of the key.
     pub(super) message: String,
     pub(super) help: Option<String>,
 }
 
-impl ValueFault {
-    pub(super) fn wrong_type(wanted: &str, found: &DeValue<'_>) -> ValueFault {
-        ValueFault { message: format!("must be {wanted}, not {}", article(found.type_str())), help: None }
+impl ValueError {
+    pub(super) fn wrong_type(wanted: &str, found: &DeValue<'_>) -> ValueError {
+        ValueError { message: format!("must be {wanted}, not {}", article(found.type_str())), help: None }
     }
 
-    pub(super) fn with_help(message: impl Into<String>, help: impl Into<String>) -> ValueFault {
-        ValueFault { message: message.into(), help: Some(help.into()) }
+    pub(super) fn with_help(message: impl Into<String>, help: impl Into<String>) -> ValueError {
+        ValueError { message: message.into(), help: Some(help.into()) }
     }
 }
 
-fn read_count<T: Whole>(value: &DeValue<'_>, allowed: &RangeInclusive<T>) -> Result<T, ValueFault> {
-    let integer = value.as_integer().ok_or_else(|| ValueFault::wrong_type("a whole number", value))?;
+fn read_count<T: Whole>(value: &DeValue<'_>, allowed: &RangeInclusive<T>) -> Result<T, ValueError> {
+    let integer = value.as_integer().ok_or_else(|| ValueError::wrong_type("a whole number", value))?;
     let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok();
     within(number, allowed, |bound| bound.to_u64().to_string())
 }
 
-fn read_size<T: Whole>(value: &DeValue<'_>, allowed: &RangeInclusive<T>) -> Result<T, ValueFault> {
+fn read_size<T: Whole>(value: &DeValue<'_>, allowed: &RangeInclusive<T>) -> Result<T, ValueError> {
     let number = match value {
         DeValue::Integer(integer) => u64::from_str_radix(integer.as_str(), integer.radix()).ok(),
         DeValue::String(text) => match text.parse::<ByteSize>() {
             Ok(size) => Some(size.0),
-            Err(error) => return Err(ValueFault::with_help("is not a size", error.to_string())),
+            Err(error) => return Err(ValueError::with_help("is not a size", error.to_string())),
         },
         other => {
-            return Err(ValueFault {
+            return Err(ValueError {
                 help: Some("for example \"8MiB\"".into()),
-                ..ValueFault::wrong_type("a size", other)
+                ..ValueError::wrong_type("a size", other)
             });
         }
     };
@@ -368,25 +368,25 @@ fn within<T: Whole>(
     number: Option<u64>,
     allowed: &RangeInclusive<T>,
     show: impl Fn(T) -> String,
-) -> Result<T, ValueFault> {
+) -> Result<T, ValueError> {
     number.and_then(T::from_u64).filter(|number| allowed.contains(number)).ok_or_else(|| {
         let (least, most) = (show(*allowed.start()), show(*allowed.end()));
-        ValueFault::with_help("is out of range", format!("allowed: {least} to {most}"))
+        ValueError::with_help("is out of range", format!("allowed: {least} to {most}"))
     })
 }
 
-pub(super) fn read_duration(value: &DeValue<'_>, allowed: &RangeInclusive<Duration>) -> Result<Duration, ValueFault> {
+pub(super) fn read_duration(value: &DeValue<'_>, allowed: &RangeInclusive<Duration>) -> Result<Duration, ValueError> {
     let duration = match value {
         DeValue::String(text) => {
-            parse_duration(text).map_err(|error| ValueFault::with_help("is not a duration", error.to_string()))?
+            parse_duration(text).map_err(|error| ValueError::with_help("is not a duration", error.to_string()))?
         }
         DeValue::Integer(number) => {
-            return Err(ValueFault::with_help("has no unit", format!("write a unit, e.g. \"{number}s\"")));
+            return Err(ValueError::with_help("has no unit", format!("write a unit, e.g. \"{number}s\"")));
         }
         other => {
-            return Err(ValueFault {
+            return Err(ValueError {
                 help: Some("for example \"10s\"".into()),
-                ..ValueFault::wrong_type("a duration", other)
+                ..ValueError::wrong_type("a duration", other)
             });
         }
     };
@@ -394,25 +394,25 @@ pub(super) fn read_duration(value: &DeValue<'_>, allowed: &RangeInclusive<Durati
         return Ok(duration);
     }
     let (least, most) = (format_duration(*allowed.start()), format_duration(*allowed.end()));
-    Err(ValueFault::with_help("is out of range", format!("allowed: {least} to {most}")))
+    Err(ValueError::with_help("is out of range", format!("allowed: {least} to {most}")))
 }
 
-fn read_text(value: &DeValue<'_>) -> Result<String, ValueFault> {
-    value.as_str().map(str::to_owned).ok_or_else(|| ValueFault::wrong_type("a string", value))
+fn read_text(value: &DeValue<'_>) -> Result<String, ValueError> {
+    value.as_str().map(str::to_owned).ok_or_else(|| ValueError::wrong_type("a string", value))
 }
 
-fn read_path(value: &DeValue<'_>) -> Result<String, ValueFault> {
+fn read_path(value: &DeValue<'_>) -> Result<String, ValueError> {
     let path = read_text(value)?;
     if path.is_empty() || path.contains('\0') {
-        return Err(ValueFault { message: "is not the path of a file".into(), help: None });
+        return Err(ValueError { message: "is not the path of a file".into(), help: None });
     }
     Ok(path)
 }
 
-fn read_choice<T: Copy>(value: &DeValue<'_>, names: &[(&str, T)]) -> Result<T, ValueFault> {
+fn read_choice<T: Copy>(value: &DeValue<'_>, names: &[(&str, T)]) -> Result<T, ValueError> {
     let Some(text) = value.as_str() else {
         let help = Some(format!("allowed: {}", alternatives(names)));
-        return Err(ValueFault { help, ..ValueFault::wrong_type("a string", value) });
+        return Err(ValueError { help, ..ValueError::wrong_type("a string", value) });
     };
     match names.iter().find(|(name, _)| *name == text) {
         Some((_, value)) => Ok(*value),
@@ -421,7 +421,7 @@ fn read_choice<T: Copy>(value: &DeValue<'_>, names: &[(&str, T)]) -> Result<T, V
                 Some(near) => format!("did you mean \"{near}\"?"),
                 None => format!("allowed: {}", alternatives(names)),
             };
-            Err(ValueFault::with_help(format!("cannot be {}", toml_text(text)), help))
+            Err(ValueError::with_help(format!("cannot be {}", toml_text(text)), help))
         }
     }
 }
@@ -439,15 +439,15 @@ fn alternatives<T>(names: &[(&str, T)]) -> String {
     }
 }
 
-fn read_address(value: &DeValue<'_>) -> Result<SocketAddr, ValueFault> {
+fn read_address(value: &DeValue<'_>) -> Result<SocketAddr, ValueError> {
     let help = "write an IP address and a port, e.g. \"127.0.0.1:8136\"";
     let text = value
         .as_str()
-        .ok_or_else(|| ValueFault { help: Some(help.into()), ..ValueFault::wrong_type("an address", value) })?;
-    text.parse().map_err(|_| ValueFault::with_help("is not an address", help))
+        .ok_or_else(|| ValueError { help: Some(help.into()), ..ValueError::wrong_type("an address", value) })?;
+    text.parse().map_err(|_| ValueError::with_help("is not an address", help))
 }
 
-fn read_host(value: &DeValue<'_>) -> Result<String, ValueFault> {
+fn read_host(value: &DeValue<'_>) -> Result<String, ValueError> {
     let text = read_text(value)?;
     let is_one = text.rsplit_once(':').is_some_and(|(host, port)| {
         let is_address = text.parse::<SocketAddr>().is_ok();
@@ -458,19 +458,19 @@ fn read_host(value: &DeValue<'_>) -> Result<String, ValueFault> {
     if is_one {
         return Ok(text);
     }
-    Err(ValueFault::with_help(
+    Err(ValueError::with_help(
         "is not a host and a port",
         "write a host name or IP address and a port, e.g. \"127.0.0.1:5555\"",
     ))
 }
 
-fn read_cidr(value: &DeValue<'_>) -> Result<IpNet, ValueFault> {
+fn read_cidr(value: &DeValue<'_>) -> Result<IpNet, ValueError> {
     let text = read_text(value)?;
     let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
     // Host bits have no effect, so they are not printed either.
     network
         .map(|network| unmapped(network).trunc())
-        .ok_or_else(|| ValueFault::with_help("is not a network", "for example \"10.0.0.0/8\" or \"192.0.2.7\""))
+        .ok_or_else(|| ValueError::with_help("is not a network", "for example \"10.0.0.0/8\" or \"192.0.2.7\""))
 }
 
 /// Peers have canonical addresses: a network of mapped addresses is the network of the IPv4 addresses.

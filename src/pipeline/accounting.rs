@@ -75,7 +75,7 @@ counters! {
 
 /// Why a listener cannot use what it shares with other daemons.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StoreFault {
+pub struct SharedStoreError {
     /// What is wrong.
     pub why: String,
     /// It stays so until an operator corrects something.
@@ -86,12 +86,12 @@ pub struct StoreFault {
 /// have one each.
 #[derive(Debug, Default)]
 pub struct StoreStatus {
-    fault: Mutex<Option<StoreFault>>,
+    fault: Mutex<Option<SharedStoreError>>,
 }
 
 impl StoreStatus {
     /// Notes why it cannot be used, or that it can.
-    pub fn set_fault(&self, fault: Option<StoreFault>) {
+    pub fn set_fault(&self, fault: Option<SharedStoreError>) {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
 }
@@ -161,7 +161,7 @@ impl ListenerCounters {
     }
 
     /// Why what the listener shares with other daemons cannot be used. `None`: it can, or there is nothing.
-    pub fn store_fault(&self) -> Option<StoreFault> {
+    pub fn store_fault(&self) -> Option<SharedStoreError> {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).clone();
         store.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

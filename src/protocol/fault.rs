@@ -7,7 +7,7 @@ use super::{Now, Output};
 /// Why a session has closed. It is reported once, at the end of the connection, so that the report does not depend on how
 /// the stream was cut into reads.
 #[derive(Debug)]
-pub struct SessionFault {
+pub struct SessionError {
     /// The reason of the loss.
     pub reason: Reason,
     /// Offset of the message at fault in the peer's stream.
@@ -18,10 +18,10 @@ pub struct SessionFault {
     excerpt: Vec<u8>,
 }
 
-impl SessionFault {
+impl SessionError {
     /// A fault without lost bytes.
     pub fn new(reason: Reason, offset: u64, detail: String) -> Self {
-        SessionFault { reason, offset, bytes: 0, detail, excerpt: Vec::new() }
+        SessionError { reason, offset, bytes: 0, detail, excerpt: Vec::new() }
     }
 
     /// Adds lost bytes.
@@ -43,7 +43,7 @@ impl SessionFault {
 
     /// Writes the loss event.
     pub fn report(&self, now: Now, out: &mut Output) {
-        let SessionFault { reason, offset, bytes, detail, excerpt } = self;
+        let SessionError { reason, offset, bytes, detail, excerpt } = self;
         let position = Position { sequence: None, offset: *offset, length: *bytes };
         let loss = Loss { reason: *reason, bytes: *bytes, events: None, detail, excerpt };
         out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);

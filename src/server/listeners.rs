@@ -24,8 +24,8 @@ use tributary_bytefrog::Hq;
 use tributary_datadog::DatadogSession;
 use tributary_endless::EndlessExchange;
 use tributary_memory::MemoryBudget;
-use tributary_nats::NatsFault;
-use tributary_pipeline::accounting::{Accounting, ListenerCounters, StoreFault, StoreStatus};
+use tributary_nats::NatsError;
+use tributary_pipeline::accounting::{Accounting, ListenerCounters, SharedStoreError, StoreStatus};
 use tributary_pipeline::{RequestedLevel, Sender};
 use tributary_rbkit as rbkit;
 use tributary_rbkit::{AgentOptions, Control, PendingUndo, RbkitAgent, RbkitCommand, Subscription, UndoStore};
@@ -190,12 +190,12 @@ impl BoundListener {
 }
 
 /// Notes in the status of a store whether it can be used.
-fn note_store(status: &Arc<StoreStatus>) -> impl Fn(Option<&NatsFault>) + Send + Sync + 'static + use<> {
+fn note_store(status: &Arc<StoreStatus>) -> impl Fn(Option<&NatsError>) + Send + Sync + 'static + use<> {
     let status = status.clone();
     move |fault| {
         status.set_fault(fault.map(|fault| match fault {
-            NatsFault::Later(why) => StoreFault { why: why.clone(), is_blocked: false },
-            NatsFault::Blocked(why) => StoreFault { why: why.clone(), is_blocked: true },
+            NatsError::Later(why) => SharedStoreError { why: why.clone(), is_blocked: false },
+            NatsError::Blocked(why) => SharedStoreError { why: why.clone(), is_blocked: true },
         }));
     }
 }

@@ -38,7 +38,7 @@ use tributary_select::Rules;
 use tributary_sink::discard::Discard;
 use tributary_sink::stdout::{self, Stdout};
 use tributary_sink::tcp::Tcp;
-use tributary_sink::{SinkError, SinkFault};
+use tributary_sink::{ActionError, SinkError};
 use tributary_sink_file::File;
 use tributary_sink_http::Http;
 #[cfg(feature = "fleet")]
@@ -508,7 +508,7 @@ fn add_sink(sinks: &mut Sinks, config: &SinkConfig, rules: Option<Arc<Rules>>) {
     let (name, queue) = (&config.name, config.queue.clone());
     match config.kind.clone() {
         SinkKind::Stdout(options) => sinks.add_with(name, queue, rules, move || {
-            let fault = |source| SinkFault { action: "use standard output".to_owned(), source };
+            let fault = |source| ActionError { action: "use standard output".to_owned(), source };
             stdout::check().map_err(|source| SinkError::Failed(fault(source)))?;
             Ok(Stdout::new(options))
         }),
@@ -534,13 +534,14 @@ fn add_sink(sinks: &mut Sinks, config: &SinkConfig, rules: Option<Arc<Rules>>) {
             sinks.add_with(name, queue, rules, move || Ok(Nats::new(&sink, (*options).clone())));
         }
         SinkKind::File(options) => sinks.add_with(name, queue, rules, move || {
-            let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };
+            let fault = |why| ActionError { action: format!("use {}", options.path), source: io::Error::other(why) };
             File::new(options.clone()).map_err(|why: String| SinkError::Failed(fault(why)))
         }),
         SinkKind::Parquet(options) => {
             let sink = config.name.clone();
             sinks.add_with(name, queue, rules, move || {
-                let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };
+                let fault =
+                    |why| ActionError { action: format!("use {}", options.path), source: io::Error::other(why) };
                 let parquet = Parquet::new((*options).clone()).map(|parquet| parquet.named(&sink));
                 parquet.map_err(|why: String| SinkError::Failed(fault(why)))
             });

@@ -154,11 +154,11 @@ pub struct Unwritten {
     /// What is held has reached a limit: connections of its listeners are to wait.
     pub is_crowded: bool,
     /// Why batches are held: the latest fault.
-    pub held_fault: Option<SinkFault>,
+    pub held_fault: Option<ActionError>,
     /// Batches with events that the sink has dropped, and the number of these. They count as failed.
     pub failed: BTreeMap<u64, u64>,
     /// Why batches are dropped: the latest fault.
-    pub failed_fault: Option<SinkFault>,
+    pub failed_fault: Option<ActionError>,
     /// Events that counted as written and were lost afterwards, because the disk refused them; or that failed after the sink
     /// had taken them into a queue of its own.
     pub lost: Vec<(Arc<Origin>, u64)>,
@@ -167,7 +167,7 @@ pub struct Unwritten {
     /// Events that an operator has removed from the sink's own queue.
     pub removed: Vec<(Arc<Origin>, u64)>,
     /// Why written events were lost: the latest fault.
-    pub lost_fault: Option<SinkFault>,
+    pub lost_fault: Option<ActionError>,
     /// Every destination that cannot be written, with the reason and what becomes of its events. It is named until a write to
     /// it succeeds, also while nothing waits for it.
     pub faults: Vec<String>,
@@ -415,23 +415,23 @@ impl FromIterator<Kind> for Kinds {
 #[derive(Debug)]
 pub enum SinkError {
     /// Not possible now (disk full, connection refused): the same call may succeed later.
-    Retry(SinkFault),
+    Retry(ActionError),
     /// The reader has closed the stream, as `head` closes a pipe. This is not a failure.
     Closed,
     /// The sink cannot be used again; a new one may work.
-    Failed(SinkFault),
+    Failed(ActionError),
 }
 
 /// What failed, and with which file or address.
 #[derive(Debug)]
-pub struct SinkFault {
+pub struct ActionError {
     /// The action that failed, with the path or address: `write events/spans.ndjson`.
     pub action: String,
     /// The error of the operating system.
     pub source: io::Error,
 }
 
-impl fmt::Display for SinkFault {
+impl fmt::Display for ActionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot {}: {}", self.action, self.source)
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::encode::{Encoder, Format};
-use super::{Selection, Sink, SinkError, SinkFault};
+use super::{ActionError, Selection, Sink, SinkError};
 
 /// Keeps events as JSON lines, which are read through a [`MemoryLines`].
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Sink for Memory {
         if self.waiting.is_empty() {
             return Ok(());
         }
-        Err(SinkError::Retry(SinkFault {
+        Err(SinkError::Retry(ActionError {
             action: format!("keep more than {} lines in memory", self.most),
             source: io::ErrorKind::StorageFull.into(),
         }))

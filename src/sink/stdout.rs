@@ -16,7 +16,7 @@ use super::encode::source::{CACHE_BYTES, DEFINED_BYTES, Defined};
 use super::encode::terminal::Terminal;
 use super::encode::{Encoder, Format, LineFields};
 use super::records::Records;
-use super::{Selection, Sink, SinkError, SinkFault};
+use super::{ActionError, Selection, Sink, SinkError};
 
 /// When more than this many encoded bytes wait, they are written without waiting for the worker's flush.
 const FLUSH_BYTES: usize = 64 * 1024;
@@ -262,7 +262,7 @@ fn pause_or_fail(error: io::Error) -> io::Result<()> {
 }
 
 fn failed(source: io::Error) -> SinkError {
-    SinkError::Failed(SinkFault { action: "write to standard output".to_owned(), source })
+    SinkError::Failed(ActionError { action: "write to standard output".to_owned(), source })
 }
 
 #[cfg(test)]

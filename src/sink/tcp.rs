@@ -19,7 +19,7 @@ use tributary_system::blocking;
 
 use super::encode::json::JsonEncoder;
 use super::records::Records;
-use super::{DestinationState, RemoteStatus, Selection, Sink, SinkError, SinkFault};
+use super::{ActionError, DestinationState, RemoteStatus, Selection, Sink, SinkError};
 
 /// When more than this many encoded bytes wait, they are written without waiting for the worker's flush.
 const FLUSH_BYTES: usize = 256 * 1024;
@@ -155,7 +155,7 @@ impl Tcp {
     }
 
     /// Opens a connection, after the pause that the last failure asks for.
-    async fn connect(&mut self) -> Result<SinkConnection, SinkFault> {
+    async fn connect(&mut self) -> Result<SinkConnection, ActionError> {
         tokio::select! {
             () = sleep_until(self.next_attempt) => {}
             () = self.status.asked_again() => {}
@@ -200,8 +200,8 @@ impl Tcp {
     }
 
     /// The peer takes nothing now.
-    fn fault(&self, action: &str, source: io::Error) -> SinkFault {
-        let fault = SinkFault { action: format!("{action} {}", self.options.address), source };
+    fn fault(&self, action: &str, source: io::Error) -> ActionError {
+        let fault = ActionError { action: format!("{action} {}", self.options.address), source };
         self.status.update(|state| {
             state.events = self.records.waiting();
             state.retries += 1;

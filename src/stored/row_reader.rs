@@ -14,18 +14,18 @@ const MAX_DEPTH: usize = 128;
 
 /// Why a record cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowFault {
+pub enum RowError {
     /// Its bytes are not those that were written.
     Damaged,
     /// It was written in another form.
     Unknown,
 }
 
-impl fmt::Display for RowFault {
+impl fmt::Display for RowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            RowFault::Damaged => "its checksum is wrong",
-            RowFault::Unknown => "its form is unknown",
+            RowError::Damaged => "its checksum is wrong",
+            RowError::Unknown => "its form is unknown",
         })
     }
 }
@@ -44,15 +44,15 @@ impl RowReader {
     ///
     /// # Errors
     /// Nothing is added.
-    pub fn read(&mut self, line: &[u8], out: &mut Rebuilder) -> Result<(), RowFault> {
-        unescape(line, &mut self.record).ok_or(RowFault::Damaged)?;
-        let Some((content, crc)) = self.record.split_last_chunk::<CRC_BYTES>() else { return Err(RowFault::Damaged) };
+    pub fn read(&mut self, line: &[u8], out: &mut Rebuilder) -> Result<(), RowError> {
+        unescape(line, &mut self.record).ok_or(RowError::Damaged)?;
+        let Some((content, crc)) = self.record.split_last_chunk::<CRC_BYTES>() else { return Err(RowError::Damaged) };
         if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {
-            return Err(RowFault::Damaged);
+            return Err(RowError::Damaged);
         }
         let mut record = Reader(content);
         self.attributes.clear();
-        read(&mut record, &mut self.block, &mut self.attributes, out).ok_or(RowFault::Unknown)
+        read(&mut record, &mut self.block, &mut self.attributes, out).ok_or(RowError::Unknown)
     }
 }
 

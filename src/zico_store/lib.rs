@@ -32,7 +32,7 @@ use tributary_event::UnixNanos;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_system::blocking;
 use tributary_zico::agents::{
-    Agents, Counters, Opened, Opening, Registered, Registration, Requester, UNKNOWN_AGENT, ZicoAgent, ZicoRefusal,
+    Agents, Counters, Opened, Opening, Registered, Registration, Requester, UNKNOWN_AGENT, ZicoAgent, ZicoAgentError,
 };
 
 use error::explain;
@@ -78,10 +78,10 @@ impl Drop for AgentStore {
 }
 
 impl Agents for AgentStore {
-    fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, ZicoRefusal> {
+    fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, ZicoAgentError> {
         let shared = &*self.shared;
         if shared.admitted.as_ref().is_some_and(|keys| !blocking::run(|| keys.admit(&asked.rkey))) {
-            return Err(ZicoRefusal::Denied("the registration key is not accepted here"));
+            return Err(ZicoAgentError::Denied("the registration key is not accepted here"));
         }
         blocking::run(|| {
             let rkey = shared.digests.digest(&asked.rkey);
@@ -92,7 +92,7 @@ impl Agents for AgentStore {
         })
     }
 
-    fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, ZicoRefusal> {
+    fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, ZicoAgentError> {
         let shared = &*self.shared;
         let opened = blocking::run(|| shared.open_session(asked, millis(now)));
         if opened.as_ref().err() == Some(&UNKNOWN_AGENT) {
@@ -103,18 +103,18 @@ impl Agents for AgentStore {
         Ok(opened)
     }
 
-    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoRefusal> {
+    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoAgentError> {
         let (shared, now) = (&*self.shared, millis(now));
         let found = shared.session(session, now).map_err(|error| shared.refusal(&error))?;
-        let found = found.ok_or(ZicoRefusal::Denied("the session is unknown or over; open another one"))?;
+        let found = found.ok_or(ZicoAgentError::Denied("the session is unknown or over; open another one"))?;
         if agent.is_some_and(|name| !found.is_called(name)) {
-            return Err(ZicoRefusal::Denied("the session belongs to another agent"));
+            return Err(ZicoAgentError::Denied("the session belongs to another agent"));
         }
         shared.marks.use_session(session, Some(found.clone()), now);
         Ok(found)
     }
 
-    fn agent(&self, name: &str) -> Result<Option<Arc<ZicoAgent>>, ZicoRefusal> {
+    fn agent(&self, name: &str) -> Result<Option<Arc<ZicoAgent>>, ZicoAgentError> {
         let found = self.shared.read(|connection| register::find(connection, name));
         Ok(found.map_err(|error| self.shared.refusal(&error))?.map(Arc::new))
     }

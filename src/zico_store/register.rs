@@ -12,7 +12,7 @@ use super::keys;
 use super::network::network;
 use super::shared::{FileError, SharedAgentStore};
 use tributary_event::ResourceValue;
-use tributary_zico::agents::{Opened, Opening, Registered, Registration, UNKNOWN_AGENT, ZicoAgent, ZicoRefusal};
+use tributary_zico::agents::{Opened, Opening, Registered, Registration, UNKNOWN_AGENT, ZicoAgent, ZicoAgentError};
 
 /// The share of the table that is reserved for networks with few agents: one in this many.
 const RESERVE: usize = 10;
@@ -22,30 +22,30 @@ const FEW: usize = 10;
 const MAX_REMOVED: usize = 16;
 
 /// Why a transaction fails.
-enum TransactionFailure {
-    Refused(ZicoRefusal),
+enum TransactionError {
+    Refused(ZicoAgentError),
     File(rusqlite::Error),
     Random,
 }
 
-impl From<rusqlite::Error> for TransactionFailure {
+impl From<rusqlite::Error> for TransactionError {
     fn from(error: rusqlite::Error) -> Self {
-        TransactionFailure::File(error)
+        TransactionError::File(error)
     }
 }
 
-impl FileError for TransactionFailure {
+impl FileError for TransactionError {
     fn file_error(&self) -> Option<&rusqlite::Error> {
         match self {
-            TransactionFailure::File(error) => Some(error),
-            TransactionFailure::Refused(_) | TransactionFailure::Random => None,
+            TransactionError::File(error) => Some(error),
+            TransactionError::Refused(_) | TransactionError::Random => None,
         }
     }
 }
 
-impl From<Unspecified> for TransactionFailure {
+impl From<Unspecified> for TransactionError {
     fn from(_: Unspecified) -> Self {
-        TransactionFailure::Random
+        TransactionError::Random
     }
 }
 
@@ -57,12 +57,12 @@ impl SharedAgentStore {
         rkey: &keys::Hash,
         address: &str,
         now: i64,
-    ) -> Result<Registered, ZicoRefusal> {
+    ) -> Result<Registered, ZicoAgentError> {
         let mut removed = 0;
         loop {
             let work = |transaction: &Transaction<'_>| self.registration(transaction, asked, rkey, address, now);
             match self.transact(work) {
-                Err(TransactionFailure::File(error)) if self.is_memory_full(&error) && removed < MAX_REMOVED => {
+                Err(TransactionError::File(error)) if self.is_memory_full(&error) && removed < MAX_REMOVED => {
                     let remove = |transaction: &Transaction<'_>| {
                         let newcomer = Newcomer::of(transaction, network(address))?;
                         self.remove_one(transaction, &newcomer, Space::InTable, now)
@@ -78,15 +78,15 @@ impl SharedAgentStore {
     }
 
     /// Opens a session, or returns the live one of the key.
-    pub(super) fn open_session(&self, asked: &Opening, now: i64) -> Result<Opened, ZicoRefusal> {
+    pub(super) fn open_session(&self, asked: &Opening, now: i64) -> Result<Opened, ZicoAgentError> {
         self.transact(|transaction| self.opening(transaction, asked, now)).map_err(|failure| self.refuse(failure))
     }
 
     /// Runs one transaction. When it returns `Ok`, the result is on the disk.
     fn transact<T>(
         &self,
-        work: impl FnOnce(&Transaction<'_>) -> Result<T, TransactionFailure>,
-    ) -> Result<T, TransactionFailure> {
+        work: impl FnOnce(&Transaction<'_>) -> Result<T, TransactionError>,
+    ) -> Result<T, TransactionError> {
         self.write(|connection| {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let result = work(&transaction)?;
@@ -95,11 +95,11 @@ impl SharedAgentStore {
         })
     }
 
-    fn refuse(&self, failure: TransactionFailure) -> ZicoRefusal {
+    fn refuse(&self, failure: TransactionError) -> ZicoAgentError {
         match failure {
-            TransactionFailure::Refused(refusal) => refusal,
-            TransactionFailure::File(error) => self.refusal(&error),
-            TransactionFailure::Random => self.broken("the system has no random numbers"),
+            TransactionError::Refused(refusal) => refusal,
+            TransactionError::File(error) => self.refusal(&error),
+            TransactionError::Random => self.broken("the system has no random numbers"),
         }
     }
 
@@ -110,7 +110,7 @@ impl SharedAgentStore {
         rkey: &keys::Hash,
         address: &str,
         now: i64,
-    ) -> Result<Registered, TransactionFailure> {
+    ) -> Result<Registered, TransactionError> {
         let Registration { name, app, env, .. } = asked;
         let known = transaction
             .prepare_cached("SELECT id FROM agents WHERE rkey = ? AND name = ? AND app = ? AND env = ?")?
@@ -162,12 +162,7 @@ impl SharedAgentStore {
     }
 
     /// Makes space for one more agent of this network, or refuses it.
-    fn make_space(
-        &self,
-        transaction: &Transaction<'_>,
-        newcomer: &Newcomer,
-        now: i64,
-    ) -> Result<(), TransactionFailure> {
+    fn make_space(&self, transaction: &Transaction<'_>, newcomer: &Newcomer, now: i64) -> Result<(), TransactionError> {
         let (max_agents, max_of_network) = (self.options.max_agents, self.options.max_agents_per_address);
         let total = transaction.prepare_cached("SELECT agents FROM totals")?.query_row([], number)?;
         let is_reserved = total >= max_agents - max_agents / RESERVE && newcomer.agents >= self.few();
@@ -195,7 +190,7 @@ impl SharedAgentStore {
                  (tributary agents forget)"
             );
         }
-        if is_removed { Ok(()) } else { Err(TransactionFailure::Refused(ZicoRefusal::Full(why.to_owned()))) }
+        if is_removed { Ok(()) } else { Err(TransactionError::Refused(ZicoAgentError::Full(why.to_owned()))) }
     }
 
     /// Removes an agent to make space for another one:
@@ -216,7 +211,7 @@ impl SharedAgentStore {
         newcomer: &Newcomer,
         space: Space,
         now: i64,
-    ) -> Result<bool, TransactionFailure> {
+    ) -> Result<bool, TransactionError> {
         let before = |retention: std::time::Duration| {
             now.saturating_sub(i64::try_from(retention.as_millis()).unwrap_or(i64::MAX))
         };
@@ -294,8 +289,8 @@ impl SharedAgentStore {
         FEW.max(self.options.max_agents / 1000)
     }
 
-    fn opening(&self, transaction: &Transaction<'_>, asked: &Opening, now: i64) -> Result<Opened, TransactionFailure> {
-        let denied = || TransactionFailure::Refused(UNKNOWN_AGENT);
+    fn opening(&self, transaction: &Transaction<'_>, asked: &Opening, now: i64) -> Result<Opened, TransactionError> {
+        let denied = || TransactionError::Refused(UNKNOWN_AGENT);
         let agent = match find(transaction, &asked.agent)? {
             Some(agent) => agent,
             None if self.admitted.is_none() => self.adopt(transaction, asked, now)?.ok_or_else(denied)?,
@@ -331,7 +326,7 @@ impl SharedAgentStore {
         transaction: &Transaction<'_>,
         asked: &Opening,
         now: i64,
-    ) -> Result<Option<ZicoAgent>, TransactionFailure> {
+    ) -> Result<Option<ZicoAgent>, TransactionError> {
         let Some(uuid) = adoption::uuid_of(asked) else { return Ok(None) };
         let newcomer = Newcomer::of(transaction, network(&asked.address))?;
         self.make_space(transaction, &newcomer, now)?;
@@ -423,7 +418,7 @@ fn number_at(row: &Row<'_>, column: usize) -> rusqlite::Result<usize> {
 }
 
 /// The number of the agent that proves its identity with its UUID and one of its keys.
-fn known_by_key(transaction: &Transaction<'_>, asked: &Registration) -> Result<Option<i64>, TransactionFailure> {
+fn known_by_key(transaction: &Transaction<'_>, asked: &Registration) -> Result<Option<i64>, TransactionError> {
     let (Some(uuid), Some(akey)) = (&asked.uuid, &asked.akey) else { return Ok(None) };
     let Some(agent) = find(transaction, uuid)? else { return Ok(None) };
     let id = agent.id as i64;

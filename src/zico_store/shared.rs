@@ -14,7 +14,7 @@ use super::keys::{AdmittedKeys, RkeyDigests};
 use super::marks::{self, Marks};
 use super::options::StoreOptions;
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_zico::agents::ZicoRefusal;
+use tributary_zico::agents::ZicoAgentError;
 
 /// The connection that writes.
 #[derive(Debug)]
@@ -133,14 +133,14 @@ impl SharedAgentStore {
     }
 
     /// The answer to an agent when the file fails.
-    pub(super) fn refusal(&self, error: &rusqlite::Error) -> ZicoRefusal {
+    pub(super) fn refusal(&self, error: &rusqlite::Error) -> ZicoAgentError {
         let why = format!("{}: {}", self.name, explain(error));
         let broken = self.broken(&why);
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                ZicoRefusal::Full("the store of agents is locked; send it again".to_owned())
+                ZicoAgentError::Full("the store of agents is locked; send it again".to_owned())
             }
-            Some(ErrorCode::DiskFull) if self.reader.is_none() => ZicoRefusal::Full(
+            Some(ErrorCode::DiskFull) if self.reader.is_none() => ZicoAgentError::Full(
                 "as many agents are registered as fit into memory (configure state_dir for more)".to_owned(),
             ),
             _ => broken,
@@ -148,11 +148,11 @@ impl SharedAgentStore {
     }
 
     /// The answer to an agent when the store cannot be used. The log says why.
-    pub(super) fn broken(&self, why: &str) -> ZicoRefusal {
+    pub(super) fn broken(&self, why: &str) -> ZicoAgentError {
         if let Some(suppressed) = self.failing.permit() {
             error!(listener = self.listener, error = why, suppressed, "cannot use the store of registered agents");
         }
-        ZicoRefusal::Broken
+        ZicoAgentError::Broken
     }
 
     /// Writes the marks to the file. Marks that cannot be written are kept for the next time.

@@ -10,6 +10,10 @@ const EMPTY_TYPE_NAMES: &str = "State Shared Place Part Phase Step Known Kept Fo
 /// The most types that one name stands for, except for names whose modules say of what they are.
 const MAX_TYPES_OF_A_NAME: usize = 3;
 const COMMON_TYPE_NAMES: &str = "Options Error Arguments Reader Writer";
+/// Ends of the names of types that are errors: all end in `Error`, and what an error consists of in `ErrorKind`.
+const BANNED_TYPE_ENDS: [&str; 3] = ["Fault", "Refusal", "Problem"];
+/// Names of modules that say nothing until they are read.
+const BANNED_MODULES: [&str; 9] = ["taken", "finding", "walk", "trouble", "tidy", "tail", "elsewhere", "deep", "exact"];
 /// Parts of identifiers instead of which there is a term: space, capacity, reported, received.
 const BANNED_PARTS: [&str; 3] = ["room", "told", "heard"];
 /// Phrases of comments instead of which the amount is named.
@@ -29,10 +33,11 @@ fn every_kind_of_fault_is_found_in_a_sample_whose_texts_are_no_code() {
     let sample = "// As much as\n/// so many 'of these'\n#[derive(Debug)]\nenum Open<'a> { A(&'a str) }\n\
         impl<T> Iterator for X {\n    type Item = Step;\n}\n\
         let hasRoom = \"a \\\" room\" + r#\"\"told\"\"#; // heard\nfn make_room(bathroom: char = '\"') {}\n\
-        struct Item; struct Item; mod x { enum Item {} type Item = u8; }\n";
+        struct Item; struct Item; mod x { enum Item {} type Item = u8; }\n\
+        mod tail; struct IoFault;\n";
     let faults = faults(&[("a.rs".into(), sample.to_owned())]);
     let lines: Vec<_> = faults.iter().filter_map(|fault| fault.split(':').nth(1)).collect();
-    assert_eq!(lines, ["2", "8", "9", "10", "10", "10", "10", "4"], "{faults:#?}");
+    assert_eq!(lines, ["2", "8", "9", "11", "11", "10", "10", "10", "10", "4"], "{faults:#?}");
 }
 
 fn paths(at: &Path) -> Vec<PathBuf> {
@@ -55,7 +60,14 @@ fn faults(files: &[(PathBuf, String)]) -> Vec<String> {
             let before = head.last().copied().unwrap_or_default();
             let is_type = before == "type" && blocks.last() != Some(&true);
             if (is_type || ["struct", "enum", "trait"].contains(&before)) && token.starts_with(char::is_alphabetic) {
-                types.entry(token).or_default().push(at(line, "a name that says nothing, or of too many types", token));
+                types.entry(token).or_default().push(at(
+                    line,
+                    "a name that says nothing, ends like no other error, or is of too many types",
+                    token,
+                ));
+            }
+            if before == "mod" && BANNED_MODULES.contains(&token) {
+                faults.push(at(line, "a module whose name says nothing", token));
             }
             if has_banned_part(token) {
                 faults.push(at(line, "an identifier that has a standard term", token));
@@ -70,7 +82,8 @@ fn faults(files: &[(PathBuf, String)]) -> Vec<String> {
     }
     let is_in = |names: &str, name: &str| names.split(' ').any(|one| one == name);
     types.retain(|name, found| {
-        is_in(EMPTY_TYPE_NAMES, name) || found.len() > MAX_TYPES_OF_A_NAME && !is_in(COMMON_TYPE_NAMES, name)
+        let is_of_too_many = found.len() > MAX_TYPES_OF_A_NAME && !is_in(COMMON_TYPE_NAMES, name);
+        is_of_too_many || is_in(EMPTY_TYPE_NAMES, name) || BANNED_TYPE_ENDS.iter().any(|end| name.ends_with(end))
     });
     faults.into_iter().chain(types.into_values().flatten()).collect()
 }

@@ -20,7 +20,7 @@ use tributary::memory::MemoryBudget;
 use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::datadog::{self, DatadogSession};
 use tributary::protocol::endless::{self, EndlessExchange};
-use tributary::protocol::zico::agents::{Agents, Opening, Registration, ZicoRefusal};
+use tributary::protocol::zico::agents::{Agents, Opening, Registration, ZicoAgentError};
 use tributary::protocol::{End, Now, Protocol, Request, RequestHead};
 use tributary::sink::Sink;
 use tributary::sink::file::{Compression, File, Options};
@@ -160,7 +160,7 @@ fn agents_stay_known_and_sessions_end_early_at_worst() {
     assert!(store.session(&first.session, None, before).is_ok());
     assert_eq!(store.open(&opening, before).unwrap().session, first.session);
     // Forward: the session is over, as after a long silence; the agent's key opens another.
-    assert!(matches!(store.session(&first.session, None, later), Err(ZicoRefusal::Denied(_))));
+    assert!(matches!(store.session(&first.session, None, later), Err(ZicoAgentError::Denied(_))));
     let second = store.open(&opening, later).unwrap();
     assert!(second.is_new && store.session(&second.session, None, later).is_ok());
     // And back to what it was: what was opened in the future is good.

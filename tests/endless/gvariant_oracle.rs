@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::endless_support::cases;
-use tributary::codec::gvariant::{Scratch, Skip, Slice, walk_type};
+use tributary::codec::gvariant::{Scratch, Skip, Slice, visit_type};
 
 const MUTANTS: usize = 100_000;
 /// The most bytes of a mutant: GLib through Python is slower than ours.
@@ -72,7 +72,7 @@ fn our_verdicts_are_those_of_glib() {
     let mut scratch = Scratch::default();
     let mut normal = 0;
     for ((kind, bytes), verdict) in values.iter().zip(&verdicts) {
-        let ours = walk_type(kind, Slice::new(bytes), 0, &mut scratch, &mut Skip);
+        let ours = visit_type(kind, Slice::new(bytes), 0, &mut scratch, &mut Skip);
         assert_eq!(ours.is_ok(), *verdict == 1, "{kind} {bytes:02x?}: {ours:?}");
         normal += usize::from(ours.is_ok());
     }

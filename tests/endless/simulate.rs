@@ -6,7 +6,7 @@ use std::future::pending;
 use crate::endless_support::http::listener;
 use crate::live::{Daemon, within};
 use serde_json::Value;
-use tributary::codec::gvariant::{Scratch, Skip, Slice, walk_type};
+use tributary::codec::gvariant::{Scratch, Skip, Slice, visit_type};
 use tributary::event::Kind;
 use tributary::simulate::endless::{AgentVersion, Machine};
 use tributary::simulate::{AgentKind, Amount, Plan, run};
@@ -27,7 +27,7 @@ fn bundles_of_an_independent_library_are_in_normal_form_at_any_size() {
         for events in [0, 1, 2, 3, 5, 8, 40, 300, 2000] {
             let upload = machine.upload(events).unwrap();
             let walked =
-                walk_type(bundle_type(version), Slice::new(&upload.bundle), 0, &mut Scratch::default(), &mut Skip);
+                visit_type(bundle_type(version), Slice::new(&upload.bundle), 0, &mut Scratch::default(), &mut Skip);
             assert_eq!(walked, Ok(()), "{version:?} {events}");
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::endless_support::{assert_events, cases, comparable, expected_events};
 use serde_json::{Value, json};
-use tributary::codec::gvariant::{Scratch, Skip, Slice, walk_type};
+use tributary::codec::gvariant::{Scratch, Skip, Slice, visit_type};
 use tributary::decode;
 use tributary::event::{Origin, Reason, UnixNanos};
 use tributary::memory::MemoryBudget;
@@ -101,7 +101,7 @@ fn normal_form_verdicts_are_the_expected_ones() {
     let mut verdicts = [0, 0];
     for case in cases() {
         let mut scratch = Scratch::default();
-        let walked = walk_type(case.bundle_type(), Slice::new(&case.body), 0, &mut scratch, &mut Skip);
+        let walked = visit_type(case.bundle_type(), Slice::new(&case.body), 0, &mut scratch, &mut Skip);
         assert_eq!(walked.is_ok(), case.is_normal(), "{}: {walked:?}", case.name);
         verdicts[usize::from(case.is_normal())] += 1;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use proptest::prelude::*;
 use serde_json::Value;
-use tributary::codec::zmtp::{self, Peer, Socket, ZmtpElement, ZmtpFault, ZmtpLimits};
+use tributary::codec::zmtp::{self, Peer, Socket, ZmtpElement, ZmtpError, ZmtpLimits};
 use tributary::event::{BatchBuilder, Origin, Reason, UnixNanos};
 use tributary::protocol::rbkit::{AgentOptions, Control, Options, RbkitAgent, Subscription};
 use tributary::protocol::{Flow, Now, Output, Session};
@@ -30,7 +30,7 @@ struct Outcome {
     taken: Vec<(usize, usize)>,
     reply: Vec<u8>,
     /// Its offset is that in the stream.
-    fault: Option<ZmtpFault>,
+    fault: Option<ZmtpError>,
     is_ready: bool,
     rest: usize,
 }
@@ -63,7 +63,7 @@ fn read_stream(socket: Socket, limits: ZmtpLimits, stream: &[u8], cuts: &[usize]
                     body = Some((at, head, length as usize, more, first));
                 }
                 Err(fault) => {
-                    outcome.fault = Some(ZmtpFault { offset: at + fault.offset, ..fault });
+                    outcome.fault = Some(ZmtpError { offset: at + fault.offset, ..fault });
                     break 'stream;
                 }
             }

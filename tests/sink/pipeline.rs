@@ -16,7 +16,7 @@ use tributary::pipeline::accounting::{QueueCapacity, SinkCounters, SinkTotals};
 use tributary::pipeline::options::{OnFailure, QueueOptions, WhenFull};
 use tributary::pipeline::{DeliveryOutcome, RequestedLevel, Sender, Sinks, Workers};
 use tributary::protocol::Protocol;
-use tributary::sink::{AckLevel, Selection, Sink, SinkError, SinkFault, Unwritten};
+use tributary::sink::{AckLevel, ActionError, Selection, Sink, SinkError, Unwritten};
 
 /// A worker that has nothing to do ends within this time. That one does not end is shown by nothing but time.
 const ENOUGH_TO_END: Duration = Duration::from_millis(100);
@@ -127,7 +127,7 @@ impl Sink for Untidy {
 
     async fn tick(&mut self) -> Result<(), SinkError> {
         self.0[1].fetch_add(1, Relaxed);
-        Err(SinkError::Retry(SinkFault { action: "tidy".to_owned(), source: ErrorKind::PermissionDenied.into() }))
+        Err(SinkError::Retry(ActionError { action: "tidy".to_owned(), source: ErrorKind::PermissionDenied.into() }))
     }
 }
 
@@ -453,7 +453,7 @@ impl Sink for Partial {
         match (self.written == self.taken, self.fails) {
             (true, _) => Ok(()),
             (false, true) => {
-                Err(SinkError::Failed(SinkFault { action: "w".to_owned(), source: ErrorKind::Other.into() }))
+                Err(SinkError::Failed(ActionError { action: "w".to_owned(), source: ErrorKind::Other.into() }))
             }
             (false, false) => std::future::pending().await,
         }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{push_json, shown, table};
 use crate::cli::endpoint::EndpointArguments;
-use crate::cli::{CommandFailure, OutputFormat, block_on, print, say};
+use crate::cli::{CommandLineError, OutputFormat, block_on, print, say};
 use tributary_event::peer_address;
 
 const HEADINGS: [&str; 8] = ["ID", "PROTOCOL", "NAME", "PEER", "STATE", "LAST SEEN", "EVENTS", "LOSSES"];
@@ -13,14 +13,14 @@ const HEADINGS: [&str; 8] = ["ID", "PROTOCOL", "NAME", "PEER", "STATE", "LAST SE
 const FIRST_NUMBER: usize = 6;
 
 /// Prints the agents that the daemon has seen.
-pub(super) fn list(endpoint: &EndpointArguments, format: OutputFormat) -> Result<(), CommandFailure> {
+pub(super) fn list(endpoint: &EndpointArguments, format: OutputFormat) -> Result<(), CommandLineError> {
     let endpoint = endpoint.endpoint()?;
     let (status, body) = block_on(endpoint.ask(Method::GET, "/agents"))??;
     if status != StatusCode::OK {
         return Err(endpoint.refused(status, &body));
     }
     let agents: Vec<Value> = serde_json::from_slice(&body)
-        .map_err(|error| CommandFailure::Failed(format!("the daemon's list of agents cannot be read: {error}")))?;
+        .map_err(|error| CommandLineError::Failed(format!("the daemon's list of agents cannot be read: {error}")))?;
     let mut lines = Vec::new();
     match format {
         OutputFormat::Json => {
@@ -36,10 +36,12 @@ pub(super) fn list(endpoint: &EndpointArguments, format: OutputFormat) -> Result
 }
 
 /// Sends a command to an agent, and prints what the daemon has answered.
-pub(super) fn send_command(endpoint: &EndpointArguments, id: &str, command: &str) -> Result<(), CommandFailure> {
+pub(super) fn send_command(endpoint: &EndpointArguments, id: &str, command: &str) -> Result<(), CommandLineError> {
     let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_:".contains(&byte));
     if !is_plain(id) || !is_plain(command) {
-        return Err(CommandFailure::Failed("no such agent or command; `tributary agents` lists the agents".to_owned()));
+        return Err(CommandLineError::Failed(
+            "no such agent or command; `tributary agents` lists the agents".to_owned(),
+        ));
     }
     let endpoint = endpoint.endpoint()?;
     let (status, body) = block_on(endpoint.ask(Method::POST, &format!("/agents/{id}/commands/{command}")))??;

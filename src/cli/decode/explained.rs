@@ -18,9 +18,9 @@ use tributary_driver::capture::{self, CaptureRecord, Reader, What};
 use tributary_endless as endless;
 use tributary_endless::EndlessExchange;
 use tributary_event::{Batch, DataView, EventView, UnixNanos};
-use tributary_explain::http::{Body, RequestFault, Requests};
+use tributary_explain::http::{Body, RequestError, Requests};
 use tributary_explain::words::{counted, moment};
-use tributary_explain::{DecoderFault, Explain, Sheet};
+use tributary_explain::{DecoderError, Explain, Sheet};
 use tributary_memory::MemoryBudget;
 use tributary_protocol::{Exchange, Protocol, Request, RequestHead, Session};
 use tributary_rbkit::{AgentOptions, Player, RbkitAgent};
@@ -29,14 +29,14 @@ use tributary_zico as zico;
 use tributary_zico::ZicoExchange;
 
 use crate::cli::input::Input;
-use crate::cli::{CommandFailure, printed};
+use crate::cli::{CommandLineError, printed};
 
 use super::output::DecodeOutput;
 use super::requests::{submitted, upload};
 use super::{Arguments, ENDLESS_VERSION, PIECE_BYTES, START_BYTES, decode, listener};
 
 /// Explains all files on stdout.
-pub(super) fn run(arguments: &Arguments, protocol: Protocol) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments, protocol: Protocol) -> Result<(), CommandLineError> {
     let stdin = [PathBuf::from("-")];
     let paths = if arguments.files.is_empty() { &stdin[..] } else { &arguments.files };
     let files = paths.iter().map(|path| Received::read(path)).collect::<Result<Vec<_>, _>>()?;
@@ -76,11 +76,11 @@ struct Piece {
 }
 
 impl Received {
-    fn read(path: &Path) -> Result<Received, CommandFailure> {
+    fn read(path: &Path) -> Result<Received, CommandLineError> {
         let name = path.display().to_string();
         let mut file = Vec::new();
         let read = Input::new(path).open().and_then(|mut input| input.read_to_end(&mut file));
-        let failed = |error: io::Error| CommandFailure::Failed(format!("{name}: {error}"));
+        let failed = |error: io::Error| CommandLineError::Failed(format!("{name}: {error}"));
         read.map_err(failed)?;
         let file = Bytes::from(file);
         let is_capture = file.starts_with(capture::MAGIC);
@@ -116,8 +116,8 @@ fn faults(
     arguments: &Arguments,
     protocol: Protocol,
     files: &[Received],
-) -> Result<BTreeMap<u64, Vec<RequestFault>>, CommandFailure> {
-    let mut faults = BTreeMap::<u64, Vec<RequestFault>>::new();
+) -> Result<BTreeMap<u64, Vec<RequestError>>, CommandLineError> {
+    let mut faults = BTreeMap::<u64, Vec<RequestError>>::new();
     let mut take = |batch: &Batch| {
         for event in batch.events() {
             if let Some(fault) = fault(event) {
@@ -136,7 +136,7 @@ fn faults(
     Ok(faults)
 }
 
-fn fault(event: EventView<'_>) -> Option<RequestFault> {
+fn fault(event: EventView<'_>) -> Option<RequestError> {
     let DataView::Loss(loss) = event.data() else { return None };
     let counts = match (loss.bytes, loss.events) {
         (0, None) => String::new(),
@@ -145,7 +145,7 @@ fn fault(event: EventView<'_>) -> Option<RequestFault> {
     };
     let text = format!("{}{counts}: {}", loss.reason.as_str(), loss.detail.text());
     let position = event.position();
-    Some(RequestFault { request: position.sequence, fault: DecoderFault { offset: position.offset, text } })
+    Some(RequestError { request: position.sequence, fault: DecoderError { offset: position.offset, text } })
 }
 
 /// Makes the explainer of a file; `true`: it is the last file.
@@ -164,7 +164,7 @@ enum Explainers {
 }
 
 impl Explainers {
-    fn new(arguments: &Arguments, protocol: Protocol, files: &[Received]) -> Result<Self, CommandFailure> {
+    fn new(arguments: &Arguments, protocol: Protocol, files: &[Received]) -> Result<Self, CommandLineError> {
         let memory = MemoryBudget::new(Config::builtin().memory_limit());
         let version = arguments.version(protocol)?;
         let listener = listener(protocol.as_str(), &arguments.options)?;
@@ -197,7 +197,7 @@ impl Explainers {
                     wrap: Box::new(move |bundle| upload(version, bundle)),
                 }
             }
-            ProtocolOptions::Nats(_) => return Err(CommandFailure::Misused("nats: no agent speaks it".to_owned())),
+            ProtocolOptions::Nats(_) => return Err(CommandLineError::Misused("nats: no agent speaks it".to_owned())),
             ProtocolOptions::Zico(own, ..) => {
                 let exchange = ZicoExchange::recorded(own, false, &memory);
                 Explainers::Requests {
@@ -215,7 +215,7 @@ impl Explainers {
         &mut self,
         file: &Received,
         is_last: bool,
-        faults: Vec<RequestFault>,
+        faults: Vec<RequestError>,
         out: &mut impl Write,
     ) -> io::Result<()> {
         match self {

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 
-use super::super::{CommandFailure, duration};
+use super::super::{CommandLineError, duration};
 use super::toml_value;
 use tributary_event::{Batch, EventView};
 use tributary_options::section::read_document;
@@ -35,11 +35,11 @@ impl Arguments {
 
     /// # Errors
     /// A condition is invalid.
-    pub(super) fn filter(&self) -> Result<StoredFilter, CommandFailure> {
+    pub(super) fn filter(&self) -> Result<StoredFilter, CommandLineError> {
         let mut groups: Vec<Vec<(&str, &str)>> = Vec::new();
         for condition in &self.conditions {
             let Some((key, value)) = condition.split_once('=') else {
-                return Err(CommandFailure::Misused(format!("--where {condition}: not KEY=VALUE")));
+                return Err(CommandLineError::Misused(format!("--where {condition}: not KEY=VALUE")));
             };
             // A key that repeats, and a further attribute, begin another condition.
             let is_field = |key: &str| key == "attribute" || key == "resource";
@@ -55,13 +55,13 @@ impl Arguments {
 }
 
 /// The rules of one condition.
-fn rules(condition: &[(&str, &str)]) -> Result<Option<Arc<Rules>>, CommandFailure> {
+fn rules(condition: &[(&str, &str)]) -> Result<Option<Arc<Rules>>, CommandLineError> {
     let keys: Vec<_> = condition.iter().map(|(key, value)| format!("{key} = {}", toml_value(value))).collect();
     let text = format!("where = [{{ {} }}]\n", keys.join(", "));
     // The files can have events of any listener.
     let listeners: Vec<_> = condition.iter().filter(|(key, _)| *key == "listener").map(|(_, value)| *value).collect();
     let read = read_document("--where", &text, "", |root| select::Options::read(root, &listeners));
-    let (options, _) = read.map_err(|errors| CommandFailure::Misused(format!("invalid --where\n{errors}")))?;
+    let (options, _) = read.map_err(|errors| CommandLineError::Misused(format!("invalid --where\n{errors}")))?;
     Ok(Rules::new(&options)?)
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::mem;
 
-use crate::cli::{CommandFailure, printed};
+use crate::cli::{CommandLineError, printed};
 use tributary_event::Batch;
 use tributary_sink::encode::{Encoder, Format};
 
@@ -25,7 +25,7 @@ impl DecodeOutput<'_> {
         }
     }
 
-    pub(super) fn flush(&mut self) -> Result<(), CommandFailure> {
+    pub(super) fn flush(&mut self) -> Result<(), CommandLineError> {
         match self {
             DecodeOutput::Written(lines) => lines.flush(),
             DecodeOutput::Taken(_) | DecodeOutput::Examined(_) => Ok(()),
@@ -73,7 +73,7 @@ impl StdoutEncoder {
         self.result = self.stdout.write_all(&self.lines);
     }
 
-    fn flush(&mut self) -> Result<(), CommandFailure> {
+    fn flush(&mut self) -> Result<(), CommandLineError> {
         if !self.is_closed && self.result.is_ok() {
             self.result = self.stdout.flush();
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::cli::captures::{Captures, ConnectionStep, FileContent};
 use crate::cli::input::Input;
-use crate::cli::{CommandFailure, say};
+use crate::cli::{CommandLineError, say};
 use tributary_driver::decode;
 use tributary_event::UnixNanos;
 use tributary_protocol::{Exchange, Now, Session};
@@ -29,7 +29,7 @@ impl Decoder<'_> {
         &mut self,
         mut captures: Captures,
         connections: Vec<Decoded<S>>,
-    ) -> Result<(), CommandFailure> {
+    ) -> Result<(), CommandLineError> {
         let mut playing: Vec<_> = connections.into_iter().map(Some).collect();
         let start = captures.start();
         while let Some((number, at, step)) = captures.next()? {
@@ -58,14 +58,14 @@ impl Decoder<'_> {
 
     /// Decodes recordings of one conversation with a process. Each file of bytes continues the file before; captures are played
     /// after them, together, in the order of their times.
-    pub(super) fn recordings(&mut self, play: impl Fn(&[u8], bool) -> Player) -> Result<(), CommandFailure> {
+    pub(super) fn recordings(&mut self, play: impl Fn(&[u8], bool) -> Player) -> Result<(), CommandLineError> {
         let files = take(&mut self.files);
         let last = files.len() as u64;
         let mut recorded = Vec::new();
         for (number, mut file) in (1..).zip(files) {
             let mut bytes = Vec::new();
             let read = file.open().and_then(|mut input| input.read_to_end(&mut bytes));
-            let failed = |error: io::Error| CommandFailure::Failed(format!("{}: {error}", file.path.display()));
+            let failed = |error: io::Error| CommandLineError::Failed(format!("{}: {error}", file.path.display()));
             read.map_err(failed)?;
             // The first bytes say from which socket they came.
             let start = bytes[..bytes.len().min(START_BYTES)].to_vec();
@@ -120,7 +120,7 @@ impl Decoder<'_> {
         exchange: &E,
         mut captures: Captures,
         connections: Vec<OpenedFile>,
-    ) -> Result<(), CommandFailure> {
+    ) -> Result<(), CommandLineError> {
         let carrier = |named| Carrier { named, bytes: Vec::new(), requests: 0 };
         let mut carriers: Vec<_> = connections.into_iter().map(carrier).collect();
         let start = captures.start();

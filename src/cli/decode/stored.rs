@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::super::input::{Input, report_skipped};
-use super::super::{CommandFailure, profile};
+use super::super::{CommandLineError, profile};
 use super::output::{DecodeOutput, StdoutEncoder};
 use super::{Arguments, Content};
 use tributary_event::Batch;
 use tributary_stored::event_file::EventFile;
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     let Arguments { options, protocol_version, channel, explain, .. } = arguments;
     for (is_set, option) in [
         (!options.is_empty(), "--option"),
@@ -22,13 +22,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
         (*explain, "--explain"),
     ] {
         if is_set {
-            return Err(CommandFailure::Misused(format!("{option} is for received bytes; these files have events")));
+            return Err(CommandLineError::Misused(format!("{option} is for received bytes; these files have events")));
         }
     }
     let filter = arguments.filter.filter()?;
-    let read = |files: Vec<Input>, output: &mut DecodeOutput<'_>| -> Result<(), CommandFailure> {
+    let read = |files: Vec<Input>, output: &mut DecodeOutput<'_>| -> Result<(), CommandLineError> {
         for file in files {
-            let mut take = |batch| -> Result<bool, CommandFailure> {
+            let mut take = |batch| -> Result<bool, CommandLineError> {
                 output.write(&filter.apply(batch));
                 output.flush()?;
                 Ok(!output.is_closed())
@@ -54,9 +54,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
 }
 
 /// Reads a file of JSON lines until `take` returns `false`.
-fn events(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, CommandFailure>) -> Result<(), CommandFailure> {
+fn events(
+    mut file: Input,
+    take: &mut dyn FnMut(Batch) -> Result<bool, CommandLineError>,
+) -> Result<(), CommandLineError> {
     let name = file.path.display().to_string();
-    let failed = |error: io::Error| CommandFailure::Failed(format!("{name}: {error}"));
+    let failed = |error: io::Error| CommandLineError::Failed(format!("{name}: {error}"));
     let opened = EventFile::open(file.open().map_err(failed)?).map_err(failed)?;
     let is_event_file = opened.is_ok();
     let lines = opened.unwrap_or_else(EventFile::of_lines);
@@ -70,16 +73,19 @@ fn events(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, CommandFa
     if !is_event_file && lines.skipped > 0 && lines.skipped == lines.read {
         let why =
             "none of its lines is an event: it has neither JSON lines nor JSON lines compressed with gzip, lz4 or zstd";
-        return Err(CommandFailure::Failed(format!("{name}: {why}")));
+        return Err(CommandLineError::Failed(format!("{name}: {why}")));
     }
     report_skipped(&name, lines);
     Ok(())
 }
 
 /// Reads a Parquet file until `take` returns `false`.
-fn parquet(mut file: Input, take: &mut dyn FnMut(Batch) -> Result<bool, CommandFailure>) -> Result<(), CommandFailure> {
+fn parquet(
+    mut file: Input,
+    take: &mut dyn FnMut(Batch) -> Result<bool, CommandLineError>,
+) -> Result<(), CommandLineError> {
     let name = file.path.display().to_string();
-    let failed = |error: io::Error| CommandFailure::Failed(format!("{name}: {error}"));
+    let failed = |error: io::Error| CommandLineError::Failed(format!("{name}: {error}"));
     // A fault of the output is none of the file.
     let mut result = Ok(true);
     let mut take = |batch| {

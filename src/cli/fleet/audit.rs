@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::scrape::CounterSums;
-use crate::cli::CommandFailure;
+use crate::cli::CommandLineError;
 use crate::cli::endpoint::Endpoint;
-use tributary_nats::{NatsFault, Servers};
+use tributary_nats::{NatsError, Servers};
 
 /// What daemons and the stream say at about one moment.
 #[derive(Debug)]
@@ -64,12 +64,12 @@ impl Audit {
         (token_file, ca): (Option<PathBuf>, Option<PathBuf>),
         servers: Option<&Servers>,
         stream: &str,
-    ) -> Result<Audit, CommandFailure> {
+    ) -> Result<Audit, CommandLineError> {
         let stream = match servers {
             Some(servers) => Some(
                 AuditedStream::read(servers, stream)
                     .await
-                    .map_err(|fault| CommandFailure::Failed(fault.why().to_owned()))?,
+                    .map_err(|fault| CommandLineError::Failed(fault.why().to_owned()))?,
             ),
             None => None,
         };
@@ -82,7 +82,7 @@ impl Audit {
             }
             let sums = CounterSums::of(&String::from_utf8_lossy(&body));
             let sums = sums.ok_or_else(|| {
-                CommandFailure::Failed(format!("{address} has no metrics of a daemon of this version"))
+                CommandLineError::Failed(format!("{address} has no metrics of a daemon of this version"))
             })?;
             daemons.push((address.clone(), sums));
         }
@@ -177,12 +177,12 @@ impl AuditedStream {
     /// There is no client of NATS.
     #[cfg(not(feature = "fleet"))]
     #[expect(clippy::unused_async, reason = "the signature of a whole build")]
-    async fn read(_servers: &Servers, _name: &str) -> Result<AuditedStream, NatsFault> {
-        Err(NatsFault::Blocked(tributary_nats::MISSING.unwrap_or_default().to_owned()))
+    async fn read(_servers: &Servers, _name: &str) -> Result<AuditedStream, NatsError> {
+        Err(NatsError::Blocked(tributary_nats::MISSING.unwrap_or_default().to_owned()))
     }
 
     #[cfg(feature = "fleet")]
-    async fn read(servers: &Servers, name: &str) -> Result<AuditedStream, NatsFault> {
+    async fn read(servers: &Servers, name: &str) -> Result<AuditedStream, NatsError> {
         use tributary_nats::api::call;
         let connection = tributary_nats::NatsConnection::open("fleet audit", servers).await?;
         let fault = |error: tributary_nats::api::ApiError| error.fault(&format!("cannot look at the stream {name}"));

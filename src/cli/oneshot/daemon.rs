@@ -4,7 +4,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 
-use super::super::CommandFailure;
+use super::super::CommandLineError;
 use super::super::endpoint::{Endpoint, EndpointArguments};
 use super::feed::{Feed, FeedPart, Identity, host};
 use tributary_codec::terminal;
@@ -31,7 +31,7 @@ pub(super) struct AgentArguments {
 
 impl AgentArguments {
     /// Asks the daemon for the agent.
-    pub(super) async fn find(&self) -> Result<SeenAgent, CommandFailure> {
+    pub(super) async fn find(&self) -> Result<SeenAgent, CommandLineError> {
         SeenAgent::find(self.endpoint.endpoint()?, self.agent.as_deref().unwrap_or_default()).await
     }
 }
@@ -47,22 +47,23 @@ pub(super) struct SeenAgent {
 
 impl SeenAgent {
     /// Asks the daemon for the agent with this id.
-    async fn find(endpoint: Endpoint, id: &str) -> Result<SeenAgent, CommandFailure> {
+    async fn find(endpoint: Endpoint, id: &str) -> Result<SeenAgent, CommandLineError> {
         let (status, body) = endpoint.ask(Method::GET, "/agents").await?;
         if status != StatusCode::OK {
             return Err(endpoint.refused(status, &body));
         }
-        let agents: Vec<Value> = serde_json::from_slice(&body)
-            .map_err(|error| CommandFailure::Failed(format!("the daemon's list of agents cannot be read: {error}")))?;
+        let agents: Vec<Value> = serde_json::from_slice(&body).map_err(|error| {
+            CommandLineError::Failed(format!("the daemon's list of agents cannot be read: {error}"))
+        })?;
         let ids: Vec<&str> = agents.iter().filter_map(|agent| agent["id"].as_str()).collect();
         let Some(known) = agents.iter().find(|agent| agent["id"] == id) else {
             let there: String = ids.iter().map(|id| format!("\n  there is {}", terminal::shown(id))).collect();
             let there = if there.is_empty() { "; it has seen no agents".to_owned() } else { there };
-            return Err(CommandFailure::Failed(format!("the daemon has no agent {id:?}{there}")));
+            return Err(CommandLineError::Failed(format!("the daemon has no agent {id:?}{there}")));
         };
         let protocol = known["protocol"].as_str().and_then(Protocol::by_name);
         let protocol =
-            protocol.ok_or_else(|| CommandFailure::Failed(format!("the protocol of {id} is unknown here")))?;
+            protocol.ok_or_else(|| CommandLineError::Failed(format!("the protocol of {id} is unknown here")))?;
         Ok(SeenAgent { endpoint, id: id.to_owned(), protocol, known: known.clone() })
     }
 
@@ -85,7 +86,7 @@ impl SeenAgent {
     }
 
     /// Opens a live view of its events of these kinds, and of losses.
-    pub(super) async fn feed(&self, kinds: &[&str]) -> Result<Feed, CommandFailure> {
+    pub(super) async fn feed(&self, kinds: &[&str]) -> Result<Feed, CommandLineError> {
         let listener = self.known["listener"].as_str().unwrap_or_default();
         let kinds: String = kinds.iter().map(|kind| format!("&kind={kind}")).collect();
         let response =
@@ -110,7 +111,7 @@ impl SeenAgent {
     }
 
     /// Sends it a command; returns when the daemon has answered.
-    pub(super) async fn command(&self, command: rbkit::RbkitCommand) -> Result<(), CommandFailure> {
+    pub(super) async fn command(&self, command: rbkit::RbkitCommand) -> Result<(), CommandLineError> {
         let target = format!("/agents/{}/commands/{}", self.id, command.as_str());
         let (status, body) = self.endpoint.ask(Method::POST, &target).await?;
         if status.is_success() { Ok(()) } else { Err(self.endpoint.refused(status, &body)) }

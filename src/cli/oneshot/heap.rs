@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::super::signals::StopSignals;
-use super::super::{CommandFailure, block_on, duration, printed, say};
+use super::super::{CommandLineError, block_on, duration, printed, say};
 use super::daemon::{AgentArguments, SeenAgent};
 use super::feed::{Feed, Followed};
 use super::process::{self, ConnectedProcess};
@@ -61,7 +61,7 @@ struct Comparing {
     after: Duration,
 }
 
-pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     let heaps = match &arguments.process {
         Some(Target::Ruby { process, wanted }) => block_on(of_process(process, wanted))??,
         None => block_on(async { of_agent(&arguments.agent.find().await?, &arguments.wanted).await })??,
@@ -93,7 +93,7 @@ impl Peer<'_> {
         }
     }
 
-    async fn command(self, command: RbkitCommand) -> Result<(), CommandFailure> {
+    async fn command(self, command: RbkitCommand) -> Result<(), CommandLineError> {
         match self {
             Peer::Agent(agent) => agent.command(command).await,
             Peer::Process(process) => process.command(command).await,
@@ -102,7 +102,7 @@ impl Peer<'_> {
 }
 
 /// Takes the dumps of a process that the command connects to itself.
-async fn of_process(arguments: &process::Arguments, wanted: &Comparing) -> Result<Vec<Heap>, CommandFailure> {
+async fn of_process(arguments: &process::Arguments, wanted: &Comparing) -> Result<Vec<Heap>, CommandLineError> {
     let mut signals = StopSignals::new()?;
     let (process, mut feed) = ConnectedProcess::connect(arguments, AgentOptions::default(), &mut signals).await?;
     let heaps = dumps(&mut feed, Peer::Process(&process), wanted, &mut signals).await;
@@ -113,10 +113,10 @@ async fn of_process(arguments: &process::Arguments, wanted: &Comparing) -> Resul
 }
 
 /// Takes the dumps of an agent of a running daemon.
-async fn of_agent(agent: &SeenAgent, wanted: &Comparing) -> Result<Vec<Heap>, CommandFailure> {
+async fn of_agent(agent: &SeenAgent, wanted: &Comparing) -> Result<Vec<Heap>, CommandLineError> {
     if agent.protocol != Protocol::Rbkit {
         let protocol = agent.protocol;
-        return Err(CommandFailure::Failed(format!("{protocol} has no heap dumps; only agents of rbkit have")));
+        return Err(CommandLineError::Failed(format!("{protocol} has no heap dumps; only agents of rbkit have")));
     }
     let mut signals = StopSignals::new()?;
     let mut feed = agent.feed(&["sample", "log"]).await?;
@@ -131,7 +131,7 @@ async fn dumps(
     peer: Peer<'_>,
     wanted: &Comparing,
     signals: &mut StopSignals,
-) -> Result<Vec<Heap>, CommandFailure> {
+) -> Result<Vec<Heap>, CommandLineError> {
     let mut heaps = vec![dump(feed, peer, wanted.compare, signals).await?];
     if wanted.compare {
         feed.progress.step("waiting before the second dump", Some(wanted.after));
@@ -147,7 +147,7 @@ async fn dump(
     peer: Peer<'_>,
     keeps_objects: bool,
     signals: &mut StopSignals,
-) -> Result<Heap, CommandFailure> {
+) -> Result<Heap, CommandLineError> {
     let mut dumps = Dumps::new(Wanted::Last, keeps_objects);
     let take = &mut |item: ProfileItem<'_>| {
         match item {
@@ -182,6 +182,6 @@ async fn dump(
         }
         Followed::Ready(None) | Followed::Enough | Followed::Closed => {}
     }
-    let (heap, _) = dumps.finish().map_err(|_| CommandFailure::Failed("no heap dump has arrived".to_owned()))?;
+    let (heap, _) = dumps.finish().map_err(|_| CommandLineError::Failed("no heap dump has arrived".to_owned()))?;
     Ok(heap)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use super::super::CommandFailure;
+use super::super::CommandLineError;
 use super::super::signals::StopSignals;
 use super::feed::{Feed, FeedPart, FeedSender, Followed, Take};
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
@@ -41,9 +41,9 @@ pub(super) struct Arguments {
 
 impl Arguments {
     /// The addresses of both sockets.
-    fn addresses(&self) -> Result<(String, String), CommandFailure> {
+    fn addresses(&self) -> Result<(String, String), CommandLineError> {
         let misused =
-            |text: &str| CommandFailure::Misused(format!("{text}: not HOST:PORT, for example 127.0.0.1:5555"));
+            |text: &str| CommandLineError::Misused(format!("{text}: not HOST:PORT, for example 127.0.0.1:5555"));
         let port = |address: &str| {
             let (host, port) = address.rsplit_once(':').filter(|(host, _)| !host.is_empty())?;
             Some((host.to_owned(), port.parse::<u16>().ok().filter(|port| *port != 0)?))
@@ -53,7 +53,7 @@ impl Arguments {
             Some(request) => port(request).map(|_| request.clone()).ok_or_else(|| misused(request))?,
             None => match publish.checked_add(1) {
                 Some(next) => format!("{host}:{next}"),
-                None => return Err(CommandFailure::Misused("port 65535 has no next port: use --request".to_owned())),
+                None => return Err(CommandLineError::Misused("port 65535 has no next port: use --request".to_owned())),
             },
         };
         Ok((self.publish.clone(), request))
@@ -73,7 +73,7 @@ impl ConnectedProcess {
         arguments: &Arguments,
         options: rbkit::AgentOptions,
         signals: &mut StopSignals,
-    ) -> Result<(ConnectedProcess, Feed), CommandFailure> {
+    ) -> Result<(ConnectedProcess, Feed), CommandLineError> {
         let (publish, request) = arguments.addresses()?;
         let agent = rbkit::AgentOptions { publish: Some(publish.clone()), request: Some(request.clone()), ..options };
         let (parts, mut feed) = Feed::new(None);
@@ -82,7 +82,7 @@ impl ConnectedProcess {
         let server = Server::start_with(&config, |sinks| {
             sinks.add(LISTENER, queue, move || Ok(FeedSink { parts: parts.clone() }));
         });
-        let server = server.await.map_err(|error| CommandFailure::Failed(error.to_string()))?;
+        let server = server.await.map_err(|error| CommandLineError::Failed(error.to_string()))?;
         let mut process = ConnectedProcess { server, name: request.clone() };
         feed.progress.step(&format!("connecting to {request}"), None);
         let is_ready = |status: &AgentStatus| status.is_subscribed && status.pid.is_some();
@@ -102,7 +102,7 @@ impl ConnectedProcess {
             Err(why) => {
                 feed.report_losses();
                 process.server.stop().await;
-                return Err(CommandFailure::Failed(why));
+                return Err(CommandLineError::Failed(why));
             }
         };
         let pid = status.pid.map_or_else(String::new, |pid| format!("pid {pid}, "));
@@ -121,11 +121,11 @@ impl ConnectedProcess {
     }
 
     /// Sends it a command; returns when it has answered.
-    pub(super) async fn command(&self, command: RbkitCommand) -> Result<(), CommandFailure> {
+    pub(super) async fn command(&self, command: RbkitCommand) -> Result<(), CommandLineError> {
         let Some(processes) = self.server.rbkit(LISTENER) else {
-            return Err(CommandFailure::Failed(rbkit::RbkitRefusal::NotConnected.to_string()));
+            return Err(CommandLineError::Failed(rbkit::RbkitCommandError::NotConnected.to_string()));
         };
-        processes.command(0, command).await.map_err(|refusal| CommandFailure::Failed(refusal.to_string()))
+        processes.command(0, command).await.map_err(|refusal| CommandLineError::Failed(refusal.to_string()))
     }
 
     /// Switches off what was switched on, passes the last events on, and ends. A signal ends the wait for the process.

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::super::profile::{Picture, Samples, StackForm};
 use super::super::signals::StopSignals;
-use super::super::{CommandFailure, block_on, duration, printed, say};
+use super::super::{CommandLineError, block_on, duration, printed, say};
 use super::daemon::{AgentArguments, SeenAgent};
 use super::feed::{Feed, Followed};
 use super::process::{self, ConnectedProcess};
@@ -92,7 +92,7 @@ struct Wanted {
     sample: Option<Samples>,
 }
 
-pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
+pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
     let wanted = match &arguments.process {
         Some(Target::Ruby { wanted, .. }) => wanted,
         None => &arguments.wanted,
@@ -105,13 +105,13 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), CommandFailure> {
         None => block_on(async {
             let agent = arguments.agent.find().await?;
             let is_ruby = agent.protocol == Protocol::Rbkit;
-            Ok::<_, CommandFailure>((of_agent(&agent, wanted.time).await?, is_ruby))
+            Ok::<_, CommandLineError>((of_agent(&agent, wanted.time).await?, is_ruby))
         })??,
     };
     collected.finish();
     let picture = Picture { sample: picture.sample.or(is_ruby.then_some(Samples::Cpu)), ..picture };
     if StackSource::ALL.into_iter().all(|source| collected.events(source) == 0) {
-        return Err(CommandFailure::Failed(nothing(is_ruby).to_owned()));
+        return Err(CommandLineError::Failed(nothing(is_ruby).to_owned()));
     }
     let mut out = BufWriter::new(io::stdout().lock());
     let written = picture.write(&collected, &mut out)?;
@@ -132,7 +132,7 @@ async fn of_process(
     arguments: &process::Arguments,
     clock: Option<ClockName>,
     time: Duration,
-) -> Result<Collected, CommandFailure> {
+) -> Result<Collected, CommandLineError> {
     let mut signals = StopSignals::new()?;
     let clock = clock.map(|clock| match clock {
         ClockName::Cpu => rbkit::Clock::Cpu,
@@ -168,18 +168,18 @@ async fn of_process(
     process.end(&mut feed, &mut signals, take).await;
     feed.report_losses();
     match refusal {
-        Some(refusal) => Err(CommandFailure::Failed(refusal.to_owned())),
+        Some(refusal) => Err(CommandLineError::Failed(refusal.to_owned())),
         None => Ok(collected),
     }
 }
 
 /// Collects the profile of an agent of a running daemon.
-async fn of_agent(agent: &SeenAgent, time: Duration) -> Result<Collected, CommandFailure> {
+async fn of_agent(agent: &SeenAgent, time: Duration) -> Result<Collected, CommandLineError> {
     match agent.protocol {
         Protocol::Rbkit => of_ruby_agent(agent, time).await,
-        Protocol::Endless => Err(CommandFailure::Failed("endless has no profiles".to_owned())),
+        Protocol::Endless => Err(CommandLineError::Failed("endless has no profiles".to_owned())),
         Protocol::Nats => {
-            Err(CommandFailure::Failed("collectors have no profiles; ask those of their agents".to_owned()))
+            Err(CommandLineError::Failed("collectors have no profiles; ask those of their agents".to_owned()))
         }
         Protocol::Bytefrog => of_calls(agent, agent.feed(&["sample", "span", "log"]).await?, time).await,
         Protocol::Datadog | Protocol::Zico => of_calls(agent, agent.feed(&["sample", "span"]).await?, time).await,
@@ -187,7 +187,7 @@ async fn of_agent(agent: &SeenAgent, time: Duration) -> Result<Collected, Comman
 }
 
 /// Sums up the calls and spans that arrive.
-async fn of_calls(agent: &SeenAgent, mut feed: Feed, time: Duration) -> Result<Collected, CommandFailure> {
+async fn of_calls(agent: &SeenAgent, mut feed: Feed, time: Duration) -> Result<Collected, CommandLineError> {
     let mut signals = StopSignals::new()?;
     let mut collected = Collected::default();
     let take = &mut |item: ProfileItem<'_>| {
@@ -217,7 +217,7 @@ async fn of_calls(agent: &SeenAgent, mut feed: Feed, time: Duration) -> Result<C
 }
 
 /// Switches the CPU profile of a Ruby process on, collects its samples, and switches it off. A profile that was on stays on.
-async fn of_ruby_agent(agent: &SeenAgent, time: Duration) -> Result<Collected, CommandFailure> {
+async fn of_ruby_agent(agent: &SeenAgent, time: Duration) -> Result<Collected, CommandLineError> {
     let mut signals = StopSignals::new()?;
     let mut feed = agent.feed(&["sample"]).await?;
     let mut collected = Collected::default();

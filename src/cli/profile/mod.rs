@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::input::{Input, report_skipped};
-use super::{CommandFailure, counted, printed, say};
+use super::{CommandLineError, counted, printed, say};
 pub(super) use picture::{Picture, Samples, StackForm};
 use tributary_event::Batch;
 use tributary_profile::classes;
@@ -91,7 +91,7 @@ impl Form {
 }
 
 /// Decodes files, and passes each batch on.
-type DecodeFiles<'a> = dyn Fn(Vec<Input>, &mut dyn FnMut(&Batch)) -> Result<(), CommandFailure> + 'a;
+type DecodeFiles<'a> = dyn Fn(Vec<Input>, &mut dyn FnMut(&Batch)) -> Result<(), CommandLineError> + 'a;
 
 /// How files are read.
 pub(super) struct Decode<'a> {
@@ -105,11 +105,11 @@ impl Arguments {
     ///
     /// # Errors
     /// The protocol has no profiles, or an option needs another option.
-    pub(super) fn is_wanted(&self, protocol: Option<Protocol>) -> Result<bool, CommandFailure> {
+    pub(super) fn is_wanted(&self, protocol: Option<Protocol>) -> Result<bool, CommandLineError> {
         let is_wanted = self.form.is_some() || self.compare.is_some();
         let is_heap = matches!(self.form, Some(Form::Heap));
         let is_table = is_heap || self.is_coverage();
-        let misused = |words: &str| Err(CommandFailure::Misused(words.to_owned()));
+        let misused = |words: &str| Err(CommandLineError::Misused(words.to_owned()));
         let is_other = |than: Protocol| protocol.is_some_and(|protocol| protocol != than);
         match () {
             () if self.sample.is_some() && (is_table || self.form.is_none()) => {
@@ -142,7 +142,7 @@ impl Arguments {
     }
 
     /// Writes the profile to stdout.
-    pub(super) fn run(&self, files: &[PathBuf], decode: &Decode<'_>) -> Result<(), CommandFailure> {
+    pub(super) fn run(&self, files: &[PathBuf], decode: &Decode<'_>) -> Result<(), CommandLineError> {
         let mut out = BufWriter::new(io::stdout().lock());
         let stdin = [PathBuf::from("-")];
         let files_or_stdin = if files.is_empty() { &stdin[..] } else { files };
@@ -177,21 +177,21 @@ impl Arguments {
     }
 
     /// The dumps that are compared: of two files, or two numbers in one input.
-    fn two(&self, two: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Result<[Heap; 2], CommandFailure> {
-        let [a, b] = two else { return Err(CommandFailure::Misused("--compare takes A and B".to_owned())) };
+    fn two(&self, two: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Result<[Heap; 2], CommandLineError> {
+        let [a, b] = two else { return Err(CommandLineError::Misused("--compare takes A and B".to_owned())) };
         if files.is_empty() {
             let of = |file: &PathBuf| heap(Wanted::LastWhole, true, std::slice::from_ref(file), decode);
             return Ok([of(a)?, of(b)?]);
         }
         if files.iter().any(|file| file == Path::new("-")) {
-            return Err(CommandFailure::Misused(
+            return Err(CommandLineError::Misused(
                 "--compare A B -: stdin cannot be read twice; write it to a file first".to_owned(),
             ));
         }
         let number = |text: &PathBuf| {
             let number = text.to_str().and_then(|text| text.parse().ok());
             number.ok_or_else(|| {
-                CommandFailure::Misused("--compare A B FILE: A and B must be numbers of dumps".to_owned())
+                CommandLineError::Misused("--compare A B FILE: A and B must be numbers of dumps".to_owned())
             })
         };
         let (a, b) = (number(a)?, number(b)?);
@@ -201,7 +201,7 @@ impl Arguments {
 }
 
 /// Passes the profile items of the files to `take`: first those of event files in order, then those of other files in order.
-fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(ProfileItem<'_>)) -> Result<(), CommandFailure> {
+fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(ProfileItem<'_>)) -> Result<(), CommandLineError> {
     if !decode.takes_event_files {
         let files = files.iter().map(|file| Input::new(file)).collect();
         return (decode.decode)(files, &mut |batch| events::items(batch).for_each(&mut take));
@@ -209,7 +209,7 @@ fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(ProfileItem
     let mut captures = Vec::new();
     for path in files {
         let name = path.display();
-        let failed = |error: io::Error| CommandFailure::Failed(format!("{name}: {error}"));
+        let failed = |error: io::Error| CommandLineError::Failed(format!("{name}: {error}"));
         let mut input = Input::new(path);
         match EventFile::open(input.open().map_err(failed)?).map_err(failed)? {
             Ok(events) => {
@@ -233,12 +233,12 @@ fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(ProfileItem
     (decode.decode)(captures, &mut |batch| events::items(batch).for_each(&mut take))
 }
 
-fn coverage(classes: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Result<Coverage, CommandFailure> {
+fn coverage(classes: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Result<Coverage, CommandLineError> {
     let mut coverage = Coverage::default();
     let mut reader = classes::Reader::default();
     for path in classes {
         let read = reader.read(path, &mut |method| coverage.add_of_class_file(method));
-        read.map_err(|error| CommandFailure::Failed(format!("--classes {error}")))?;
+        read.map_err(|error| CommandLineError::Failed(format!("--classes {error}")))?;
     }
     let found = reader.found();
     for (number, thing, why) in [
@@ -303,12 +303,12 @@ fn coverage(classes: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Resu
         ));
     }
     if !coverage.has_run() {
-        return Err(CommandFailure::Failed("no method in the input".to_owned()));
+        return Err(CommandLineError::Failed("no method in the input".to_owned()));
     }
     Ok(coverage)
 }
 
-fn heap(wanted: Wanted, keeps_objects: bool, files: &[PathBuf], decode: &Decode<'_>) -> Result<Heap, CommandFailure> {
+fn heap(wanted: Wanted, keeps_objects: bool, files: &[PathBuf], decode: &Decode<'_>) -> Result<Heap, CommandLineError> {
     let mut dumps = Dumps::new(wanted, keeps_objects);
     read(files, decode, |item| match item {
         ProfileItem::Object(object) => dumps.object(&object),
@@ -320,7 +320,7 @@ fn heap(wanted: Wanted, keeps_objects: bool, files: &[PathBuf], decode: &Decode<
     let (heap, others) = dumps.finish().map_err(|names| {
         let kind = if wanted == Wanted::LastWhole { "whole heap dump" } else { "such heap dump" };
         let there: Vec<String> = names.iter().map(|name| format!("\n  there is {name}{}", lacking(name))).collect();
-        CommandFailure::Failed(format!("no {kind} in the input{}", there.concat()))
+        CommandLineError::Failed(format!("no {kind} in the input{}", there.concat()))
     })?;
     let name = heap.name();
     say(format_args!("{name}{}", lacking(name)));

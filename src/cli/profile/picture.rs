@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use super::super::{CommandFailure, counted, say};
+use super::super::{CommandLineError, counted, say};
 use tributary_profile::collected::{Collected, Shown, StackSource};
 use tributary_profile::{Counted, flamegraph, pprof, report, speedscope};
 
@@ -64,9 +64,9 @@ pub(in crate::cli) struct Picture<'a> {
 
 impl Picture<'_> {
     /// Refuses a form that stdout cannot show.
-    pub(in crate::cli) fn check(&self) -> Result<(), CommandFailure> {
+    pub(in crate::cli) fn check(&self) -> Result<(), CommandLineError> {
         if self.form == StackForm::Pprof && io::stdout().is_terminal() {
-            return Err(CommandFailure::Misused("--as pprof writes binary data: redirect it to a file".to_owned()));
+            return Err(CommandLineError::Misused("--as pprof writes binary data: redirect it to a file".to_owned()));
         }
         Ok(())
     }
@@ -76,7 +76,7 @@ impl Picture<'_> {
         &self,
         collected: &Collected,
         out: &mut impl Write,
-    ) -> Result<io::Result<()>, CommandFailure> {
+    ) -> Result<io::Result<()>, CommandLineError> {
         let form = self.form;
         let shown = self.shown(collected)?;
         let Shown { source, counted: quantity, .. } = shown;
@@ -106,7 +106,7 @@ impl Picture<'_> {
     }
 
     /// What is shown: the quantity, the source, the processes.
-    fn shown<'a>(&self, collected: &'a Collected) -> Result<Shown<'a>, CommandFailure> {
+    fn shown<'a>(&self, collected: &'a Collected) -> Result<Shown<'a>, CommandLineError> {
         let wanted = self.sample.map(Counted::from);
         let can_show = |source: &StackSource| wanted.is_none_or(|wanted| source.quantities().contains(&wanted));
         let source = StackSource::ALL.into_iter().filter(can_show).find(|source| collected.events(*source) > 0);
@@ -117,7 +117,10 @@ impl Picture<'_> {
                 Some(Counted::Allocations) => "allocations",
                 Some(Counted::HeapBytes | Counted::HeapObjects) => "the heap",
             };
-            return Err(CommandFailure::Failed(format!("no samples of {words} in the input{}", also(collected, None))));
+            return Err(CommandLineError::Failed(format!(
+                "no samples of {words} in the input{}",
+                also(collected, None)
+            )));
         };
         let all = collected.processes(source);
         let mut processes = all.clone();
@@ -129,7 +132,7 @@ impl Picture<'_> {
             }
             if processes.is_empty() {
                 let there: Vec<String> = all.iter().map(|(process, _)| format!("\n  there is {process}")).collect();
-                return Err(CommandFailure::Failed(format!("no process {agent:?} in the input{}", there.concat())));
+                return Err(CommandLineError::Failed(format!("no process {agent:?} in the input{}", there.concat())));
             }
         }
         let counted = wanted.unwrap_or(source.quantities()[0]);

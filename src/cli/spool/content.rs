@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::{SinkSpool, in_place, read};
-use crate::cli::{CommandFailure, counted, printed, say};
+use crate::cli::{CommandLineError, counted, printed, say};
 use tributary_sink_http as http;
 use tributary_sink_nats as nats;
 use tributary_spool::{Damage, SpoolItem, SpoolRecord};
@@ -29,7 +29,7 @@ impl StdoutLines {
         self.is_closed
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), CommandFailure> {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), CommandLineError> {
         if !self.is_closed {
             let written = self.stdout.write_all(bytes);
             self.note(written)?;
@@ -37,7 +37,7 @@ impl StdoutLines {
         Ok(())
     }
 
-    pub(super) fn flush(mut self) -> Result<(), CommandFailure> {
+    pub(super) fn flush(mut self) -> Result<(), CommandLineError> {
         if !self.is_closed {
             let written = self.stdout.flush();
             self.note(written)?;
@@ -45,7 +45,7 @@ impl StdoutLines {
         Ok(())
     }
 
-    fn note(&mut self, written: io::Result<()>) -> Result<(), CommandFailure> {
+    fn note(&mut self, written: io::Result<()>) -> Result<(), CommandLineError> {
         self.is_closed = written.is_err();
         printed(written)
     }
@@ -85,7 +85,7 @@ pub(super) fn lost(place: &SinkSpool, damage: &Damage) -> String {
 }
 
 /// Writes the events of all requests. A request that has no JSON lines is described in one.
-pub(super) fn events(places: &[SinkSpool], limit: u64) -> Result<(), CommandFailure> {
+pub(super) fn events(places: &[SinkSpool], limit: u64) -> Result<(), CommandLineError> {
     let mut lines = StdoutLines::new();
     for place in places {
         let describe = |record: &SpoolRecord| {
@@ -106,7 +106,7 @@ pub(super) fn events(places: &[SinkSpool], limit: u64) -> Result<(), CommandFail
 }
 
 /// Writes the requests to stdout, or each to a file in `to`.
-pub(super) fn export(places: &[SinkSpool], to: Option<&Path>) -> Result<(), CommandFailure> {
+pub(super) fn export(places: &[SinkSpool], to: Option<&Path>) -> Result<(), CommandLineError> {
     if let Some(to) = to {
         DirBuilder::new().recursive(true).mode(0o700).create(to).map_err(|error| in_place(to, &error))?;
     }
@@ -121,7 +121,7 @@ pub(super) fn export(places: &[SinkSpool], to: Option<&Path>) -> Result<(), Comm
             match (Content::of(record.payload), to) {
                 (Content::Lines(content), None) => lines.push(&content)?,
                 (Content::Other(_), None) => {
-                    return Err(CommandFailure::Failed(format!(
+                    return Err(CommandLineError::Failed(format!(
                         "sink {}: request {number} has no JSON lines; use --to DIR to write each request to a file",
                         place.sink
                     )));
@@ -144,7 +144,7 @@ pub(super) fn export(places: &[SinkSpool], to: Option<&Path>) -> Result<(), Comm
     if lost == 0 {
         Ok(())
     } else {
-        Err(CommandFailure::Failed(format!("damaged and therefore missing: {}", counted(lost, "request"))))
+        Err(CommandLineError::Failed(format!("damaged and therefore missing: {}", counted(lost, "request"))))
     }
 }
 
@@ -152,8 +152,8 @@ pub(super) fn export(places: &[SinkSpool], to: Option<&Path>) -> Result<(), Comm
 fn each(
     place: &SinkSpool,
     limit: u64,
-    mut take: impl FnMut(SpoolRecord) -> Result<bool, CommandFailure>,
-) -> Result<u64, CommandFailure> {
+    mut take: impl FnMut(SpoolRecord) -> Result<bool, CommandLineError>,
+) -> Result<u64, CommandLineError> {
     let mut snapshot = read(place)?;
     let mut lost_records = 0;
     for _ in 0..limit {
@@ -174,7 +174,7 @@ fn each(
 }
 
 /// Writes a new file.
-fn write(path: &Path, content: &[u8]) -> Result<(), CommandFailure> {
+fn write(path: &Path, content: &[u8]) -> Result<(), CommandLineError> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     file.and_then(|mut file| file.write_all(content)).map_err(|error| in_place(path, &error))
 }

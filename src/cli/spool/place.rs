@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::cli::{CommandFailure, run, say};
+use crate::cli::{CommandLineError, run, say};
 use tributary_spool as spool;
 
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ impl SpoolArguments {
     }
 
     /// The spools that exist.
-    pub(super) fn places(&self) -> Result<Vec<SinkSpool>, CommandFailure> {
+    pub(super) fn places(&self) -> Result<Vec<SinkSpool>, CommandLineError> {
         let (what, mut places) = match &self.dir {
             Some(dir) => (dir.display().to_string(), in_directory(dir)?),
             None => configured(self.config.clone())?,
@@ -42,7 +42,7 @@ impl SpoolArguments {
             places.retain(|place| place.sink == *sink);
             if places.is_empty() {
                 let known = if names.is_empty() { "there is none".to_owned() } else { names.join(", ") };
-                return Err(CommandFailure::Failed(format!("{what}: no spool of a sink `{sink}`; spools: {known}")));
+                return Err(CommandLineError::Failed(format!("{what}: no spool of a sink `{sink}`; spools: {known}")));
             }
         }
         places.retain(|place| {
@@ -56,7 +56,7 @@ impl SpoolArguments {
     }
 }
 
-fn configured(config: Option<PathBuf>) -> Result<(String, Vec<SinkSpool>), CommandFailure> {
+fn configured(config: Option<PathBuf>) -> Result<(String, Vec<SinkSpool>), CommandLineError> {
     let (source, loaded) = run::load(config)?;
     let place = |sink: &crate::config::SinkConfig| {
         let directory = sink.kind.spool()?.directory(&sink.name);
@@ -64,12 +64,12 @@ fn configured(config: Option<PathBuf>) -> Result<(String, Vec<SinkSpool>), Comma
     };
     let places: Vec<SinkSpool> = loaded.config.sinks.iter().filter_map(place).collect();
     if places.is_empty() {
-        return Err(CommandFailure::Failed(format!("{source}: no sink has a spool")));
+        return Err(CommandLineError::Failed(format!("{source}: no sink has a spool")));
     }
     Ok((source, places))
 }
 
-fn in_directory(dir: &Path) -> Result<Vec<SinkSpool>, CommandFailure> {
+fn in_directory(dir: &Path) -> Result<Vec<SinkSpool>, CommandLineError> {
     let place = |directory: PathBuf| {
         let name =
             directory.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
@@ -86,13 +86,13 @@ fn in_directory(dir: &Path) -> Result<Vec<SinkSpool>, CommandFailure> {
         }
     }
     if places.is_empty() {
-        return Err(CommandFailure::Failed(format!("{}: there is no spool in this directory", dir.display())));
+        return Err(CommandLineError::Failed(format!("{}: there is no spool in this directory", dir.display())));
     }
     places.sort_by(|one, other| one.sink.cmp(&other.sink));
     Ok(places)
 }
 
 /// An error of a spool.
-pub(super) fn in_place(directory: &Path, error: &io::Error) -> CommandFailure {
-    CommandFailure::Failed(format!("{}: {error}", directory.display()))
+pub(super) fn in_place(directory: &Path, error: &io::Error) -> CommandLineError {
+    CommandLineError::Failed(format!("{}: {error}", directory.display()))
 }

@@ -1,17 +1,17 @@
 //! GVariant, read strictly and borrowed: a value that is not in normal form is an error, never a default value.
 //!
 //! A value is bytes and a type that is known in advance. [`Tuple`] and [`Elements`] read the framing of containers whose
-//! type the caller knows; [`walk`] reads a value by its type string. Bounds are checked before descending, so the children
+//! type the caller knows; [`visit()`] reads a value by its type string. Bounds are checked before descending, so the children
 //! of a container are disjoint and each byte is read at most once per level. Nothing is allocated from declared lengths or
 //! counts.
 //!
 //! The rules are those of section 2.2 of the protocol notes. The format is little-endian here.
 
 pub mod types;
-mod walk;
+mod visit;
 
 pub use types::MAX_NESTING;
-pub use walk::{Container, MAX_DEPTH, Scratch, Skip, Visitor, unwrap_variant, walk, walk_type};
+pub use visit::{Container, MAX_DEPTH, Scratch, Skip, Visitor, unwrap_variant, visit, visit_type};
 
 use super::reader::{DecodeError, DecodeErrorKind};
 

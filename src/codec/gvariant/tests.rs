@@ -55,7 +55,8 @@ impl<'a> Visitor<'a> for Recorder {
 
 fn read(kind: &str, bytes: &[u8]) -> Result<String, String> {
     let mut recorded = Recorder::default();
-    walk_type(kind, Slice::new(bytes), 0, &mut Scratch::default(), &mut recorded).map_err(|error| error.to_string())?;
+    visit_type(kind, Slice::new(bytes), 0, &mut Scratch::default(), &mut recorded)
+        .map_err(|error| error.to_string())?;
     Ok(recorded.0)
 }
 
@@ -186,7 +187,7 @@ fn a_type_is_one_complete_type() {
 fn faults_name_their_offset_in_the_whole() {
     assert_eq!(read("(yas)", b"\x01a\0b\xFF\0\x02\x05").unwrap_err(), "gvariant.string: found 0xff, expected UTF-8");
     let error =
-        walk_type("(yas)", Slice::new(b"\x01a\0b\xFF\0\x02\x05"), 0, &mut Scratch::default(), &mut Skip).unwrap_err();
+        visit_type("(yas)", Slice::new(b"\x01a\0b\xFF\0\x02\x05"), 0, &mut Scratch::default(), &mut Skip).unwrap_err();
     assert_eq!(error.offset, 4);
 }
 
@@ -195,7 +196,7 @@ fn a_cached_type_is_walked_like_a_parsed_one() {
     let mut scratch = Scratch::default();
     let mut again = |kind: &str, bytes: &[u8]| {
         let mut recorded = Recorder::default();
-        walk_type(kind, Slice::new(bytes), 0, &mut scratch, &mut recorded).map_err(|error| error.to_string())?;
+        visit_type(kind, Slice::new(bytes), 0, &mut scratch, &mut recorded).map_err(|error| error.to_string())?;
         Ok::<_, String>(recorded.0)
     };
     // Too long to be cached, around a variant of a cached type; the member after the variant needs the outer type again.
@@ -205,7 +206,7 @@ fn a_cached_type_is_walked_like_a_parsed_one() {
     for _ in 0..2 {
         assert_eq!(again("s", b"x\0"), Ok("'x'".to_owned()));
         assert_eq!(again(&long, &value), Ok(expected.clone()));
-        // An error inside leaves no state that the next walk would use.
+        // An error inside leaves no state that the next visit would use.
         assert!(again(&long, &value[..77]).is_err() && again("(yq", &[]).is_err());
         // More types than the cache holds.
         for length in 1..50 {

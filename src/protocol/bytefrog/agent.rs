@@ -8,7 +8,7 @@ mod draining;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::command::{BytefrogCommand, BytefrogRefusal, Mode};
+use super::command::{BytefrogCommand, BytefrogCommandError, Mode};
 use super::options::Options;
 use super::wire::ProtocolVersion;
 use draining::Drain;
@@ -239,35 +239,35 @@ impl RunAgent {
         &mut self,
         command: BytefrogCommand,
         elapsed: Duration,
-    ) -> Result<Option<u8>, BytefrogRefusal> {
+    ) -> Result<Option<u8>, BytefrogCommandError> {
         if !self.has_control {
-            return Err(BytefrogRefusal::NoControl);
+            return Err(BytefrogCommandError::NoControl);
         }
         if command == BytefrogCommand::Start {
             if self.is_started() {
-                return Err(BytefrogRefusal::AlreadyStarted);
+                return Err(BytefrogCommandError::AlreadyStarted);
             }
             if self.has_shut_down {
-                return Err(BytefrogRefusal::ShuttingDown);
+                return Err(BytefrogCommandError::ShuttingDown);
             }
             self.started_at = Some(elapsed);
             return Ok(Some(command.message()));
         }
         match command.required_mode() {
-            _ if !self.is_started() => return Err(BytefrogRefusal::NotStarted),
-            _ if self.has_shut_down || self.is_draining() => return Err(BytefrogRefusal::ShuttingDown),
-            _ if !self.is_settled => return Err(BytefrogRefusal::NotSettled),
+            _ if !self.is_started() => return Err(BytefrogCommandError::NotStarted),
+            _ if self.has_shut_down || self.is_draining() => return Err(BytefrogCommandError::ShuttingDown),
+            _ if !self.is_settled => return Err(BytefrogCommandError::NotSettled),
             Some(required) => {
                 if let Some(former) = self.unconfirmed {
                     let last = self.queued.back().copied().unwrap_or(former.command);
                     if last.target_mode() != required || self.queued.len() >= MAX_QUEUED {
-                        return Err(BytefrogRefusal::Unconfirmed(last));
+                        return Err(BytefrogCommandError::Unconfirmed(last));
                     }
                     self.queued.push_back(command);
                     return Ok(None);
                 }
                 if self.mode != required {
-                    return Err(BytefrogRefusal::WrongMode { command, mode: self.mode });
+                    return Err(BytefrogCommandError::WrongMode { command, mode: self.mode });
                 }
             }
             None => {
@@ -334,10 +334,10 @@ mod tests {
         let mut agent = new(1);
         agent.heartbeat(Mode::Initializing, Duration::ZERO);
         for command in &BytefrogCommand::ALL[1..] {
-            assert_eq!(agent.handle_command(*command, SECOND), Err(BytefrogRefusal::NotStarted));
+            assert_eq!(agent.handle_command(*command, SECOND), Err(BytefrogCommandError::NotStarted));
         }
         assert_eq!(agent.handle_command(BytefrogCommand::Start, SECOND), Ok(Some(2)));
-        assert_eq!(agent.handle_command(BytefrogCommand::Start, SECOND), Err(BytefrogRefusal::AlreadyStarted));
+        assert_eq!(agent.handle_command(BytefrogCommand::Start, SECOND), Err(BytefrogCommandError::AlreadyStarted));
     }
 
     #[test]
@@ -350,7 +350,7 @@ mod tests {
         agent.heartbeat(Mode::Tracing, SECOND);
         assert!(agent.data_hello());
         assert!(!agent.data_hello());
-        assert_eq!(agent.handle_command(BytefrogCommand::Stop, SECOND), Err(BytefrogRefusal::NotSettled));
+        assert_eq!(agent.handle_command(BytefrogCommand::Stop, SECOND), Err(BytefrogCommandError::NotSettled));
         assert_eq!(agent.take_pending(SECOND), None);
         agent.data_arrived(SECOND);
         // Heartbeats that were sent before the connection arrive after it.
@@ -389,12 +389,12 @@ mod tests {
         agent.handle_command(BytefrogCommand::Pause, SECOND).unwrap();
         assert_eq!(
             agent.handle_command(BytefrogCommand::Suspend, SECOND),
-            Err(BytefrogRefusal::Unconfirmed(BytefrogCommand::Pause))
+            Err(BytefrogCommandError::Unconfirmed(BytefrogCommand::Pause))
         );
         agent.heartbeat(Mode::Paused, SECOND);
         assert_eq!(agent.handle_command(BytefrogCommand::Unpause, SECOND), Ok(Some(5)));
         let mut gone = settled(Mode::ShuttingDown);
-        assert_eq!(gone.handle_command(BytefrogCommand::Stop, SECOND), Err(BytefrogRefusal::ShuttingDown));
+        assert_eq!(gone.handle_command(BytefrogCommand::Stop, SECOND), Err(BytefrogCommandError::ShuttingDown));
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl BytefrogCommand {
 /// Why a command was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum BytefrogRefusal {
+pub enum BytefrogCommandError {
     NoSuchRun,
     NoControl,
     AlreadyStarted,
@@ -133,29 +133,29 @@ pub enum BytefrogRefusal {
     WrongMode { command: BytefrogCommand, mode: Mode },
 }
 
-impl fmt::Display for BytefrogRefusal {
+impl fmt::Display for BytefrogCommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BytefrogRefusal::NoSuchRun => f.write_str("no agent has this run id"),
-            BytefrogRefusal::NoControl => {
+            BytefrogCommandError::NoSuchRun => f.write_str("no agent has this run id"),
+            BytefrogCommandError::NoControl => {
                 f.write_str("the control connection of the agent has ended; it receives no commands")
             }
-            BytefrogRefusal::AlreadyStarted => {
+            BytefrogCommandError::AlreadyStarted => {
                 f.write_str("the agent is started already; a second start would end its trace")
             }
-            BytefrogRefusal::NotStarted => {
+            BytefrogCommandError::NotStarted => {
                 f.write_str("the agent is not started yet; the command would end the traced program or make it hang")
             }
-            BytefrogRefusal::NotSettled => f.write_str(
+            BytefrogCommandError::NotSettled => f.write_str(
                 "the agent has only just started: before all its data connections and a heartbeat after them have \
                  arrived, a command can make it ignore all later ones",
             ),
-            BytefrogRefusal::Unconfirmed(command) => {
+            BytefrogCommandError::Unconfirmed(command) => {
                 let command = command.as_str();
                 write!(f, "the agent has not confirmed `{command}` yet; two commands in a row may end its trace")
             }
-            BytefrogRefusal::ShuttingDown => f.write_str("the agent is shutting down"),
-            BytefrogRefusal::WrongMode { command, mode } => {
+            BytefrogCommandError::ShuttingDown => f.write_str("the agent is shutting down"),
+            BytefrogCommandError::WrongMode { command, mode } => {
                 let required = command.required_mode().map_or("another", Mode::as_str);
                 let (command, mode) = (command.as_str(), mode.as_str());
                 write!(f, "the agent is {mode}; `{command}` in any mode but {required} ends its trace")
@@ -164,4 +164,4 @@ impl fmt::Display for BytefrogRefusal {
     }
 }
 
-impl std::error::Error for BytefrogRefusal {}
+impl std::error::Error for BytefrogCommandError {}

@@ -14,7 +14,7 @@ use tributary_memory::MemoryBudget;
 use tributary_protocol::Now;
 
 use super::agent_log::AgentLog;
-use super::command::{BytefrogCommand, BytefrogRefusal, Mode};
+use super::command::{BytefrogCommand, BytefrogCommandError, Mode};
 use super::options::{Options, Start};
 use super::run::{Run, RunStart, UNTRACED_ID, lock};
 use super::run_table::RunTable;
@@ -143,8 +143,8 @@ impl Hq {
     /// # Errors
     /// The command would harm the traced program in the agent's state (field notes, section 1.4), or it cannot be
     /// delivered.
-    pub fn command(&self, run: u8, command: BytefrogCommand, elapsed: Duration) -> Result<(), BytefrogRefusal> {
-        let target = self.runs().get(run).ok_or(BytefrogRefusal::NoSuchRun)?;
+    pub fn command(&self, run: u8, command: BytefrogCommand, elapsed: Duration) -> Result<(), BytefrogCommandError> {
+        let target = self.runs().get(run).ok_or(BytefrogCommandError::NoSuchRun)?;
         let mut open = lock(&target);
         open.command(command, elapsed)?;
         let serial = open.serial;

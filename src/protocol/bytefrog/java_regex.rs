@@ -14,12 +14,12 @@ pub(super) struct RegexError {
     /// Where, in characters from 1.
     position: usize,
     /// What is wrong.
-    problem: Problem,
+    kind: RegexErrorKind,
 }
 
 /// What is wrong in an expression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Problem {
+pub(super) enum RegexErrorKind {
     UnclosedGroup,
     UnmatchedParenthesis,
     UnclosedClass,
@@ -36,34 +36,34 @@ pub(super) enum Problem {
     InlineFlag(char),
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for RegexErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Problem::UnclosedGroup => f.write_str("`(` is not closed; a literal one is `\\(`"),
-            Problem::UnmatchedParenthesis => f.write_str("`)` closes no group; a literal one is `\\)`"),
-            Problem::UnclosedClass => f.write_str("`[` is not closed; a literal one is `\\[`"),
-            Problem::DanglingQuantifier(quantifier) => {
+            RegexErrorKind::UnclosedGroup => f.write_str("`(` is not closed; a literal one is `\\(`"),
+            RegexErrorKind::UnmatchedParenthesis => f.write_str("`)` closes no group; a literal one is `\\)`"),
+            RegexErrorKind::UnclosedClass => f.write_str("`[` is not closed; a literal one is `\\[`"),
+            RegexErrorKind::DanglingQuantifier(quantifier) => {
                 write!(f, "`{quantifier}` repeats nothing; a literal one is `\\{quantifier}`")
             }
-            Problem::Repetition => f.write_str("`{` must be followed by a number; a literal one is `\\{`"),
-            Problem::RepetitionRange => f.write_str("the second number of the repetition is below the first"),
-            Problem::UnclosedRepetition => f.write_str("the repetition has no `}`"),
-            Problem::TrailingBackslash => f.write_str("`\\` stands at the end; a literal one is `\\\\`"),
-            Problem::Escape(letter) => write!(f, "`\\{letter}` is no escape sequence of Java"),
-            Problem::IncompleteEscape(expected) => write!(f, "the escape sequence must be {expected}"),
-            Problem::CharacterRange(first, last) => write!(f, "the range `{first}-{last}` is empty"),
-            Problem::GroupName => {
+            RegexErrorKind::Repetition => f.write_str("`{` must be followed by a number; a literal one is `\\{`"),
+            RegexErrorKind::RepetitionRange => f.write_str("the second number of the repetition is below the first"),
+            RegexErrorKind::UnclosedRepetition => f.write_str("the repetition has no `}`"),
+            RegexErrorKind::TrailingBackslash => f.write_str("`\\` stands at the end; a literal one is `\\\\`"),
+            RegexErrorKind::Escape(letter) => write!(f, "`\\{letter}` is no escape sequence of Java"),
+            RegexErrorKind::IncompleteEscape(expected) => write!(f, "the escape sequence must be {expected}"),
+            RegexErrorKind::CharacterRange(first, last) => write!(f, "the range `{first}-{last}` is empty"),
+            RegexErrorKind::GroupName => {
                 f.write_str("a group name is ASCII letters and digits, begins with a letter and ends with `>`")
             }
-            Problem::GroupType(found) => write!(f, "`(?{found}` begins no group of Java"),
-            Problem::InlineFlag(found) => write!(f, "`{found}` is no inline flag"),
+            RegexErrorKind::GroupType(found) => write!(f, "`(?{found}` begins no group of Java"),
+            RegexErrorKind::InlineFlag(found) => write!(f, "`{found}` is no inline flag"),
         }
     }
 }
 
 impl fmt::Display for RegexError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "character {}: {}", self.position, self.problem)
+        write!(f, "character {}: {}", self.position, self.kind)
     }
 }
 
@@ -78,14 +78,14 @@ pub(super) fn check(expression: &str) -> Result<(), RegexError> {
     let mut parser = Parser { characters: &characters, at: 0 };
     match parser.expression() {
         Ok(()) | Err(Stop::Unchecked) => Ok(()),
-        Err(Stop::Wrong(at, problem)) => Err(RegexError { position: at + 1, problem }),
+        Err(Stop::Wrong(at, kind)) => Err(RegexError { position: at + 1, kind }),
     }
 }
 
 /// Why parsing ends before the end of the expression.
 enum Stop {
-    /// The problem, and the index of its character.
-    Wrong(usize, Problem),
+    /// The kind, and the index of its character.
+    Wrong(usize, RegexErrorKind),
     /// The rest follows other rules (comments mode) and is not checked.
     Unchecked,
 }
@@ -129,13 +129,13 @@ impl Parser<'_> {
                     has_operand = false;
                 }
                 ')' => {
-                    groups.pop().ok_or(Stop::Wrong(start, Problem::UnmatchedParenthesis))?;
+                    groups.pop().ok_or(Stop::Wrong(start, RegexErrorKind::UnmatchedParenthesis))?;
                     has_operand = true;
                 }
                 '|' => has_operand = false,
                 '*' | '+' | '?' => {
                     if !has_operand {
-                        return Err(Stop::Wrong(start, Problem::DanglingQuantifier(character)));
+                        return Err(Stop::Wrong(start, RegexErrorKind::DanglingQuantifier(character)));
                     }
                     self.quantifier_suffix();
                     has_operand = false;
@@ -155,7 +155,7 @@ impl Parser<'_> {
             }
         }
         match groups.pop() {
-            Some(start) => Err(Stop::Wrong(start, Problem::UnclosedGroup)),
+            Some(start) => Err(Stop::Wrong(start, RegexErrorKind::UnclosedGroup)),
             None => Ok(()),
         }
     }
@@ -167,7 +167,7 @@ impl Parser<'_> {
         }
         let at = self.at;
         match self.next() {
-            None => Err(Stop::Wrong(start, Problem::UnclosedGroup)),
+            None => Err(Stop::Wrong(start, RegexErrorKind::UnclosedGroup)),
             Some(':' | '=' | '!' | '>') => Ok(true),
             Some('<') => {
                 if !self.take('=') && !self.take('!') {
@@ -175,7 +175,7 @@ impl Parser<'_> {
                 }
                 Ok(true)
             }
-            Some(found @ ('$' | '@')) => Err(Stop::Wrong(at, Problem::GroupType(found))),
+            Some(found @ ('$' | '@')) => Err(Stop::Wrong(at, RegexErrorKind::GroupType(found))),
             Some(_) => {
                 self.at = at;
                 self.flags(start)
@@ -190,7 +190,7 @@ impl Parser<'_> {
         while self.peek().is_some_and(|character| character.is_ascii_alphanumeric()) {
             self.at += 1;
         }
-        if is_letter && self.take('>') { Ok(()) } else { Err(Stop::Wrong(at, Problem::GroupName)) }
+        if is_letter && self.take('>') { Ok(()) } else { Err(Stop::Wrong(at, RegexErrorKind::GroupName)) }
     }
 
     /// Reads `flags)` or `flags:`. `true`: a group follows.
@@ -204,9 +204,9 @@ impl Parser<'_> {
                 Some('-') if is_on => is_on = false,
                 Some(')') => return Ok(false),
                 Some(':') => return Ok(true),
-                Some(found) if at == start + 2 => return Err(Stop::Wrong(at, Problem::GroupType(found))),
-                Some(found) => return Err(Stop::Wrong(at, Problem::InlineFlag(found))),
-                None => return Err(Stop::Wrong(start, Problem::UnclosedGroup)),
+                Some(found) if at == start + 2 => return Err(Stop::Wrong(at, RegexErrorKind::GroupType(found))),
+                Some(found) => return Err(Stop::Wrong(at, RegexErrorKind::InlineFlag(found))),
+                None => return Err(Stop::Wrong(start, RegexErrorKind::UnclosedGroup)),
             }
         }
     }
@@ -218,14 +218,14 @@ impl Parser<'_> {
 
     /// Reads the rest of `{n}`, `{n,}` or `{n,m}`.
     fn repetition(&mut self, start: usize) -> Result<(), Stop> {
-        let first = self.number().ok_or(Stop::Wrong(start, Problem::Repetition))?;
+        let first = self.number().ok_or(Stop::Wrong(start, RegexErrorKind::Repetition))?;
         if self.take(',')
             && let Some(second) = self.number()
             && second < first
         {
-            return Err(Stop::Wrong(start, Problem::RepetitionRange));
+            return Err(Stop::Wrong(start, RegexErrorKind::RepetitionRange));
         }
-        if self.take('}') { Ok(()) } else { Err(Stop::Wrong(start, Problem::UnclosedRepetition)) }
+        if self.take('}') { Ok(()) } else { Err(Stop::Wrong(start, RegexErrorKind::UnclosedRepetition)) }
     }
 
     /// A decimal number, cut at the greatest one; `None`: there is no digit.
@@ -247,7 +247,7 @@ impl Parser<'_> {
         while let Some((start, has_content)) = open.last_mut() {
             let at = self.at;
             match self.next() {
-                None => return Err(Stop::Wrong(*start, Problem::UnclosedClass)),
+                None => return Err(Stop::Wrong(*start, RegexErrorKind::UnclosedClass)),
                 Some('[') => {
                     self.take('^');
                     open.push((at, false));
@@ -278,7 +278,7 @@ impl Parser<'_> {
             return Ok(());
         }
         if last < first {
-            return Err(Stop::Wrong(at, Problem::CharacterRange(first, last)));
+            return Err(Stop::Wrong(at, RegexErrorKind::CharacterRange(first, last)));
         }
         self.at += 2;
         Ok(())
@@ -287,8 +287,8 @@ impl Parser<'_> {
     /// Reads the rest of an escape sequence behind its backslash, which stands at `start`. `false`: an empty quotation,
     /// which stands for nothing.
     fn escape(&mut self, start: usize, is_in_class: bool) -> Result<bool, Stop> {
-        let wrong = |problem| Err(Stop::Wrong(start, problem));
-        let Some(kind) = self.next() else { return wrong(Problem::TrailingBackslash) };
+        let wrong = |kind| Err(Stop::Wrong(start, kind));
+        let Some(kind) = self.next() else { return wrong(RegexErrorKind::TrailingBackslash) };
         match kind {
             'Q' => return Ok(self.quotation()),
             'd' | 'D' | 'h' | 'H' | 's' | 'S' | 'v' | 'V' | 'w' | 'W' => {}
@@ -304,41 +304,42 @@ impl Parser<'_> {
             }
             'k' if !is_in_class => {
                 if !self.take('<') {
-                    return wrong(Problem::IncompleteEscape("`\\k<name>`"));
+                    return wrong(RegexErrorKind::IncompleteEscape("`\\k<name>`"));
                 }
                 self.group_name()?;
             }
             '1'..='9' if !is_in_class => {}
             '0' => {
                 let digit = self.peek().filter(|digit| digit.is_digit(8));
-                digit.ok_or(Stop::Wrong(start, Problem::IncompleteEscape("`\\0` and octal digits")))?;
+                digit.ok_or(Stop::Wrong(start, RegexErrorKind::IncompleteEscape("`\\0` and octal digits")))?;
             }
             'c' => {
-                self.next().ok_or(Stop::Wrong(start, Problem::IncompleteEscape("`\\c` and a character")))?;
+                self.next().ok_or(Stop::Wrong(start, RegexErrorKind::IncompleteEscape("`\\c` and a character")))?;
             }
             'x' => {
                 if self.take('{') {
                     return self.braced(start, "`\\xhh` or `\\x{h…h}`", |digit| digit.is_ascii_hexdigit());
                 }
-                self.hex_digits(2).ok_or(Stop::Wrong(start, Problem::IncompleteEscape("`\\xhh` or `\\x{h…h}`")))?;
+                self.hex_digits(2)
+                    .ok_or(Stop::Wrong(start, RegexErrorKind::IncompleteEscape("`\\xhh` or `\\x{h…h}`")))?;
             }
-            'u' => self.hex_digits(4).ok_or(Stop::Wrong(start, Problem::IncompleteEscape("`\\uhhhh`")))?,
+            'u' => self.hex_digits(4).ok_or(Stop::Wrong(start, RegexErrorKind::IncompleteEscape("`\\uhhhh`")))?,
             'p' | 'P' => {
                 let expected = if kind == 'p' { "`\\pX` or `\\p{Name}`" } else { "`\\PX` or `\\P{Name}`" };
                 if self.take('{') {
                     return self.braced(start, expected, |_| true);
                 }
                 if self.next().is_none() {
-                    return wrong(Problem::IncompleteEscape(expected));
+                    return wrong(RegexErrorKind::IncompleteEscape(expected));
                 }
             }
             'N' => {
                 if !self.take('{') {
-                    return wrong(Problem::IncompleteEscape("`\\N{name}`"));
+                    return wrong(RegexErrorKind::IncompleteEscape("`\\N{name}`"));
                 }
                 return self.braced(start, "`\\N{name}`", |_| true);
             }
-            letter if letter.is_ascii_alphanumeric() => return wrong(Problem::Escape(letter)),
+            letter if letter.is_ascii_alphanumeric() => return wrong(RegexErrorKind::Escape(letter)),
             _ => {}
         }
         Ok(true)
@@ -354,7 +355,7 @@ impl Parser<'_> {
         if has_content && self.take('}') {
             Ok(true)
         } else {
-            Err(Stop::Wrong(start, Problem::IncompleteEscape(expected)))
+            Err(Stop::Wrong(start, RegexErrorKind::IncompleteEscape(expected)))
         }
     }
 
@@ -378,7 +379,7 @@ impl Parser<'_> {
 mod tests {
     use super::*;
 
-    /// `position: message` of the problem found; empty: there is none.
+    /// `position: message` of the kind found; empty: there is none.
     fn found(expression: &str) -> String {
         check(expression).err().map_or(String::new(), |error| error.to_string())
     }

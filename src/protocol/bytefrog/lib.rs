@@ -28,7 +28,7 @@ mod session;
 mod slots;
 mod wire;
 
-pub use command::{BytefrogCommand, BytefrogRefusal, Mode};
+pub use command::{BytefrogCommand, BytefrogCommandError, Mode};
 pub use dictionary::DictionaryLimits;
 pub use explain::explainer;
 pub use hq::{AgentStatus, Hq};

@@ -2,7 +2,7 @@
 
 use tributary_codec::reader::DecodeError;
 use tributary_event::{Reason, Severity, semconv as names};
-use tributary_protocol::fault::SessionFault;
+use tributary_protocol::fault::SessionError;
 use tributary_protocol::{Now, Output};
 
 use super::command::Mode;
@@ -42,7 +42,7 @@ pub(super) fn control(
         }
         Control::DataBreak { sequence } => {
             let detail = format!("data break for number {sequence}, which is not after the last one; ignored");
-            let mut fault = SessionFault::new(Reason::Malformed, offset, detail);
+            let mut fault = SessionError::new(Reason::Malformed, offset, detail);
             fault.count(&input[..size]);
             fault.report(now, out);
             return Ok(Some(size));

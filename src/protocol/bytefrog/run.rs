@@ -23,7 +23,7 @@ use super::agent_log::AgentLog;
 use super::breaks::Breaks;
 use super::calls::OpenCalls;
 use super::clock::AgentClock;
-use super::command::{BytefrogCommand, BytefrogRefusal};
+use super::command::{BytefrogCommand, BytefrogCommandError};
 use super::configuration::Configuration;
 use super::coverage::Coverage;
 use super::dictionary::{Dictionary, Id};
@@ -344,7 +344,7 @@ impl Run {
     ///
     /// # Errors
     /// The command would harm the traced program, or it cannot be delivered.
-    pub(super) fn command(&mut self, command: BytefrogCommand, elapsed: Duration) -> Result<(), BytefrogRefusal> {
+    pub(super) fn command(&mut self, command: BytefrogCommand, elapsed: Duration) -> Result<(), BytefrogCommandError> {
         self.outbox.extend(self.agent.handle_command(command, elapsed)?);
         self.wake_control();
         Ok(())

@@ -10,7 +10,7 @@ use bytes::{BufMut, BytesMut};
 use tributary_codec::reader::{DecodeError, DecodeErrorKind};
 use tributary_event::{Reason, Severity, semconv as names};
 use tributary_explain::Explain;
-use tributary_protocol::fault::SessionFault;
+use tributary_protocol::fault::SessionError;
 use tributary_protocol::{Awaiting, End, Flow, Now, Output, ReceiveProgress, Session, Shutdown};
 
 use super::agent_log;
@@ -61,7 +61,7 @@ enum SessionState {
     /// A data connection without a run. What arrives is counted as lost.
     Unregistered(UnregisteredConnection),
     /// Nothing more can be decoded. What arrives is counted as lost.
-    Failed(SessionFault, Option<Membership>),
+    Failed(SessionError, Option<Membership>),
     /// The end of the connection is reported; the end of the run is not, if this was its last connection.
     Leaving(Membership),
     Finished,
@@ -70,7 +70,7 @@ enum SessionState {
 /// A data connection that belongs to no run.
 #[derive(Debug)]
 struct UnregisteredConnection {
-    fault: SessionFault,
+    fault: SessionError,
     /// The id of its run, as long as that run may still be opened (rule 29).
     wanted: Option<u8>,
     /// When the connection is refused.
@@ -342,7 +342,7 @@ impl BytefrogSession {
                 Ok(run) => self.join(run, false, self.offset, size as u64, now, out),
                 Err(why) => {
                     let detail = format!("data hello for run {id}: {}", why.as_str());
-                    let mut fault = SessionFault::new(Reason::Unauthorized, self.offset, detail);
+                    let mut fault = SessionError::new(Reason::Unauthorized, self.offset, detail);
                     fault.count(&input[..size]);
                     let wanted = (why == Rejection::UnknownRun && self.hq.is_live()).then_some(id);
                     let until = now.elapsed + wanted.map_or(Duration::ZERO, |_| self.hq.options().refusal_wait);
@@ -468,7 +468,7 @@ impl BytefrogSession {
                 None
             }
         };
-        self.state = SessionState::Failed(SessionFault::new(reason, self.offset, detail), member);
+        self.state = SessionState::Failed(SessionError::new(reason, self.offset, detail), member);
     }
 
     /// Reports the end of the connection.
@@ -486,7 +486,7 @@ impl BytefrogSession {
             None => {
                 let reason = end.reason();
                 let detail = format!("{} bytes of an incomplete message, and {}", rest.len(), end.as_str());
-                Some(SessionFault::new(reason, self.offset, detail))
+                Some(SessionError::new(reason, self.offset, detail))
             }
         };
         if let Some(member) = &member {

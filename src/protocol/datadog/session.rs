@@ -8,7 +8,7 @@ use tributary_codec::text::cut_bytes;
 use tributary_event::{Loss, Reason, semconv};
 use tributary_explain::Explain;
 use tributary_memory::{Amplification, MemoryBudget};
-use tributary_protocol::fault::SessionFault;
+use tributary_protocol::fault::SessionError;
 use tributary_protocol::{Awaiting, End, Flow, Now, Output, ReceiveProgress, Session};
 
 use super::Options;
@@ -44,9 +44,9 @@ enum SessionState {
     /// Inside a string that is longer than `kept_string_bytes` (rule 24).
     LongString(LongString),
     /// The stream cannot be decoded further; the remaining bytes are counted.
-    Fault(SessionFault),
+    Fault(SessionError),
     /// `finish` was called. Records may remain to be emitted, and after them this fault.
-    Finished(Option<SessionFault>),
+    Finished(Option<SessionError>),
 }
 
 #[derive(Debug)]
@@ -262,7 +262,7 @@ impl DatadogSession {
     }
 
     /// The fault that stands for the bytes that cannot be decoded, if there are any.
-    fn final_fault(&mut self, rest: &[u8], end: End) -> Option<SessionFault> {
+    fn final_fault(&mut self, rest: &[u8], end: End) -> Option<SessionError> {
         let reason = end.reason();
         match std::mem::replace(&mut self.state, SessionState::Finished(None)) {
             SessionState::Fault(mut fault) => {
@@ -271,7 +271,7 @@ impl DatadogSession {
             }
             SessionState::LongString(LongString { id, offset, head_bytes, len, received, kept }) => {
                 let detail = format!("string.characters: {received} of {len} bytes were received: {}", end.as_str());
-                let mut fault = SessionFault::new(reason, offset, detail);
+                let mut fault = SessionError::new(reason, offset, detail);
                 let shown = [&[0xDD, 6][..], &id.0, &len.to_be_bytes(), &kept].concat();
                 fault.count(&shown);
                 fault.count_unseen(head_bytes + u64::from(received) - shown.len() as u64);
@@ -280,7 +280,7 @@ impl DatadogSession {
             }
             _ if !rest.is_empty() => {
                 let detail = format!("{} bytes of an object were received: {}", rest.len(), end.as_str());
-                let mut fault = SessionFault::new(reason, self.offset, detail);
+                let mut fault = SessionError::new(reason, self.offset, detail);
                 fault.count(rest);
                 Some(fault)
             }
@@ -288,7 +288,7 @@ impl DatadogSession {
         }
     }
 
-    fn fault(&self, error: DecodeError, rest: &[u8]) -> SessionFault {
+    fn fault(&self, error: DecodeError, rest: &[u8]) -> SessionError {
         let reason = match error.kind {
             DecodeErrorKind::Short { .. } | DecodeErrorKind::Invalid { .. } => Reason::Malformed,
             DecodeErrorKind::Unsupported { .. } => Reason::Unsupported,
@@ -305,7 +305,7 @@ impl DatadogSession {
             _ => "",
         };
         let detail = format!("at {}: {error}{looks_like}", self.offset + error.offset as u64);
-        SessionFault::new(reason, self.offset, detail)
+        SessionError::new(reason, self.offset, detail)
     }
 
     /// When the open record counts as complete without a following object (reading 16). Not while a part of an object is

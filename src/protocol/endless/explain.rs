@@ -1,10 +1,10 @@
 //! Explains the bytes of an upload: the compressed body, the bundle by its type, each event with its name.
 
-use tributary_codec::gvariant::{Scratch, Skip, Slice, walk_type};
+use tributary_codec::gvariant::{Scratch, Skip, Slice, visit_type};
 use tributary_codec::inflate::Gunzip;
 use tributary_explain::gvariant::{self, FieldNames, stored64};
 use tributary_explain::words::{duration, moment, uuid};
-use tributary_explain::{DecoderFault, Sheet};
+use tributary_explain::{DecoderError, Sheet};
 use tributary_protocol::RequestHead;
 
 use super::Options;
@@ -16,7 +16,7 @@ use super::wire::{BundleLayout, UploadVersion};
 ///
 /// The protocol version is the one in the request's path. Offsets count in the bundle, as in events and faults; a
 /// decompressed bundle follows its compressed bytes.
-pub fn body(head: &RequestHead, body: &[u8], faults: Vec<DecoderFault>, sheet: &mut Sheet) {
+pub fn body(head: &RequestHead, body: &[u8], faults: Vec<DecoderError>, sheet: &mut Sheet) {
     let version = version(head);
     match Encoding::read(head) {
         _ if body.is_empty() => faults.iter().for_each(|fault| sheet.fault(fault)),
@@ -50,7 +50,7 @@ fn bundle(bytes: &[u8], version: UploadVersion, sheet: &mut Sheet) {
     let is_in_form = |layout: BundleLayout| {
         let most = usize::try_from(Options::default().max_payload_bytes).unwrap_or(usize::MAX);
         let mut scratch = Scratch::for_types_of(most);
-        walk_type(layout.type_string(), Slice::new(bytes), 0, &mut scratch, &mut Skip).is_ok()
+        visit_type(layout.type_string(), Slice::new(bytes), 0, &mut scratch, &mut Skip).is_ok()
     };
     let shipped = version.layout();
     // The draft layout is used only if the whole body is in its normal form, and not in that of the shipped layout.
@@ -164,7 +164,7 @@ const SEQUENCES: FieldNames =
 mod tests {
     use super::*;
 
-    fn rows(path: &str, encoding: Option<&str>, body: &[u8], faults: Vec<DecoderFault>) -> Vec<String> {
+    fn rows(path: &str, encoding: Option<&str>, body: &[u8], faults: Vec<DecoderError>) -> Vec<String> {
         let headers = encoding.map(|name| ("content-encoding".to_owned(), name.as_bytes().to_vec()));
         let head = RequestHead { method: "PUT".into(), target: path.into(), headers: headers.into_iter().collect() };
         let mut sheet = Sheet::new(0, []);
@@ -238,7 +238,7 @@ mod tests {
             &u32::from(length).to_le_bytes(),
         ]
         .concat();
-        let fault = || DecoderFault { offset: 0x19, text: "malformed".to_owned() };
+        let fault = || DecoderError { offset: 0x19, text: "malformed".to_owned() };
         let shown = rows("/3/abc", Some("gzip"), &gzip, vec![fault()]);
         assert!(shown[0].ends_with(&format!("gzip: {} bytes inflate to 67", gzip.len())), "{}", shown[0]);
         // Four rows of the compressed bytes, and how many follow.

@@ -48,7 +48,7 @@ impl Rendered {
 
 /// Why a payload is not shown.
 #[derive(Debug)]
-pub(super) enum PayloadFault {
+pub(super) enum PayloadError {
     /// It is not in normal form.
     Malformed(DecodeError),
     /// It is over `max_payload_bytes`.
@@ -88,13 +88,13 @@ pub(super) fn read<'a>(
     limit: u64,
     buffers: &mut PayloadBuffers,
     batch: &mut BatchBuilder,
-) -> Result<Option<Payload<'a>>, PayloadFault> {
-    let Some(variant) = maybe.maybe("event.payload").map_err(PayloadFault::Malformed)? else { return Ok(None) };
+) -> Result<Option<Payload<'a>>, PayloadError> {
+    let Some(variant) = maybe.maybe("event.payload").map_err(PayloadError::Malformed)? else { return Ok(None) };
     if variant.len() as u64 > limit {
         let kind = DecodeErrorKind::TooLarge { found: variant.len() as u64, limit, key: "max_payload_bytes" };
-        return Err(PayloadFault::TooLarge(DecodeError { field: "event.payload", offset: variant.offset(), kind }));
+        return Err(PayloadError::TooLarge(DecodeError { field: "event.payload", offset: variant.offset(), kind }));
     }
-    render(variant, depth + 1, buffers, batch).map(Some).map_err(PayloadFault::Malformed)
+    render(variant, depth + 1, buffers, batch).map(Some).map_err(PayloadError::Malformed)
 }
 
 /// Checks that a payload, as for [`read`], is in normal form. A payload over `limit` bytes is not checked.
@@ -111,7 +111,7 @@ pub(super) fn check(
         return Ok(());
     };
     let (content, text, depth) = unwrap(variant, depth + 1)?;
-    gvariant::walk(text, content, depth, &mut buffers.scratch, &mut Skip)
+    gvariant::visit(text, content, depth, &mut buffers.scratch, &mut Skip)
 }
 
 /// The bytes of the variant in a payload: content, a zero byte, and its type.
@@ -147,13 +147,13 @@ fn render<'a>(
     lists.done.clear();
     lists.open.clear();
     let mut rendering = Rendering { batch, lists, parts: Parts::None };
-    gvariant::walk(text, content, depth, scratch, &mut rendering)?;
+    gvariant::visit(text, content, depth, scratch, &mut rendering)?;
     let parts = rendering.parts;
     let value = lists.done.pop().map_or(Value::Null, Rendered::value);
     Ok(Payload { payload_type: text.bytes(), value, parts })
 }
 
-/// Builds values from a walk over a payload.
+/// Builds values of a payload that is visited.
 struct Rendering<'b> {
     batch: &'b mut BatchBuilder,
     lists: &'b mut Lists,

@@ -9,7 +9,7 @@ use tributary_protocol::{Now, Output, Request, RequestOutcome};
 
 use super::dedup::{BundleStatus, DedupCache, Fingerprint};
 use super::normalize::{self, BundleContext, Element, Shown, Timeline, Writer};
-use super::payload::{self, PayloadBuffers, PayloadFault};
+use super::payload::{self, PayloadBuffers, PayloadError};
 use super::repeats::{KnownBy, Repeats};
 use super::shared::SharedExchange;
 use super::shared_deliveries::{Delivered, FingerprintSet};
@@ -364,13 +364,13 @@ impl BundleReader {
         match payload::read(payload, depth, shared.options.max_payload_bytes, &mut self.buffers, &mut out.batch) {
             Ok(None) => Shown::Absent,
             Ok(Some(read)) => Shown::Read(read),
-            Err(PayloadFault::Malformed(fault)) => {
+            Err(PayloadError::Malformed(fault)) => {
                 // No byte is lost: the event shows them raw.
                 let detail = format!("payload, at {}: {fault}", fault.offset);
                 self.lose(slice, 0, Reason::Malformed, Some(1), &detail, out);
                 Shown::Raw(payload::raw(payload))
             }
-            Err(PayloadFault::TooLarge(fault)) => {
+            Err(PayloadError::TooLarge(fault)) => {
                 let detail = format!("payload, at {}: {fault}", fault.offset);
                 self.lose(payload, payload.len(), Reason::TooLarge, Some(1), &detail, out);
                 Shown::Omitted

@@ -342,6 +342,6 @@ fn draft(body: &[u8], version: UploadVersion, max_payload_bytes: u64) -> Option<
     let whole = Slice::new(body);
     let layout = BundleLayout::V3Draft;
     let mut scratch = Scratch::for_types_of(usize::try_from(max_payload_bytes).unwrap_or(usize::MAX));
-    let mut is_normal = || gvariant::walk_type(layout.type_string(), whole, 0, &mut scratch, &mut Skip).is_ok();
+    let mut is_normal = || gvariant::visit_type(layout.type_string(), whole, 0, &mut scratch, &mut Skip).is_ok();
     (version == UploadVersion::V3 && is_normal()).then(|| wire::bundle(body, layout).ok())?
 }

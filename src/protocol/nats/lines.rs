@@ -44,7 +44,7 @@ enum LineSource {
 
 /// Why lines cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum LineFault {
+pub(super) enum LineError {
     /// The compression is damaged, or is none.
     Damaged(String),
     /// A limit was exceeded; names its key.
@@ -65,8 +65,8 @@ impl LineReader {
         encoding: Encoding,
         limits: MessageLimits,
         lease: MemoryLease,
-    ) -> Result<LineReader, LineFault> {
-        let damaged = |error: std::io::Error| LineFault::Damaged(error.to_string());
+    ) -> Result<LineReader, LineError> {
+        let damaged = |error: std::io::Error| LineError::Damaged(error.to_string());
         let source = match encoding {
             Encoding::Plain => LineSource::Plain(body.reader()),
             Encoding::Zstd => {
@@ -94,7 +94,7 @@ impl LineReader {
     }
 
     /// Goes to the next line. `false`: there is none.
-    pub(super) fn advance(&mut self) -> Result<bool, LineFault> {
+    pub(super) fn advance(&mut self) -> Result<bool, LineError> {
         self.at = self.next;
         let mut searched = self.at;
         loop {
@@ -110,7 +110,7 @@ impl LineReader {
             let length = self.text.len() - self.at;
             if length as u64 > self.limits.max_line_bytes {
                 let limit = self.limits.max_line_bytes;
-                return Err(LineFault::TooLarge(format!("a line has more than {limit} bytes (max_line_bytes)")));
+                return Err(LineError::TooLarge(format!("a line has more than {limit} bytes (max_line_bytes)")));
             }
             self.fill()?;
             searched = length;
@@ -133,11 +133,11 @@ impl LineReader {
     }
 
     /// Adds a block. What is before `at` is dropped.
-    fn fill(&mut self) -> Result<(), LineFault> {
+    fn fill(&mut self) -> Result<(), LineError> {
         self.text.drain(..std::mem::take(&mut self.at));
         let length = self.text.len();
         if !self.lease.try_resize((length + BLOCK_BYTES) as u64) {
-            return Err(LineFault::NoMemory);
+            return Err(LineError::NoMemory);
         }
         self.text.resize(length + BLOCK_BYTES, 0);
         let mut filled = length;
@@ -152,14 +152,14 @@ impl LineReader {
                     break;
                 }
                 Ok(bytes) => filled += bytes,
-                Err(error) => return Err(LineFault::Damaged(error.to_string())),
+                Err(error) => return Err(LineError::Damaged(error.to_string())),
             }
         }
         self.text.truncate(filled);
         self.inflated += (filled - length) as u64;
         if self.inflated > self.limits.max_inflated_bytes {
             let limit = self.limits.max_inflated_bytes;
-            return Err(LineFault::TooLarge(format!("it has more than {limit} bytes of lines (max_inflated_bytes)")));
+            return Err(LineError::TooLarge(format!("it has more than {limit} bytes of lines (max_inflated_bytes)")));
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use tributary_memory::MemoryBudget;
 
-    fn read(body: Vec<u8>, encoding: Encoding, limits: MessageLimits) -> Result<Vec<Vec<u8>>, LineFault> {
+    fn read(body: Vec<u8>, encoding: Encoding, limits: MessageLimits) -> Result<Vec<Vec<u8>>, LineError> {
         let lease = MemoryBudget::unlimited().passing(0);
         let (mut lines, mut read) = (LineReader::new(body.into(), encoding, limits, lease)?, Vec::new());
         while lines.advance()? {
@@ -197,17 +197,17 @@ mod tests {
         let limits = MessageLimits { max_inflated_bytes: 1 << 20, max_line_bytes: 1 << 17, ..MessageLimits::default() };
         let bomb = zstd::encode_all(&vec![b'\n'; 64 << 20][..], 3).unwrap();
         assert!(bomb.len() < 10_000);
-        let Err(LineFault::TooLarge(why)) = read(bomb.clone(), Encoding::Zstd, limits) else { panic!("a bomb") };
+        let Err(LineError::TooLarge(why)) = read(bomb.clone(), Encoding::Zstd, limits) else { panic!("a bomb") };
         assert!(why.ends_with("(max_inflated_bytes)"), "{why}");
-        let Err(LineFault::TooLarge(why)) = read(vec![b'x'; 300_000], Encoding::Plain, limits) else {
+        let Err(LineError::TooLarge(why)) = read(vec![b'x'; 300_000], Encoding::Plain, limits) else {
             panic!("a line")
         };
         assert!(why.ends_with("(max_line_bytes)"), "{why}");
         for cut in [0, 1, 5, bomb.len() - 1] {
             let whole = read(bomb[..cut].to_vec(), Encoding::Zstd, MessageLimits::default());
-            assert!(matches!(whole, Err(LineFault::Damaged(_))) || cut == 0, "{cut}: {whole:?}");
+            assert!(matches!(whole, Err(LineError::Damaged(_))) || cut == 0, "{cut}: {whole:?}");
         }
-        assert!(matches!(read(b"no frame".to_vec(), Encoding::Zstd, limits), Err(LineFault::Damaged(_))));
+        assert!(matches!(read(b"no frame".to_vec(), Encoding::Zstd, limits), Err(LineError::Damaged(_))));
     }
 
     #[test]
@@ -220,6 +220,6 @@ mod tests {
             memory.passing(0),
         )
         .unwrap();
-        assert_eq!(lines.advance(), Err(LineFault::NoMemory));
+        assert_eq!(lines.advance(), Err(LineError::NoMemory));
     }
 }

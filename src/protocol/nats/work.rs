@@ -8,7 +8,7 @@ use std::mem::swap;
 use std::sync::Arc;
 
 use super::MessageLimits;
-use super::lines::{Encoding, LineFault, LineReader};
+use super::lines::{Encoding, LineError, LineReader};
 use crate::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 use tributary_event::{Header, Loss, Origin, Position, Reason, semconv};
 use tributary_memory::{MemoryBudget, MemoryLease};
@@ -149,13 +149,13 @@ impl NatsWork {
         }
     }
 
-    fn fail(&mut self, fault: LineFault, out: &mut Output) -> MessageStage {
+    fn fail(&mut self, fault: LineError, out: &mut Output) -> MessageStage {
         match fault {
-            LineFault::Damaged(why) => {
+            LineError::Damaged(why) => {
                 self.give_up(Reason::Malformed, format!("its compression cannot be read: {why}"))
             }
-            LineFault::TooLarge(why) => self.give_up(Reason::TooLarge, why),
-            LineFault::NoMemory => {
+            LineError::TooLarge(why) => self.give_up(Reason::TooLarge, why),
+            LineError::NoMemory => {
                 self.is_short_of_memory = true;
                 // It comes again: its other bytes are neither decoded nor lost.
                 let unread = self.unread.take().map_or(0, |unread| unread.bytes);

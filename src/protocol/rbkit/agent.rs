@@ -11,7 +11,7 @@ use std::task::{Context, Waker};
 use tributary_event::{Resource, SampleClock, Severity, semconv as names};
 use tributary_protocol::{Flow, Now, Output};
 
-use super::command::{CommandCallback, Order, RbkitCommand, RbkitRefusal};
+use super::command::{CommandCallback, Order, RbkitCommand, RbkitCommandError};
 use super::dump::Dumps;
 use super::handshake::Handshake;
 use super::normalize::{self, StreamPosition};
@@ -148,9 +148,9 @@ impl RbkitAgent {
     pub fn command(&self, command: RbkitCommand, answer: CommandCallback) {
         let mut state = self.state();
         let refusal = match () {
-            () if !state.is_reachable => Some(RbkitRefusal::NotConnected),
-            () if command.is_about_cpu() && state.handshake.is_released() => Some(RbkitRefusal::NotKnown),
-            () if state.commands.len() >= MAX_COMMANDS => Some(RbkitRefusal::Busy),
+            () if !state.is_reachable => Some(RbkitCommandError::NotConnected),
+            () if command.is_about_cpu() && state.handshake.is_released() => Some(RbkitCommandError::NotKnown),
+            () if state.commands.len() >= MAX_COMMANDS => Some(RbkitCommandError::Busy),
             () => None,
         };
         let order = Order::new(command, answer);

@@ -72,7 +72,7 @@ impl RbkitCommand {
 
 /// Why a command was not carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RbkitRefusal {
+pub enum RbkitCommandError {
     /// There is no connection to the process.
     NotConnected,
     /// The process runs the released gem, which answers `ok` to this command and does nothing.
@@ -83,23 +83,23 @@ pub enum RbkitRefusal {
     NotAnswered,
 }
 
-impl fmt::Display for RbkitRefusal {
+impl fmt::Display for RbkitCommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            RbkitRefusal::NotConnected => "there is no connection to the process",
-            RbkitRefusal::NotKnown => "this version of rbkit does not know CPU profiles",
-            RbkitRefusal::Busy => "too many commands are waiting already",
-            RbkitRefusal::NotAnswered => "the process has not answered",
+            RbkitCommandError::NotConnected => "there is no connection to the process",
+            RbkitCommandError::NotKnown => "this version of rbkit does not know CPU profiles",
+            RbkitCommandError::Busy => "too many commands are waiting already",
+            RbkitCommandError::NotAnswered => "the process has not answered",
         })
     }
 }
 
-impl std::error::Error for RbkitRefusal {}
+impl std::error::Error for RbkitCommandError {}
 
 /// Is called once with the result of a command.
-pub type CommandCallback = Box<dyn FnOnce(Result<(), RbkitRefusal>) + Send>;
+pub type CommandCallback = Box<dyn FnOnce(Result<(), RbkitCommandError>) + Send>;
 
-/// A command of an operator. The result is reported exactly once; dropping an order reports [`RbkitRefusal::NotAnswered`].
+/// A command of an operator. The result is reported exactly once; dropping an order reports [`RbkitCommandError::NotAnswered`].
 pub(super) struct Order {
     pub(super) command: RbkitCommand,
     answer: Option<CommandCallback>,
@@ -110,7 +110,7 @@ impl Order {
         Order { command, answer: Some(answer) }
     }
 
-    pub(super) fn answer(mut self, result: Result<(), RbkitRefusal>) {
+    pub(super) fn answer(mut self, result: Result<(), RbkitCommandError>) {
         if let Some(answer) = self.answer.take() {
             answer(result);
         }
@@ -120,7 +120,7 @@ impl Order {
 impl Drop for Order {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
-            answer(Err(RbkitRefusal::NotAnswered));
+            answer(Err(RbkitCommandError::NotAnswered));
         }
     }
 }

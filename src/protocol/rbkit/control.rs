@@ -9,7 +9,7 @@ use std::time::Duration;
 use tributary_codec::zmtp::{self, Peer, Socket};
 use tributary_event::{Reason, Severity, semconv as names};
 use tributary_explain::Explain;
-use tributary_protocol::fault::SessionFault;
+use tributary_protocol::fault::SessionError;
 use tributary_protocol::{Awaiting, End, Flow, Now, Output, ReceiveProgress, Session, Shutdown};
 
 use super::agent::{AgentState, Change, RbkitAgent};
@@ -60,7 +60,7 @@ pub struct Control {
     stop_deadline: Option<Duration>,
     /// The daemon stopped before a handshake was answered on this connection.
     is_opened_to_undo: bool,
-    fault: Option<SessionFault>,
+    fault: Option<SessionError>,
 }
 
 /// A frame whose head has been read.
@@ -202,7 +202,7 @@ impl Control {
             _ => {
                 self.delimiter = None;
                 let detail = "expected a reply: an empty frame and one body frame";
-                self.fault = Some(SessionFault::new(Reason::Malformed, self.offset, detail.to_owned()));
+                self.fault = Some(SessionError::new(Reason::Malformed, self.offset, detail.to_owned()));
                 return Some(0);
             }
         }
@@ -216,7 +216,7 @@ impl Control {
         let Some(request) = self.request.take() else {
             if !self.is_offline {
                 let mut fault =
-                    SessionFault::new(Reason::Malformed, self.offset, "a reply without a request".to_owned());
+                    SessionError::new(Reason::Malformed, self.offset, "a reply without a request".to_owned());
                 fault.count(body);
                 self.fault = Some(fault);
             } else if body == b"ok" {
@@ -231,7 +231,7 @@ impl Control {
             if !self.read_handshake(body, request.settles, place, out) {
                 // The loss has been reported; the rest of the stream is lost with the connection.
                 self.fault =
-                    Some(SessionFault::new(Reason::Malformed, self.offset + body.len() as u64, NO_AGENT.to_owned()));
+                    Some(SessionError::new(Reason::Malformed, self.offset + body.len() as u64, NO_AGENT.to_owned()));
                 return;
             }
             let mut state = self.agent.state();
@@ -441,7 +441,7 @@ impl Session for Control {
 
     fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow {
         let reason = end.reason();
-        let truncated = || SessionFault::new(reason, self.offset, format!("the stream ends here: {}", end.as_str()));
+        let truncated = || SessionError::new(reason, self.offset, format!("the stream ends here: {}", end.as_str()));
         if let Some(mut fault) = self.fault.take().or_else(|| (!rest.is_empty()).then(truncated)) {
             fault.count(rest);
             if fault.has_bytes() {

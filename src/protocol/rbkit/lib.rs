@@ -25,7 +25,7 @@ mod undo;
 mod wire;
 
 pub use agent::{AgentStatus, RbkitAgent};
-pub use command::{CommandCallback, RbkitCommand, RbkitRefusal};
+pub use command::{CommandCallback, RbkitCommand, RbkitCommandError};
 pub use control::Control;
 pub use explain::Explainer;
 pub use options::{AgentOptions, Clock, HeapDumps, Objects, Options, ProfileKind, Reconnect, SummaryLimits};

@@ -2,7 +2,7 @@
 
 use tributary_codec::zmtp::{Peer, Socket, ZmtpElement, ZmtpLimits};
 use tributary_protocol::Output;
-use tributary_protocol::fault::SessionFault;
+use tributary_protocol::fault::SessionError;
 
 /// Frames of one message. No agent needs more (field notes, section 5).
 const MAX_MESSAGE_FRAMES: u32 = 16;
@@ -29,7 +29,7 @@ pub(super) fn next_part(
     rest: &[u8],
     offset: u64,
     out: &mut Output,
-) -> Option<Result<InputPart, SessionFault>> {
+) -> Option<Result<InputPart, SessionError>> {
     if rest.is_empty() {
         return None;
     }
@@ -42,6 +42,6 @@ pub(super) fn next_part(
         Ok(ZmtpElement::Frame { head, length, more, first }) => {
             Some(Ok(InputPart::Frame { head, length, more, first }))
         }
-        Err(fault) => Some(Err(SessionFault::new(fault.reason, offset, fault.detail))),
+        Err(fault) => Some(Err(SessionError::new(fault.reason, offset, fault.detail))),
     }
 }

@@ -9,7 +9,7 @@ mod pieces;
 use tributary_codec::msgpack::{MsgpackValue as Wire, Reader};
 use tributary_codec::reader::DecodeError;
 use tributary_event::{Frame, Name, Reason, SampleClock, Value, semconv as names};
-use tributary_protocol::fault::SessionFault;
+use tributary_protocol::fault::SessionError;
 use tributary_protocol::{End, Now, Output};
 
 use super::agent::RbkitAgent;
@@ -58,7 +58,7 @@ enum MessageState {
     /// The message is decoded; bytes that follow are a fault.
     End,
     /// The rest of the message is lost.
-    Lost(SessionFault),
+    Lost(SessionError),
 }
 
 /// What decoding a message needs besides its bytes.
@@ -114,16 +114,16 @@ pub(super) enum MessageStep {
 }
 
 /// How decoding a part of a message fails.
-enum MessageFailure {
+enum MessageError {
     /// The rest of the message cannot be decoded.
     Message(DecodeError),
     /// This event or element is invalid, but its end is known.
     Part(Reason, &'static str),
 }
 
-impl From<DecodeError> for MessageFailure {
+impl From<DecodeError> for MessageError {
     fn from(error: DecodeError) -> Self {
-        MessageFailure::Message(error)
+        MessageError::Message(error)
     }
 }
 
@@ -244,7 +244,7 @@ impl MessageDecoder {
             _ => {
                 let missing = self.left.saturating_sub(rest.len() as u64);
                 let detail = format!("the message ends {missing} bytes early: {}", end.as_str());
-                SessionFault::new(end.reason(), self.start, detail)
+                SessionError::new(end.reason(), self.start, detail)
             }
         };
         fault.count(rest);
@@ -266,7 +266,7 @@ impl MessageDecoder {
 
     /// The rest of the message is lost.
     fn lose_rest(&mut self, reason: Reason, detail: String) {
-        self.state = MessageState::Lost(SessionFault::new(reason, self.start, detail));
+        self.state = MessageState::Lost(SessionError::new(reason, self.start, detail));
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -353,8 +353,8 @@ impl MessageDecoder {
                 self.events_left -= 1;
                 Ok(bytes)
             }
-            Err(MessageFailure::Message(error)) => Err(error),
-            Err(MessageFailure::Part(reason, detail)) => {
+            Err(MessageError::Message(error)) => Err(error),
+            Err(MessageError::Part(reason, detail)) => {
                 let mut end = whole;
                 end.skip("event")?;
                 let bytes = &whole.rest()[..end.offset()];
@@ -372,16 +372,16 @@ impl MessageDecoder {
         whole: Reader<'_>,
         context: &mut MessageContext<'_>,
         out: &mut Output,
-    ) -> Result<usize, MessageFailure> {
+    ) -> Result<usize, MessageError> {
         let mut reader = whole;
         let Wire::Map(pairs) = reader.next("event")? else {
-            return Err(MessageFailure::Part(Reason::Malformed, "an element of the payload is not a map"));
+            return Err(MessageError::Part(Reason::Malformed, "an element of the payload is not a map"));
         };
         let head = MessageHead::read(reader, pairs)?;
         let Some(kind) = head.kind.and_then(|kind| kind.kind(self.family)) else {
             return Err(match head.kind {
-                Some(_) => MessageFailure::Part(Reason::Unsupported, "an event of unknown type"),
-                None => MessageFailure::Part(Reason::Malformed, "an event without type"),
+                Some(_) => MessageError::Part(Reason::Unsupported, "an event of unknown type"),
+                None => MessageError::Part(Reason::Malformed, "an event without type"),
             });
         };
         let name = match kind {
@@ -394,10 +394,10 @@ impl MessageDecoder {
             MessageKind::GcEndMark => return self.gc_phase(names::RBKIT_GC_END_MARK, whole, &head, context, out),
             MessageKind::GcEndSweep => return self.gc_phase(names::RBKIT_GC_END_SWEEP, whole, &head, context, out),
             MessageKind::Collection => {
-                return Err(MessageFailure::Part(Reason::Malformed, "a collection inside a collection"));
+                return Err(MessageError::Part(Reason::Malformed, "a collection inside a collection"));
             }
             MessageKind::Handshake => {
-                return Err(MessageFailure::Part(Reason::Malformed, "a handshake inside a collection"));
+                return Err(MessageError::Part(Reason::Malformed, "a handshake inside a collection"));
             }
         };
         self.object_event(name, whole, &head, context, out)
@@ -412,13 +412,13 @@ impl MessageDecoder {
         head: &MessageHead<'_>,
         context: &mut MessageContext<'_>,
         out: &mut Output,
-    ) -> Result<usize, MessageFailure> {
+    ) -> Result<usize, MessageError> {
         let end = match head.payload {
             None => head.end,
             Some(Payload { mut reader, .. }) => {
                 let end = end_of(whole)?;
                 if reader.next("payload")? != Wire::Nil {
-                    return Err(MessageFailure::Part(Reason::Malformed, "a garbage collection event with a payload"));
+                    return Err(MessageError::Part(Reason::Malformed, "a garbage collection event with a payload"));
                 }
                 end
             }
@@ -435,8 +435,8 @@ impl MessageDecoder {
         head: &MessageHead<'_>,
         context: &mut MessageContext<'_>,
         out: &mut Output,
-    ) -> Result<usize, MessageFailure> {
-        let malformed = MessageFailure::Part(Reason::Malformed, "the event has no payload with an object_id");
+    ) -> Result<usize, MessageError> {
+        let malformed = MessageError::Part(Reason::Malformed, "the event has no payload with an object_id");
         let Some(Payload { reader: mut payload, after }) = head.payload else { return Err(malformed) };
         let Wire::Map(pairs) = payload.next("payload")? else { return Err(malformed) };
         let references = (&mut context.buffers.references, context.options.max_references);
@@ -463,9 +463,9 @@ impl MessageDecoder {
         head: &MessageHead<'_>,
         context: &mut MessageContext<'_>,
         out: &mut Output,
-    ) -> Result<usize, MessageFailure> {
+    ) -> Result<usize, MessageError> {
         let end = end_of(whole)?;
-        let malformed = |_| MessageFailure::Part(Reason::Malformed, "a cpu_sample without an array of frames");
+        let malformed = |_| MessageError::Part(Reason::Malformed, "a cpu_sample without an array of frames");
         let payload = head.payload.ok_or_else(|| malformed(()))?;
         let (Buffers { frames, texts, .. }, mut marks) = (&mut *context.buffers, (false, false));
         frames.clear();
@@ -481,10 +481,10 @@ impl MessageDecoder {
         whole: Reader<'_>,
         head: &MessageHead<'_>,
         context: &MessageContext<'_>,
-    ) -> Result<usize, MessageFailure> {
+    ) -> Result<usize, MessageError> {
         let length = end_of(whole)?;
         let malformed =
-            MessageFailure::Part(Reason::Malformed, "an allocation_snapshot without stacktraces or allocations");
+            MessageError::Part(Reason::Malformed, "an allocation_snapshot without stacktraces or allocations");
         let Some(payload) = head.payload else { return Err(malformed) };
         if !Snapshot::is_one(payload.reader)? {
             let mut payload = payload.reader;

@@ -8,7 +8,7 @@ use tributary_codec::zmtp::{Peer, Socket, subscribe_all};
 use tributary_event::{Reason, SampleClock};
 use tributary_explain::Explain;
 use tributary_memory::{MemoryBudget, MemoryLease};
-use tributary_protocol::fault::SessionFault;
+use tributary_protocol::fault::SessionError;
 use tributary_protocol::{Awaiting, End, Flow, Now, Output, ReceiveProgress, Session, Shutdown};
 
 use super::agent::RbkitAgent;
@@ -37,9 +37,9 @@ pub struct Subscription {
     /// The message that is being read.
     message: Option<MessageDecoder>,
     /// A message of several frames, which rbkit never sends (rule 27), and the missing bytes of its current frame.
-    multipart: Option<(SessionFault, u64)>,
+    multipart: Option<(SessionError, u64)>,
     /// The fault that ends the connection.
-    fault: Option<SessionFault>,
+    fault: Option<SessionError>,
     /// The next part is incomplete: it is read again when this many bytes of input are here.
     min_input: usize,
     /// The input that was left when the connection ended, and how much of it has been consumed.
@@ -244,7 +244,7 @@ impl Subscription {
                     self.message = Some(MessageDecoder::new(self.offset + head as u64, length));
                 } else {
                     let detail = "a message of several frames, expected one frame";
-                    let mut fault = SessionFault::new(Reason::Malformed, self.offset, detail.to_owned());
+                    let mut fault = SessionError::new(Reason::Malformed, self.offset, detail.to_owned());
                     fault.count(&rest[..head]);
                     self.multipart = Some((fault, length));
                 }
@@ -402,7 +402,7 @@ impl Session for Subscription {
             message.cut_short(rest, end, now, out);
         } else if !rest.is_empty() {
             let mut fault =
-                SessionFault::new(Reason::Truncated, self.offset, format!("the stream ends here: {}", end.as_str()));
+                SessionError::new(Reason::Truncated, self.offset, format!("the stream ends here: {}", end.as_str()));
             fault.count(rest);
             fault.report(now, out);
         }

@@ -21,28 +21,28 @@ pub trait Agents: Send + Sync + 'static {
     /// earlier keys stay valid (up to `max_sessions_per_agent`).
     ///
     /// # Errors
-    /// [`ZicoRefusal`].
-    fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, ZicoRefusal>;
+    /// [`ZicoAgentError`].
+    fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, ZicoAgentError>;
 
     /// Opens a session for a key, or returns the key's live session. Where every registration key is accepted, an unknown agent
     /// is registered with the UUID and the key of the request.
     ///
     /// # Errors
-    /// [`ZicoRefusal`]; [`UNKNOWN_AGENT`] both for an unknown agent and for a wrong key, so that neither can be guessed.
-    fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, ZicoRefusal>;
+    /// [`ZicoAgentError`]; [`UNKNOWN_AGENT`] both for an unknown agent and for a wrong key, so that neither can be guessed.
+    fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, ZicoAgentError>;
 
     /// The agent of a live session; marks the session as used at `now`. `agent` is the UUID or number in the request; if
     /// present, it must be the session's agent.
     ///
     /// # Errors
-    /// [`ZicoRefusal::Denied`] for a session that is unknown, over, or another agent's: the agent opens another one.
-    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoRefusal>;
+    /// [`ZicoAgentError::Denied`] for a session that is unknown, over, or another agent's: the agent opens another one.
+    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoAgentError>;
 
     /// The registered agent with this UUID or number: for `host` of a form, which is not authenticated.
     ///
     /// # Errors
-    /// [`ZicoRefusal::Broken`].
-    fn agent(&self, name: &str) -> Result<Option<Arc<ZicoAgent>>, ZicoRefusal>;
+    /// [`ZicoAgentError::Broken`].
+    fn agent(&self, name: &str) -> Result<Option<Arc<ZicoAgent>>, ZicoAgentError>;
 
     /// Counts a request, for operators. Never waits. A kill of the process may lose the latest second.
     fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos);
@@ -104,7 +104,7 @@ impl Opening {
 
 /// The refusal of an opening. Agents up to 1.90.6 write the id and the key of their registration into their properties, and never
 /// register again while these are there.
-pub const UNKNOWN_AGENT: ZicoRefusal = ZicoRefusal::Denied(
+pub const UNKNOWN_AGENT: ZicoAgentError = ZicoAgentError::Denied(
     "the agent is unknown here, or the key is not one of its keys; to let it register again, delete the lines tracer.net.agent.id \
      and tracer.net.sessn.key in its zorka.properties and restart its JVM",
 );
@@ -163,7 +163,7 @@ pub struct Counters {
 
 /// Why a request is refused. The text is for the answer's body and the log; it contains no key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ZicoRefusal {
+pub enum ZicoAgentError {
     /// The request is malformed.
     Invalid(String),
     /// The agent is not allowed, or its session is over.
@@ -176,31 +176,31 @@ pub enum ZicoRefusal {
     Broken,
 }
 
-impl ZicoRefusal {
+impl ZicoAgentError {
     /// The HTTP status of the answer.
     pub fn status(&self) -> u16 {
         match self {
-            ZicoRefusal::Invalid(_) => 400,
-            ZicoRefusal::Denied(_) => 401,
-            ZicoRefusal::Broken => 500,
-            ZicoRefusal::Full(_) | ZicoRefusal::Away(_) => 503,
+            ZicoAgentError::Invalid(_) => 400,
+            ZicoAgentError::Denied(_) => 401,
+            ZicoAgentError::Broken => 500,
+            ZicoAgentError::Full(_) | ZicoAgentError::Away(_) => 503,
         }
     }
 }
 
-impl fmt::Display for ZicoRefusal {
+impl fmt::Display for ZicoAgentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ZicoRefusal::Invalid(why) | ZicoRefusal::Full(why) | ZicoRefusal::Away(why) => f.write_str(why),
-            ZicoRefusal::Denied(why) => f.write_str(why),
-            ZicoRefusal::Broken => {
+            ZicoAgentError::Invalid(why) | ZicoAgentError::Full(why) | ZicoAgentError::Away(why) => f.write_str(why),
+            ZicoAgentError::Denied(why) => f.write_str(why),
+            ZicoAgentError::Broken => {
                 f.write_str("the store of agents cannot be used; the log of the collector has the cause")
             }
         }
     }
 }
 
-impl std::error::Error for ZicoRefusal {}
+impl std::error::Error for ZicoAgentError {}
 
 impl fmt::Debug for Registration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -285,7 +285,7 @@ impl ZicoAgent {
 }
 
 impl Agents for Recorded {
-    fn register(&self, asked: &Registration, _address: &str, _now: UnixNanos) -> Result<Registered, ZicoRefusal> {
+    fn register(&self, asked: &Registration, _address: &str, _now: UnixNanos) -> Result<Registered, ZicoAgentError> {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let known = agents.iter().find(|agent| agent.is_same(asked)).cloned();
         let is_new = known.is_none();
@@ -300,7 +300,7 @@ impl Agents for Recorded {
         Ok(Registered { authkey: format!("recorded-{}", agent.id), agent, is_new })
     }
 
-    fn open(&self, asked: &Opening, _now: UnixNanos) -> Result<Opened, ZicoRefusal> {
+    fn open(&self, asked: &Opening, _now: UnixNanos) -> Result<Opened, ZicoAgentError> {
         let agent = self.assumed(Some(&asked.agent));
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let place = opened.iter().position(|uuid| *uuid == agent.uuid);
@@ -311,11 +311,11 @@ impl Agents for Recorded {
         Ok(Opened { session: format!("00000000-0000-4000-9000-{number:012x}"), agent, is_new: place.is_none() })
     }
 
-    fn session(&self, _session: &str, agent: Option<&str>, _now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoRefusal> {
+    fn session(&self, _session: &str, agent: Option<&str>, _now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoAgentError> {
         Ok(self.assumed(agent))
     }
 
-    fn agent(&self, name: &str) -> Result<Option<Arc<ZicoAgent>>, ZicoRefusal> {
+    fn agent(&self, name: &str) -> Result<Option<Arc<ZicoAgent>>, ZicoAgentError> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(agents.iter().find(|agent| agent.is_called(name)).cloned())
     }

@@ -58,7 +58,7 @@ struct Orphans {
 
 /// Why the rest of a body is not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum TraceFault {
+pub(super) enum TraceError {
     Wire(WireError),
     /// Open records take more memory than allowed.
     TooMuchOpen {
@@ -185,11 +185,11 @@ impl BodyState {
     }
 }
 
-impl TraceFault {
+impl TraceError {
     /// The loss: reason, offset from which on, and text.
     pub(super) fn loss(&self) -> (Reason, usize, String) {
         match self {
-            TraceFault::Wire(error) => {
+            TraceError::Wire(error) => {
                 let reason = match error {
                     _ if error.is_cut() => Reason::Truncated,
                     _ if error.is_too_deep() => Reason::TooLarge,
@@ -197,11 +197,11 @@ impl TraceFault {
                 };
                 (reason, error.offset, error.to_string())
             }
-            TraceFault::TooMuchOpen { offset, limit } => {
+            TraceError::TooMuchOpen { offset, limit } => {
                 let detail = format!("at {offset}: open records take the limit of {limit} bytes (max_open_bytes)");
                 (Reason::TooLarge, *offset, detail)
             }
-            TraceFault::NoMemory { offset } => {
+            TraceError::NoMemory { offset } => {
                 let detail = format!(
                     "at {offset}: the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)"
                 );

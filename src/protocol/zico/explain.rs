@@ -4,7 +4,7 @@ mod items;
 
 use tributary_codec::base64;
 use tributary_explain::words::counted;
-use tributary_explain::{DecoderFault, Sheet, http, value};
+use tributary_explain::{DecoderError, Sheet, http, value};
 use tributary_protocol::RequestHead;
 
 use super::forms::{self, Packing, Submission};
@@ -17,7 +17,7 @@ use super::wire::{self, Carries, ZicoDialect};
 ///
 /// Decompressed data follow their compressed bytes, with offsets of their own and their faults. Ids of strings and methods
 /// stay ids, because other requests define them.
-pub fn body(head: &RequestHead, body: &[u8], faults: Vec<DecoderFault>, sheet: &mut Sheet) {
+pub fn body(head: &RequestHead, body: &[u8], faults: Vec<DecoderError>, sheet: &mut Sheet) {
     match Route::read(head.path()) {
         _ if body.is_empty() => write_faults(&faults, sheet),
         Some(Route::Submit(carries)) => submitted(head, carries, body, faults, sheet),
@@ -29,12 +29,12 @@ pub fn body(head: &RequestHead, body: &[u8], faults: Vec<DecoderFault>, sheet: &
     }
 }
 
-fn write_faults(faults: &[DecoderFault], sheet: &mut Sheet) {
+fn write_faults(faults: &[DecoderError], sheet: &mut Sheet) {
     faults.iter().for_each(|fault| sheet.fault(fault));
 }
 
 /// Rule 5: CBOR, or base64 of it.
-fn submitted(head: &RequestHead, carries: Carries, body: &[u8], faults: Vec<DecoderFault>, sheet: &mut Sheet) {
+fn submitted(head: &RequestHead, carries: Carries, body: &[u8], faults: Vec<DecoderError>, sheet: &mut Sheet) {
     let is_gen2 = head.header("x-zorka-session-id").is_some();
     let assumed = if is_gen2 { ZicoDialect::Gen2 } else { ZicoDialect::Gen1 };
     let write = |bytes: &[u8], sheet: &mut Sheet| {
@@ -53,7 +53,7 @@ fn submitted(head: &RequestHead, carries: Carries, body: &[u8], faults: Vec<Deco
 }
 
 /// Section 1.4.
-fn form(body: &[u8], faults: Vec<DecoderFault>, sheet: &mut Sheet) {
+fn form(body: &[u8], faults: Vec<DecoderError>, sheet: &mut Sheet) {
     let submission = match forms::submission(body) {
         Ok(submission) => submission,
         Err(fault) => {
@@ -92,7 +92,7 @@ fn is_secret(name: &[u8]) -> bool {
 }
 
 /// Compressed data, after base64 decoding.
-fn packed(submission: Submission, faults: Vec<DecoderFault>, sheet: &mut Sheet) {
+fn packed(submission: Submission, faults: Vec<DecoderError>, sheet: &mut Sheet) {
     let packed = submission.packed.clone();
     let limit = usize::try_from(Options::default().max_inflated_bytes).unwrap_or(usize::MAX);
     let mut unpacking = submission.unpack(limit);
@@ -130,7 +130,7 @@ mod tests {
     fn rows(path: &str, body: &[u8]) -> Vec<String> {
         let head = RequestHead { method: "POST".into(), target: path.into(), headers: Vec::new() };
         let mut sheet = Sheet::new(0, []);
-        super::body(&head, body, vec![DecoderFault { offset: 1, text: "malformed".to_owned() }], &mut sheet);
+        super::body(&head, body, vec![DecoderError { offset: 1, text: "malformed".to_owned() }], &mut sheet);
         let rows = sheet.take();
         rows.lines()
             .map(|line| line.trim_start_matches("| ").split_whitespace().collect::<Vec<_>>().join(" "))

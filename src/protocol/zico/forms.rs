@@ -16,7 +16,7 @@ pub use packing::{Packing, Unpacking};
 
 /// Why a body cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FormFault {
+pub struct FormError {
     /// The offset in the body, in bytes.
     pub offset: usize,
     /// The fault there. Never contains the value of a key.
@@ -30,30 +30,30 @@ const MAX_ATTRIBUTES: usize = 64;
 /// The size of all attributes of an agent in bytes: they are in the resource of every event.
 const MAX_ATTRIBUTE_BYTES: usize = 16 << 10;
 
-impl FormFault {
+impl FormError {
     fn new(offset: usize, what: impl Into<String>) -> Self {
-        FormFault { offset, what: what.into() }
+        FormError { offset, what: what.into() }
     }
 }
 
-impl fmt::Display for FormFault {
+impl fmt::Display for FormError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at {}: {}", self.offset, self.what)
     }
 }
 
-impl std::error::Error for FormFault {}
+impl std::error::Error for FormError {}
 
 /// Reads the body of `/agent/register`: JSON, or EDN if the content type says so (rules 2 and 3).
 ///
 /// # Errors
 /// It is neither; or `rkey`, `name`, `app` or `env` is missing, no text, or too long; or `attrs` is no map, or too large.
-pub fn registration(body: &[u8], content_type: Option<&str>) -> Result<Registration, FormFault> {
+pub fn registration(body: &[u8], content_type: Option<&str>) -> Result<Registration, FormError> {
     let mut map = map(body, content_type)?;
     let attrs = match map.remove("attrs") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Object(attrs)) => attributes(attrs)?,
-        Some(_) => return Err(FormFault::new(0, "`attrs` is not a map")),
+        Some(_) => return Err(FormError::new(0, "`attrs` is not a map")),
     };
     Ok(Registration {
         rkey: required(&mut map, "rkey")?,
@@ -70,14 +70,14 @@ pub fn registration(body: &[u8], content_type: Option<&str>) -> Result<Registrat
 ///
 /// # Errors
 /// It is neither JSON nor EDN; or something is missing.
-pub fn opening(body: &[u8], content_type: Option<&str>) -> Result<Opening, FormFault> {
+pub fn opening(body: &[u8], content_type: Option<&str>) -> Result<Opening, FormError> {
     let mut map = map(body, content_type)?;
     if let Some(Value::Number(number)) = map.get("id") {
         let number = number.to_string();
         map.insert("id".to_owned(), Value::String(number));
     }
     let agent = text(&mut map, "uuid")?.or(text(&mut map, "id")?);
-    let agent = agent.ok_or_else(|| FormFault::new(0, "`uuid` is missing, and `id` is too"))?;
+    let agent = agent.ok_or_else(|| FormError::new(0, "`uuid` is missing, and `id` is too"))?;
     Ok(Opening::new(&agent, &required(&mut map, "authkey")?))
 }
 
@@ -104,7 +104,7 @@ impl Submission {
 ///
 /// # Errors
 /// It has another form, or its data are not base64.
-pub fn submission(body: &[u8]) -> Result<Submission, FormFault> {
+pub fn submission(body: &[u8]) -> Result<Submission, FormError> {
     let (mut host, mut packed) = (None, None);
     let mut at = 0;
     for field in body.split(|byte| *byte == b'&') {
@@ -120,9 +120,9 @@ pub fn submission(body: &[u8]) -> Result<Submission, FormFault> {
             b"host" => {
                 let (value, _) = unescape(value, place, b' ')?;
                 let value = String::from_utf8(value).ok().filter(|value| (1..=MAX_TEXT_BYTES).contains(&value.len()));
-                let value = value.ok_or_else(|| FormFault::new(place, "`host` is empty, too long, or not text"))?;
+                let value = value.ok_or_else(|| FormError::new(place, "`host` is empty, too long, or not text"))?;
                 if host.replace(value).is_some() {
-                    return Err(FormFault::new(start, "`host` twice"));
+                    return Err(FormError::new(start, "`host` twice"));
                 }
                 continue;
             }
@@ -132,18 +132,18 @@ pub fn submission(body: &[u8]) -> Result<Submission, FormFault> {
             _ => continue,
         };
         if packed.is_some() {
-            return Err(FormFault::new(start, EXACTLY_ONE));
+            return Err(FormError::new(start, EXACTLY_ONE));
         }
         // Base64 contains plus signs, which clients may forget to escape, and no spaces.
         let (value, escapes) = unescape(value, place, b'+')?;
         let bytes = base64::decode(&value).map_err(|error| {
             let before = escapes.partition_point(|escape| *escape < error.offset);
-            FormFault::new(place + error.offset + 2 * before, format!("base64: {}", error.what))
+            FormError::new(place + error.offset + 2 * before, format!("base64: {}", error.what))
         })?;
         packed = Some((packing, bytes));
     }
-    let (packing, packed) = packed.ok_or_else(|| FormFault::new(body.len(), EXACTLY_ONE))?;
-    let host = host.ok_or_else(|| FormFault::new(body.len(), "`host` is missing"))?;
+    let (packing, packed) = packed.ok_or_else(|| FormError::new(body.len(), EXACTLY_ONE))?;
+    let host = host.ok_or_else(|| FormError::new(body.len(), "`host` is missing"))?;
     Ok(Submission { host, packing, packed })
 }
 
@@ -151,7 +151,7 @@ const EXACTLY_ONE: &str = "expected exactly one of `data`, `zdata` and `ldata`";
 
 /// Decodes the escapes of a part of a form that begins at `place`; `+` becomes `plus`. Also returns the places of escaped
 /// bytes in the result.
-fn unescape(part: &[u8], place: usize, plus: u8) -> Result<(Vec<u8>, Vec<usize>), FormFault> {
+fn unescape(part: &[u8], place: usize, plus: u8) -> Result<(Vec<u8>, Vec<usize>), FormError> {
     let mut bytes = Vec::with_capacity(part.len());
     let mut escapes = Vec::new();
     let mut at = 0;
@@ -159,7 +159,7 @@ fn unescape(part: &[u8], place: usize, plus: u8) -> Result<(Vec<u8>, Vec<usize>)
         if byte == b'%' {
             let digit = |at: usize| char::from(*part.get(at)?).to_digit(16);
             let pair = digit(at + 1).zip(digit(at + 2));
-            let (high, low) = pair.ok_or_else(|| FormFault::new(place + at, "a `%` without two hexadecimal digits"))?;
+            let (high, low) = pair.ok_or_else(|| FormError::new(place + at, "a `%` without two hexadecimal digits"))?;
             escapes.push(bytes.len());
             bytes.push((high << 4 | low) as u8);
             at += 3;
@@ -172,23 +172,23 @@ fn unescape(part: &[u8], place: usize, plus: u8) -> Result<(Vec<u8>, Vec<usize>)
 }
 
 /// The map in a body.
-fn map(body: &[u8], content_type: Option<&str>) -> Result<Map<String, Value>, FormFault> {
+fn map(body: &[u8], content_type: Option<&str>) -> Result<Map<String, Value>, FormError> {
     let is_edn = content_type.is_some_and(|name| name.to_ascii_lowercase().trim_start().starts_with("application/edn"));
     let value = if is_edn {
-        let text = str::from_utf8(body).map_err(|error| FormFault::new(error.valid_up_to(), "EDN: not UTF-8"))?;
-        edn::read(text).map_err(|error| FormFault::new(error.offset, format!("EDN: {}", error.what)))?
+        let text = str::from_utf8(body).map_err(|error| FormError::new(error.valid_up_to(), "EDN: not UTF-8"))?;
+        edn::read(text).map_err(|error| FormError::new(error.offset, format!("EDN: {}", error.what)))?
     } else {
         serde_json::from_slice(body).map_err(|error| match error.is_eof() {
-            true => FormFault::new(body.len(), "JSON: it ends inside a value"),
+            true => FormError::new(body.len(), "JSON: it ends inside a value"),
             // The library's message could quote a key.
             false => {
-                FormFault::new(offset(body, error.line(), error.column()), "JSON: not a value, or nested too deeply")
+                FormError::new(offset(body, error.line(), error.column()), "JSON: not a value, or nested too deeply")
             }
         })?
     };
     match value {
         Value::Object(map) => Ok(map),
-        _ => Err(FormFault::new(0, "the body is not a map")),
+        _ => Err(FormError::new(0, "the body is not a map")),
     }
 }
 
@@ -198,23 +198,23 @@ fn offset(body: &[u8], line: usize, column: usize) -> usize {
     (lines.map(<[u8]>::len).sum::<usize>() + column.saturating_sub(1)).min(body.len())
 }
 
-fn required(map: &mut Map<String, Value>, key: &str) -> Result<String, FormFault> {
-    text(map, key)?.ok_or_else(|| FormFault::new(0, format!("`{key}` is missing")))
+fn required(map: &mut Map<String, Value>, key: &str) -> Result<String, FormError> {
+    text(map, key)?.ok_or_else(|| FormError::new(0, format!("`{key}` is missing")))
 }
 
 /// The text of this key; `None`: it is missing or null.
-fn text(map: &mut Map<String, Value>, key: &str) -> Result<Option<String>, FormFault> {
+fn text(map: &mut Map<String, Value>, key: &str) -> Result<Option<String>, FormError> {
     match map.remove(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if text.len() <= MAX_TEXT_BYTES => Ok(Some(text)),
-        Some(Value::String(_)) => Err(FormFault::new(0, format!("`{key}` is longer than {MAX_TEXT_BYTES} bytes"))),
-        Some(_) => Err(FormFault::new(0, format!("`{key}` is not a text"))),
+        Some(Value::String(_)) => Err(FormError::new(0, format!("`{key}` is longer than {MAX_TEXT_BYTES} bytes"))),
+        Some(_) => Err(FormError::new(0, format!("`{key}` is not a text"))),
     }
 }
 
-fn attributes(map: Map<String, Value>) -> Result<Vec<(String, ResourceValue)>, FormFault> {
+fn attributes(map: Map<String, Value>) -> Result<Vec<(String, ResourceValue)>, FormError> {
     if map.len() > MAX_ATTRIBUTES {
-        return Err(FormFault::new(0, format!("`attrs` has more than {MAX_ATTRIBUTES} attributes")));
+        return Err(FormError::new(0, format!("`attrs` has more than {MAX_ATTRIBUTES} attributes")));
     }
     let mut bytes = 0;
     let mut attributes = Vec::new();
@@ -235,7 +235,7 @@ fn attributes(map: Map<String, Value>) -> Result<Vec<(String, ResourceValue)>, F
         attributes.push((key, value));
     }
     if bytes > MAX_ATTRIBUTE_BYTES {
-        return Err(FormFault::new(0, format!("`attrs` is larger than {MAX_ATTRIBUTE_BYTES} bytes")));
+        return Err(FormError::new(0, format!("`attrs` is larger than {MAX_ATTRIBUTE_BYTES} bytes")));
     }
     Ok(attributes)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tributary_protocol::Output;
 
-use super::body::{BodyState, TraceFault};
+use super::body::{BodyState, TraceError};
 use super::sessions::{Session, SessionSlot};
 use super::symbols::{SymbolTable, Symbols};
 use super::trace::OpenTrace;
@@ -19,7 +19,7 @@ pub(super) struct TraceReader {
     /// The body is read, as far as possible, and open records are being written.
     pub(super) is_flushing: bool,
     /// Why the rest of the body cannot be read.
-    pub(super) fault: Option<TraceFault>,
+    pub(super) fault: Option<TraceError>,
     /// Further parts of the trace may follow.
     pub(super) may_park: bool,
 }
@@ -64,7 +64,7 @@ impl TraceReader {
     }
 
     /// Gives the rest of the body up.
-    pub(super) fn give_up(&mut self, fault: TraceFault) {
+    pub(super) fn give_up(&mut self, fault: TraceError) {
         self.fault = Some(fault);
         self.is_flushing = true;
     }

@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 
 use tributary_event::UnixNanos;
 
-use super::agents::{Agents, Counters, Opened, Opening, Registered, Registration, Requester, ZicoAgent, ZicoRefusal};
+use super::agents::{
+    Agents, Counters, Opened, Opening, Registered, Registration, Requester, ZicoAgent, ZicoAgentError,
+};
 
 /// The agents of one listener. Each [`Agents`] is one.
 ///
@@ -24,7 +26,7 @@ pub trait Registrations: Send + Sync + 'static {
     ///
     /// # Errors
     /// As there.
-    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoRefusal>;
+    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoAgentError>;
 
     /// See [`Agents::agent`].
     fn agent(&self, name: &str) -> Reply<Option<Arc<ZicoAgent>>>;
@@ -42,7 +44,7 @@ impl<T: Agents> Registrations for T {
         Reply::Now(Agents::open(self, &asked, now))
     }
 
-    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoRefusal> {
+    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoAgentError> {
         Agents::session(self, session, agent, now)
     }
 
@@ -58,9 +60,9 @@ impl<T: Agents> Registrations for T {
 /// The answer to a question about agents.
 pub enum Reply<T> {
     /// It is known.
-    Now(Result<T, ZicoRefusal>),
+    Now(Result<T, ZicoAgentError>),
     /// It must be waited for.
-    Later(Pin<Box<dyn Future<Output = Result<T, ZicoRefusal>> + Send>>),
+    Later(Pin<Box<dyn Future<Output = Result<T, ZicoAgentError>> + Send>>),
 }
 
 impl<T> Reply<T> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::agents::{ZicoAgent, ZicoRefusal};
+use super::agents::{ZicoAgent, ZicoAgentError};
 use super::body::OpenLimits;
 use super::options::Options;
 use super::profile::Profiles;
@@ -49,7 +49,7 @@ impl SharedExchange {
         head: &RequestHead,
         carries: Carries,
         now: Now,
-    ) -> Result<(Arc<SessionSlot>, bool), ZicoRefusal> {
+    ) -> Result<(Arc<SessionSlot>, bool), ZicoAgentError> {
         let RequestSession { key, agent, slot } = self.look_up(head, carries, now)?;
         let found = match slot {
             Some(slot) => (slot, false),
@@ -67,7 +67,7 @@ impl SharedExchange {
         head: &RequestHead,
         carries: Carries,
         now: Now,
-    ) -> Result<RequestSession, ZicoRefusal> {
+    ) -> Result<RequestSession, ZicoAgentError> {
         if let Some(own) = head.header("x-zorka-session-id") {
             let key = SessionKey::Own(name(own)?);
             let slot = self.sessions.find(&key, now.elapsed);
@@ -78,7 +78,8 @@ impl SharedExchange {
                 Err(UNKNOWN)
             };
         }
-        let opened = head.header("x-zorka-session-uuid").ok_or(ZicoRefusal::Denied("the request names no session"))?;
+        let opened =
+            head.header("x-zorka-session-uuid").ok_or(ZicoAgentError::Denied("the request names no session"))?;
         let opened = name(opened)?;
         let agent = head.header("x-zorka-agent-uuid").or_else(|| head.header("x-zorka-agent-id"));
         let agent = self.agents.session(&opened, agent, now.unix)?;
@@ -107,7 +108,7 @@ pub(super) fn is_reset(head: &RequestHead) -> bool {
 }
 
 /// The answer to a refused request, in the form that gen2 agents read.
-pub(super) fn refused(refusal: &ZicoRefusal) -> Response {
+pub(super) fn refused(refusal: &ZicoAgentError) -> Response {
     let response = json(refusal.status(), &serde_json::json!({ "reason": refusal.to_string() }));
     if response.status == 503 { response.again_later() } else { response }
 }
@@ -120,12 +121,12 @@ pub(super) fn json(status: u16, value: &serde_json::Value) -> Response {
 }
 
 /// The name of a session or host in lower case: agents write hexadecimal digits in either case.
-pub(super) fn name(text: &str) -> Result<Box<str>, ZicoRefusal> {
+pub(super) fn name(text: &str) -> Result<Box<str>, ZicoAgentError> {
     if text.is_empty() || text.len() > MAX_NAME_BYTES {
-        return Err(ZicoRefusal::Denied("the id of the session or host is empty or too long"));
+        return Err(ZicoAgentError::Denied("the id of the session or host is empty or too long"));
     }
     Ok(text.to_ascii_lowercase().into())
 }
 
-const UNKNOWN: ZicoRefusal = ZicoRefusal::Denied("the session is unknown here; reset it or open another one");
+const UNKNOWN: ZicoAgentError = ZicoAgentError::Denied("the session is unknown here; reset it or open another one");
 const MAX_NAME_BYTES: usize = 128;

@@ -15,7 +15,7 @@ use tributary_event::{Link, Position, Reason, SpanId, TraceId, UnixNanos};
 use tributary_profile::tree::ROOT;
 use tributary_protocol::Output;
 
-use super::body::{BodyState, TraceFault};
+use super::body::{BodyState, TraceError};
 use super::clock::{self, Anchor};
 use super::delivered::{Delivered, Fresh};
 use super::ids::{self, Seed};
@@ -127,7 +127,7 @@ impl OpenTrace {
         delivered: &Delivered,
         state: &mut BodyState,
         out: &mut Output,
-    ) -> Result<bool, TraceFault> {
+    ) -> Result<bool, TraceError> {
         let mut reader = Reader::at(body, state.at);
         let most_open = self.open_bytes() + GROWTH_BYTES;
         let mut is_full = out.batch.is_full();
@@ -139,11 +139,11 @@ impl OpenTrace {
             }
             let start = reader.offset();
             let mut order = self.records.last().map_or(Order::Little, |record| record.order);
-            let entry = wire::entry(&mut reader, self.dialect, &mut order).map_err(TraceFault::Wire)?;
+            let entry = wire::entry(&mut reader, self.dialect, &mut order).map_err(TraceError::Wire)?;
             if let BodyItem::Open(prolog) = entry {
                 let limit = state.limits.bytes;
                 if self.open_bytes() >= limit {
-                    return Err(TraceFault::TooMuchOpen { offset: start, limit });
+                    return Err(TraceError::TooMuchOpen { offset: start, limit });
                 }
                 self.open(prolog, order, start);
             } else {

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use tributary_codec::cbor::{CborError, CborFault, CborItem, Reader};
+use tributary_codec::cbor::{CborError, CborErrorKind, CborItem, Reader};
 
 use parts::{symbol, unsigned};
 
@@ -122,12 +122,12 @@ impl std::error::Error for WireError {}
 impl WireError {
     /// Whether the body ends inside the item.
     pub fn is_cut(&self) -> bool {
-        matches!(self.kind, WireErrorKind::Cbor(CborError { fault: CborFault::End, .. }))
+        matches!(self.kind, WireErrorKind::Cbor(CborError { fault: CborErrorKind::End, .. }))
     }
 
     /// Whether a value is nested too deeply.
     pub fn is_too_deep(&self) -> bool {
-        matches!(self.kind, WireErrorKind::Cbor(CborError { fault: CborFault::TooDeep(_), .. }))
+        matches!(self.kind, WireErrorKind::Cbor(CborError { fault: CborErrorKind::TooDeep(_), .. }))
     }
 }
 
@@ -397,7 +397,7 @@ fn map(reader: &mut Reader<'_>, upward: Option<u64>) -> Result<Attributes, CborE
     let start = *reader;
     match reader.item()? {
         CborItem::Map(_) => *reader = start,
-        _ => return Err(CborError { offset: start.offset(), fault: CborFault::Expected("a map") }),
+        _ => return Err(CborError { offset: start.offset(), fault: CborErrorKind::Expected("a map") }),
     }
     // The map itself is no level of a value.
     reader.skip(MAX_VALUE_DEPTH + 1)?;
@@ -411,14 +411,14 @@ fn array_to_break(reader: &mut Reader<'_>) -> Result<(), CborError> {
     }
     let offset = reader.offset();
     reader.item()?;
-    Err(CborError { offset, fault: CborFault::Expected("an array up to a break") })
+    Err(CborError { offset, fault: CborErrorKind::Expected("an array up to a break") })
 }
 
 fn word(reader: &mut Reader<'_>, order: Order) -> Result<u64, CborError> {
     let offset = reader.offset();
     match reader.item()? {
         CborItem::Bytes(bytes) if bytes.len() == 8 => Ok(word_of(bytes, order)),
-        _ => Err(CborError { offset, fault: CborFault::Expected("a byte string of 8") }),
+        _ => Err(CborError { offset, fault: CborErrorKind::Expected("a byte string of 8") }),
     }
 }
 
@@ -428,7 +428,7 @@ fn epilog(reader: &mut Reader<'_>, order: Order) -> Result<Epilog, CborError> {
     let (word, long_calls) = match reader.item()? {
         CborItem::Bytes(bytes) if bytes.len() == 8 => (word_of(bytes, order), None),
         CborItem::Bytes(bytes) if bytes.len() == 16 => (word_of(&bytes[..8], order), Some(word_of(&bytes[8..], order))),
-        _ => return Err(CborError { offset, fault: CborFault::Expected("a byte string of 8 or 16") }),
+        _ => return Err(CborError { offset, fault: CborErrorKind::Expected("a byte string of 8 or 16") }),
     };
     end_of_record(reader)?;
     let epilog = epilog_of(word);
@@ -440,8 +440,8 @@ fn end_of_record(reader: &mut Reader<'_>) -> Result<(), CborError> {
     let offset = reader.offset();
     match reader.take(BREAK) {
         true => Ok(()),
-        false if reader.is_at_end() => Err(CborError { offset, fault: CborFault::End }),
-        false => Err(CborError { offset, fault: CborFault::Expected("a break after the end") }),
+        false if reader.is_at_end() => Err(CborError { offset, fault: CborErrorKind::End }),
+        false => Err(CborError { offset, fault: CborErrorKind::Expected("a break after the end") }),
     }
 }
 

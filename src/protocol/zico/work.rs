@@ -11,8 +11,8 @@ use tributary_event::{ContentId, Header, Kind, Loss, Origin, Position, Reason, R
 use tributary_memory::MemoryLease;
 use tributary_protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
-use super::agents::{Counters, Opened, Opening, Registered, Requester, ZicoAgent, ZicoRefusal};
-use super::body::{BodyState, TraceFault};
+use super::agents::{Counters, Opened, Opening, Registered, Requester, ZicoAgent, ZicoAgentError};
+use super::body::{BodyState, TraceError};
 use super::definitions::{self, Definitions};
 use super::delivered::Changes;
 use super::forms::{self, Unpacking};
@@ -203,7 +203,7 @@ impl ZicoWork {
         let content_type = self.request.head.header("content-type");
         let asked = match forms::registration(&self.request.body, content_type) {
             Ok(asked) => asked,
-            Err(fault) => return self.refuse(&ZicoRefusal::Invalid(fault.to_string()), out),
+            Err(fault) => return self.refuse(&ZicoAgentError::Invalid(fault.to_string()), out),
         };
         match self.shared.agents.register(asked, without_port(&self.peer), now.unix) {
             Reply::Now(registered) => self.registered(registered, out),
@@ -211,7 +211,7 @@ impl ZicoWork {
         }
     }
 
-    fn registered(&mut self, registered: Result<Registered, ZicoRefusal>, out: &mut Output) {
+    fn registered(&mut self, registered: Result<Registered, ZicoAgentError>, out: &mut Output) {
         match registered {
             Ok(registered) => {
                 out.batch.set_resource(normalize::resource(Some(&registered.agent), None, &[]));
@@ -232,7 +232,7 @@ impl ZicoWork {
         let content_type = self.request.head.header("content-type");
         let asked = match forms::opening(&self.request.body, content_type) {
             Ok(asked) => asked,
-            Err(fault) => return self.refuse(&ZicoRefusal::Invalid(fault.to_string()), out),
+            Err(fault) => return self.refuse(&ZicoAgentError::Invalid(fault.to_string()), out),
         };
         let asked = Opening { address: without_port(&self.peer).to_owned(), ..asked };
         match self.shared.agents.open(asked, now.unix) {
@@ -241,13 +241,13 @@ impl ZicoWork {
         }
     }
 
-    fn opened(&mut self, opened: Result<Opened, ZicoRefusal>, now: Now, out: &mut Output) {
+    fn opened(&mut self, opened: Result<Opened, ZicoAgentError>, now: Now, out: &mut Output) {
         let opened = match opened {
             Ok(opened) => opened,
             Err(refusal) => return self.refuse(&refusal, out),
         };
         let Ok(key) = name(&opened.session) else {
-            return self.refuse(&ZicoRefusal::Broken, out);
+            return self.refuse(&ZicoAgentError::Broken, out);
         };
         let (slot, _) =
             self.shared.sessions.find_or_open(SessionKey::Opened(key), Some(opened.agent.clone()), now.elapsed);
@@ -318,7 +318,7 @@ impl ZicoWork {
 
     fn unpack_form(
         &mut self,
-        agent: Result<Option<Arc<ZicoAgent>>, ZicoRefusal>,
+        agent: Result<Option<Arc<ZicoAgent>>, ZicoAgentError>,
         form: Form,
         now: Now,
         out: &mut Output,
@@ -468,7 +468,7 @@ impl ZicoWork {
                 let calls = reading.state.calls.as_ref().map_or(0, BodyCalls::memory_bytes);
                 let held = self.unpacked.as_ref().map_or(0, Vec::capacity) + reading.trace.memory_bytes() + calls;
                 if !self.lease.resize(held as u64) && !reading.is_flushing {
-                    reading.give_up(TraceFault::NoMemory { offset: reading.state.at });
+                    reading.give_up(TraceError::NoMemory { offset: reading.state.at });
                 }
                 self.stage = RequestStage::Trace(reading);
             }
@@ -503,14 +503,14 @@ impl ZicoWork {
     }
 
     /// Ends a trace's body.
-    fn end(&mut self, mut state: BodyState, fault: Option<TraceFault>, resource: Arc<Resource>, out: &mut Output) {
+    fn end(&mut self, mut state: BodyState, fault: Option<TraceError>, resource: Arc<Resource>, out: &mut Output) {
         let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
         state.report_collected(body, out);
         state.report_unresolved(out);
         if let Some(fault) = fault {
             let (reason, offset, detail) = fault.loss();
             state.lose(reason, (offset, body.len()), None, &detail, body, out);
-            if let TraceFault::NoMemory { .. } = fault {
+            if let TraceError::NoMemory { .. } = fault {
                 self.answer = Response::unavailable(
                     "the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)",
                 );
@@ -527,13 +527,13 @@ impl ZicoWork {
     }
 
     /// Refuses the request.
-    fn refuse(&mut self, refusal: &ZicoRefusal, out: &mut Output) {
+    fn refuse(&mut self, refusal: &ZicoAgentError, out: &mut Output) {
         self.answer = refused(refusal);
         let reason = match refusal {
-            ZicoRefusal::Invalid(_) => Reason::Malformed,
-            ZicoRefusal::Denied(_) => Reason::Unauthorized,
-            ZicoRefusal::Full(_) => Reason::TooLarge,
-            ZicoRefusal::Broken | ZicoRefusal::Away(_) => Reason::Failed,
+            ZicoAgentError::Invalid(_) => Reason::Malformed,
+            ZicoAgentError::Denied(_) => Reason::Unauthorized,
+            ZicoAgentError::Full(_) => Reason::TooLarge,
+            ZicoAgentError::Broken | ZicoAgentError::Away(_) => Reason::Failed,
         };
         self.lose_whole(reason, &refusal.to_string(), out);
     }

@@ -38,7 +38,7 @@ pub use self::options::FLUSH_BYTES;
 use self::outputs::Outputs;
 use self::template::Template;
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_sink::{FileStatus, Selection, Sink, SinkError, SinkFault, Unwritten};
+use tributary_sink::{ActionError, FileStatus, Selection, Sink, SinkError, Unwritten};
 use tributary_system::blocking::Job;
 
 pub use self::options::{Compression, Fsync, Options};
@@ -75,7 +75,7 @@ impl File {
         }
     }
 
-    fn work(&mut self, work: fn(&mut Outputs, bool) -> Result<(), SinkFault>) -> Result<(), SinkError> {
+    fn work(&mut self, work: fn(&mut Outputs, bool) -> Result<(), ActionError>) -> Result<(), SinkError> {
         if std::mem::take(&mut self.reopen) {
             self.outputs.reopen();
         }

@@ -16,7 +16,7 @@ use tributary_sink::FileStatus;
 use tributary_sink::encode::Encoder;
 use tributary_sink::encode::source::Sources;
 use tributary_sink::records::Records;
-use tributary_sink::{AckLevel, SinkFault, Unwritten};
+use tributary_sink::{AckLevel, ActionError, Unwritten};
 use tributary_system::wall_clock;
 
 /// Reports a fault of a file that another process has moved or removed.
@@ -237,7 +237,7 @@ impl FileOutput {
         template: &Template,
         now: UnixNanos,
         sync_is_due: bool,
-    ) -> Result<bool, SinkFault> {
+    ) -> Result<bool, ActionError> {
         let Some(live) = &mut self.live else { return Ok(false) };
         if !live.is_in_place() {
             self.abandon(context);
@@ -275,14 +275,14 @@ impl FileOutput {
     }
 
     /// Closes the file, because the operator or the end of the sink asks for it. One of a journal is finished.
-    pub(super) fn end(&mut self, context: &mut OutputContext) -> Result<(), SinkFault> {
+    pub(super) fn end(&mut self, context: &mut OutputContext) -> Result<(), ActionError> {
         if context.options.is_journal() && self.live.as_mut().is_some_and(|live| live.len() > 0 && live.is_in_place()) {
             return self.finish(context).map_err(|error| fault("rotate", &self.path, error));
         }
         self.close(context)
     }
 
-    pub(super) fn close(&mut self, context: &mut OutputContext) -> Result<(), SinkFault> {
+    pub(super) fn close(&mut self, context: &mut OutputContext) -> Result<(), ActionError> {
         self.settle(context).map_err(|error| fault("close", &self.path, error))?;
         self.live = None;
         Ok(())
@@ -389,6 +389,6 @@ impl FileOutput {
     }
 }
 
-fn fault(action: &str, path: &Path, source: io::Error) -> SinkFault {
-    SinkFault { action: format!("{action} {}", path.display()), source }
+fn fault(action: &str, path: &Path, source: io::Error) -> ActionError {
+    ActionError { action: format!("{action} {}", path.display()), source }
 }

@@ -20,7 +20,7 @@ use tributary_event::{Kind, Origin, UnixNanos};
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_sink::FileStatus;
 use tributary_sink::encode::Encoder;
-use tributary_sink::{Selection, SinkFault, Unwritten};
+use tributary_sink::{ActionError, Selection, Unwritten};
 use tributary_system::wall_clock;
 
 /// How often the age of finished files is checked.
@@ -226,7 +226,7 @@ impl Outputs {
     ///
     /// # Errors
     /// More is held for files that cannot be written than may be. Nothing is lost or half-written; call again later.
-    pub fn flush(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
+    pub fn flush(&mut self, compression_is_idle: bool) -> Result<(), ActionError> {
         self.load_messages()?;
         self.close_for_reopening();
         self.maintain(compression_is_idle);
@@ -251,7 +251,7 @@ impl Outputs {
     ///
     /// # Errors
     /// The first fault; the rest is done nevertheless, and the next tick tries again.
-    pub fn tick(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
+    pub fn tick(&mut self, compression_is_idle: bool) -> Result<(), ActionError> {
         self.load_messages()?;
         self.close_for_reopening();
         let mut result = self.write();
@@ -282,7 +282,7 @@ impl Outputs {
     }
 
     /// Writes what waits for files in order, and for files that cannot be written whose next try is due.
-    fn write(&mut self) -> Result<(), SinkFault> {
+    fn write(&mut self) -> Result<(), ActionError> {
         for index in 0..self.outputs.len() {
             let output = &self.outputs[index];
             if !output.has_work() || output.write_retry.as_ref().is_some_and(|retry| !retry.is_due()) {
@@ -306,7 +306,7 @@ impl Outputs {
             let source =
                 io::Error::other(format!("records for files that cannot be written exceed {MAX_HELD_BYTES} bytes"));
             let latest = self.context.unwritten.held_fault.take();
-            return Err(latest.unwrap_or(SinkFault { action: "hold more events".to_owned(), source }));
+            return Err(latest.unwrap_or(ActionError { action: "hold more events".to_owned(), source }));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-use tributary_sink::SinkFault;
+use tributary_sink::ActionError;
 
 /// Pauses between two tries: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -24,7 +24,7 @@ pub(super) struct WriteRetry {
 
 impl WriteRetry {
     /// After a failed try; `before` is the state of the try before that, if that failed, too.
-    pub(super) fn after(before: Option<&WriteRetry>, fault: &SinkFault) -> WriteRetry {
+    pub(super) fn after(before: Option<&WriteRetry>, fault: &ActionError) -> WriteRetry {
         let tries = before.map_or(0, |before| before.tries) + 1;
         let pause = PAUSES.0.saturating_mul(1 << (tries - 1).min(16)).min(PAUSES.1);
         let is_permanent = is_permanent(&fault.source, tries);
@@ -78,7 +78,7 @@ mod tests {
             (2, false, false),   // ENOENT
             (24, false, false),  // EMFILE
         ] {
-            let fault = SinkFault { action: "write x".to_owned(), source: io::Error::from_raw_os_error(errno) };
+            let fault = ActionError { action: "write x".to_owned(), source: io::Error::from_raw_os_error(errno) };
             let mut retry = WriteRetry::after(None, &fault);
             assert_eq!(retry.is_permanent(), is_first, "{fault}");
             for _ in 0..100 {

@@ -14,7 +14,7 @@ use tracing::warn;
 use super::{Contents, Destination, Forwarder, Pace, RequestStore, SpoolOptions, WhenFull};
 use tributary_event::{DataView, Origin};
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_sink::{AckLevel, LossCause, RemoteStatus, Selection, SinkError, SinkFault, SinkProgress, Unwritten};
+use tributary_sink::{AckLevel, ActionError, LossCause, RemoteStatus, Selection, SinkError, SinkProgress, Unwritten};
 use tributary_spool::Spool;
 
 /// Without a spool: how long a flush waits for responses before it reports that the sink cannot write now.
@@ -106,7 +106,7 @@ impl Outbox {
     /// That of `connect`, or the spool cannot be opened.
     pub(crate) fn start<D: Destination>(
         &mut self,
-        connect: impl FnOnce() -> Result<D, SinkFault>,
+        connect: impl FnOnce() -> Result<D, ActionError>,
     ) -> Result<(), SinkError> {
         if self.forwarder.is_some() {
             return Ok(());
@@ -126,11 +126,11 @@ impl Outbox {
         self.forwarder.is_some()
     }
 
-    fn open_store(&self) -> Result<RequestStore, SinkFault> {
+    fn open_store(&self) -> Result<RequestStore, ActionError> {
         let Some(options) = &self.spool else { return Ok(RequestStore::memory()) };
         let directory = options.directory(&self.sink);
         let (spool, warnings) = Spool::open(&directory, options.limits(&self.sink))
-            .map_err(|(path, source)| SinkFault { action: format!("open the spool {}", path.display()), source })?;
+            .map_err(|(path, source)| ActionError { action: format!("open the spool {}", path.display()), source })?;
         if let Some(why) = options.never_keeps(&self.sink) {
             warn!(sink = self.sink, spool = %directory.display(), why, "the spool cannot work");
         }
@@ -317,7 +317,7 @@ impl Outbox {
 
     /// A fault of the sink that another attempt can end.
     pub(crate) fn fault(&self, action: &str, source: io::Error) -> SinkError {
-        SinkError::Retry(SinkFault { action: format!("{action} {}", self.endpoint), source })
+        SinkError::Retry(ActionError { action: format!("{action} {}", self.endpoint), source })
     }
 
     /// Logs why the disk does not take requests. Nothing stops for that: they are in memory.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{Contents, Destination, Outbox, Pace, SpoolOptions};
 use tributary_event::{EventView, Origin};
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_sink::{RemoteState, RemoteStatus, Selection, Sink, SinkError, SinkFault, SinkProgress, Unwritten};
+use tributary_sink::{ActionError, RemoteState, RemoteStatus, Selection, Sink, SinkError, SinkProgress, Unwritten};
 
 /// Makes requests of events, for one protocol.
 pub trait RequestEncoder: fmt::Debug + Send + 'static {
@@ -30,7 +30,7 @@ pub trait RequestEncoder: fmt::Debug + Send + 'static {
     ///
     /// # Errors
     /// It cannot be used: its TLS files cannot be read.
-    fn destination(&self) -> Result<Self::Destination, SinkFault>;
+    fn destination(&self) -> Result<Self::Destination, ActionError>;
 
     /// How long a request stays open for more events if no peer waits for it. Zero: it ends with each flush.
     fn max_delay(&self) -> Duration {

@@ -15,7 +15,7 @@ pub use destination::lines;
 pub use options::Options;
 use tributary_event::EventView;
 use tributary_sink::encode::json::JsonEncoder;
-use tributary_sink::{Selection, SinkFault};
+use tributary_sink::{ActionError, Selection};
 pub use tributary_sink_forward::client::ClientTls;
 use tributary_sink_forward::{self as forward, CompleteRequest, Contents, Pace, RemoteSink, RequestEncoder, client};
 pub use tributary_sink_forward::{Compression, GiveUp, Proxy, SpoolOptions, WhenFull};
@@ -88,8 +88,8 @@ impl RequestEncoder for HttpEncoder {
         (options.endpoint.to_string(), pace, options.spool.clone())
     }
 
-    fn destination(&self) -> Result<Server, SinkFault> {
-        Server::new(&self.options).map_err(|source| SinkFault { action: "use the TLS files".to_owned(), source })
+    fn destination(&self) -> Result<Server, ActionError> {
+        Server::new(&self.options).map_err(|source| ActionError { action: "use the TLS files".to_owned(), source })
     }
 
     fn push(&mut self, event: EventView<'_>, batch: &Selection<'_>) -> io::Result<bool> {

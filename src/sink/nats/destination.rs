@@ -9,7 +9,7 @@ use super::message::{NatsMessage, divide};
 use super::options::Options;
 use super::stream::MessageStream;
 use tributary_nats::api::{ApiError, Reply, code};
-use tributary_nats::{NatsConnection, NatsFault};
+use tributary_nats::{NatsConnection, NatsError};
 use tributary_sink_forward::{AttemptOutcome, Compression, Destination, EncodedRequest};
 
 /// Of these headers JetStream knows the first two: repeats have the same id, and a message for another stream is refused.
@@ -53,7 +53,7 @@ impl JetStream {
     }
 
     /// The connection in use, or another one.
-    async fn open(&self) -> Result<Opened, NatsFault> {
+    async fn open(&self) -> Result<Opened, NatsError> {
         let mut opened = self.opened.lock().await;
         if let Some(opened) = opened.as_ref().filter(|opened| opened.connection.is_open()) {
             return Ok(opened.clone());
@@ -150,10 +150,10 @@ impl Destination for JetStream {
 }
 
 /// What an attempt achieves that ends with this fault.
-fn answer_of(fault: NatsFault) -> AttemptOutcome {
+fn answer_of(fault: NatsError) -> AttemptOutcome {
     match fault {
-        NatsFault::Later(why) => AttemptOutcome::Away(why, None),
-        NatsFault::Blocked(why) => AttemptOutcome::Refusing(why),
+        NatsError::Later(why) => AttemptOutcome::Away(why, None),
+        NatsError::Blocked(why) => AttemptOutcome::Refusing(why),
     }
 }
 

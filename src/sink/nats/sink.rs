@@ -10,7 +10,7 @@ use super::destination::JetStream;
 use super::open::OpenMessages;
 use tributary_event::EventView;
 use tributary_sink::encode::json::JsonEncoder;
-use tributary_sink::{Selection, SinkFault};
+use tributary_sink::{ActionError, Selection};
 use tributary_sink_forward::{CompleteRequest, Pace, RemoteSink, RequestEncoder, SpoolOptions};
 
 /// Publishes events to JetStream.
@@ -49,7 +49,7 @@ impl RequestEncoder for NatsEncoder {
         (endpoint, pace, options.spool.clone())
     }
 
-    fn destination(&self) -> Result<JetStream, SinkFault> {
+    fn destination(&self) -> Result<JetStream, ActionError> {
         Ok(JetStream::new(&self.sink, &self.options))
     }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::options::Options;
 use super::subject::pattern;
-use tributary_nats::NatsFault;
+use tributary_nats::NatsError;
 use tributary_nats::api::{self, nanos};
 use tributary_nats::subject::{is_taken_by, overlap};
 use tributary_options::units::format_duration;
@@ -47,8 +47,8 @@ impl MessageStream {
     /// The stream of the options, which is created if that is configured.
     ///
     /// # Errors
-    /// [`NatsFault::Blocked`]: it does not exist, or has another shape. [`NatsFault::Later`]: the server gives no answer now.
-    pub(super) async fn open(client: &Client, options: &Options) -> Result<MessageStream, NatsFault> {
+    /// [`NatsError::Blocked`]: it does not exist, or has another shape. [`NatsError::Later`]: the server gives no answer now.
+    pub(super) async fn open(client: &Client, options: &Options) -> Result<MessageStream, NatsError> {
         let (name, help) = (&options.stream, "create it, or set create = true");
         let creation = if options.create { Ok(creation(options)) } else { Err(help) };
         let (info, is_created) = api::stream(client, name, &format!("the stream {name}"), creation).await?;
@@ -85,7 +85,7 @@ fn creation(options: &Options) -> String {
 }
 
 /// Checks the shape of a stream.
-fn accepted(info: Info, options: &Options) -> Result<MessageStream, NatsFault> {
+fn accepted(info: Info, options: &Options) -> Result<MessageStream, NatsError> {
     let (config, name) = (info.config, &options.stream);
     let window = Duration::from_nanos(config.duplicate_window);
     let subjects = pattern(&options.subject);
@@ -104,7 +104,7 @@ fn accepted(info: Info, options: &Options) -> Result<MessageStream, NatsFault> {
         None
     };
     match wrong {
-        Some(why) => Err(NatsFault::Blocked(format!("the stream {name} {why}; change the stream or the sink"))),
+        Some(why) => Err(NatsError::Blocked(format!("the stream {name} {why}; change the stream or the sink"))),
         None => Ok(MessageStream { subjects: config.subjects, is_in_memory: config.storage == "memory" }),
     }
 }
@@ -136,7 +136,7 @@ mod tests {
             ),
         ] {
             match judged(json) {
-                Err(NatsFault::Blocked(text)) => assert!(text.contains(why), "{text}"),
+                Err(NatsError::Blocked(text)) => assert!(text.contains(why), "{text}"),
                 other => panic!("{json}: {other:?}"),
             }
         }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use tracing::warn;
 
 use tributary_event::EventView;
-use tributary_sink::{RemoteState, Selection, SinkFault};
+use tributary_sink::{ActionError, RemoteState, Selection};
 use tributary_sink_forward::{CompleteRequest, Contents, Pace, RemoteSink, RequestEncoder};
 
 use destination::ProfilesOff;
@@ -75,10 +75,10 @@ impl RequestEncoder for OtlpEncoder {
         (options.endpoint.to_string(), pace, options.spool.clone())
     }
 
-    fn destination(&self) -> Result<Receiver, SinkFault> {
+    fn destination(&self) -> Result<Receiver, ActionError> {
         let receiver = Receiver::new(&self.sink, &self.options, self.profiles_off.clone(), self.refused_heaps.clone());
         let action = || format!("prepare requests to {}", self.options.endpoint);
-        receiver.map_err(|source| SinkFault { action: action(), source })
+        receiver.map_err(|source| ActionError { action: action(), source })
     }
 
     fn max_delay(&self) -> Duration {

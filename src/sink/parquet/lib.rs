@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use self::convert::{Converted, Job, convert};
 use self::upload::Uploader;
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_sink::{FileStatus, Selection, Sink, SinkError, SinkFault, Unwritten};
+use tributary_sink::{ActionError, FileStatus, Selection, Sink, SinkError, Unwritten};
 use tributary_sink_file::names::{self, FileState};
 use tributary_sink_file::outputs::Outputs;
 use tributary_sink_file::template::Template;
@@ -109,7 +109,7 @@ impl Parquet {
         self
     }
 
-    fn work(&mut self, work: fn(&mut Outputs, bool) -> Result<(), SinkFault>) -> Result<(), SinkError> {
+    fn work(&mut self, work: fn(&mut Outputs, bool) -> Result<(), ActionError>) -> Result<(), SinkError> {
         if std::mem::take(&mut self.reopen) {
             self.journal.reopen();
         }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::options::NatsOptions;
-use tributary_nats::NatsFault;
+use tributary_nats::NatsError;
 use tributary_nats::api::{self, call, code, nanos};
 use tributary_nats::subject::overlap;
 
@@ -87,13 +87,13 @@ impl Consumer {
     /// existed before: another one would deliver every message again.
     ///
     /// # Errors
-    /// [`NatsFault::Blocked`]: the stream or the consumer is missing or has another shape. [`NatsFault::Later`]: the server
+    /// [`NatsError::Blocked`]: the stream or the consumer is missing or has another shape. [`NatsError::Later`]: the server
     /// gives no answer now.
     pub(super) async fn open(
         client: &Client,
         options: &NatsOptions,
         known: Option<&StreamId>,
-    ) -> Result<Consumer, NatsFault> {
+    ) -> Result<Consumer, NatsError> {
         let NatsOptions { stream: name, consumer, .. } = options;
         let help = Err("create it, or start a sink that does");
         let (info, _) = api::stream::<StreamInfo>(client, name, &format!("the stream {name}"), help).await?;
@@ -102,7 +102,7 @@ impl Consumer {
             options.subjects.iter().find(|subject| !taken.iter().any(|taken| overlap(subject, taken)))
         {
             let why = format!("the stream {name} takes the subjects [{}], and none of {subject}", taken.join(", "));
-            return Err(NatsFault::Blocked(format!("{why}; change the stream or `subjects`")));
+            return Err(NatsError::Blocked(format!("{why}; change the stream or `subjects`")));
         }
         let stream = StreamId::new(name, &info.created);
         let found = match call(client, &format!("CONSUMER.INFO.{name}.{consumer}"), String::new()).await? {
@@ -112,7 +112,7 @@ impl Consumer {
                     let why = format!("the consumer {consumer} of the stream {name} was deleted");
                     let help = "a new one delivers every message of the stream again: restart tributary if you want that, or \
                                 create the consumer from the message at which it must begin";
-                    return Err(NatsFault::Blocked(format!("{why}; {help}")));
+                    return Err(NatsError::Blocked(format!("{why}; {help}")));
                 }
                 create(client, options).await?
             }
@@ -122,7 +122,7 @@ impl Consumer {
     }
 
     /// What waits at the server.
-    pub(super) async fn backlog(client: &Client, options: &NatsOptions) -> Result<Backlog, NatsFault> {
+    pub(super) async fn backlog(client: &Client, options: &NatsOptions) -> Result<Backlog, NatsError> {
         let NatsOptions { stream, consumer, .. } = options;
         let name = format!("the consumer {consumer} of the stream {stream}");
         match call(client, &format!("CONSUMER.INFO.{stream}.{consumer}"), String::new()).await? {
@@ -132,7 +132,7 @@ impl Consumer {
     }
 }
 
-async fn create(client: &Client, options: &NatsOptions) -> Result<ConsumerInfo, NatsFault> {
+async fn create(client: &Client, options: &NatsOptions) -> Result<ConsumerInfo, NatsError> {
     let NatsOptions { stream, consumer, .. } = options;
     match call(client, &format!("CONSUMER.DURABLE.CREATE.{stream}.{consumer}"), creation(options)).await? {
         Ok(info) => {
@@ -163,7 +163,7 @@ fn creation(options: &NatsOptions) -> String {
 }
 
 /// Checks the shape of a consumer.
-fn accepted(info: ConsumerInfo, options: &NatsOptions, stream: StreamId) -> Result<Consumer, NatsFault> {
+fn accepted(info: ConsumerInfo, options: &NatsOptions, stream: StreamId) -> Result<Consumer, NatsError> {
     let (config, NatsOptions { consumer, stream: name, .. }) = (info.config, options);
     let filters: BTreeSet<&str> = config
         .filter_subject
@@ -192,7 +192,7 @@ fn accepted(info: ConsumerInfo, options: &NatsOptions, stream: StreamId) -> Resu
     match wrong {
         Some(why) => {
             let help = "name another consumer, change it, or delete it";
-            Err(NatsFault::Blocked(format!("the consumer {consumer} of the stream {name} {why}; {help}")))
+            Err(NatsError::Blocked(format!("the consumer {consumer} of the stream {name} {why}; {help}")))
         }
         None => Ok(Consumer { stream, ack_wait: Duration::from_nanos(config.ack_wait).max(Duration::from_secs(1)) }),
     }
@@ -229,7 +229,7 @@ mod tests {
             (r#""ack_policy":"explicit","filter_subject":"c""#, &["a"], "takes the subjects [c], and [a] are"),
         ] {
             match judged(json, subjects) {
-                Err(NatsFault::Blocked(text)) => assert!(text.contains(why), "{text}"),
+                Err(NatsError::Blocked(text)) => assert!(text.contains(why), "{text}"),
                 other => panic!("{json}: {other:?}"),
             }
         }

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::consumer::{Consumer, StreamId};
 use super::options::NatsOptions;
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_nats::{NatsConnection, NatsFault};
+use tributary_nats::{NatsConnection, NatsError};
 use tributary_pipeline::accounting::ListenerCounters;
 
 /// How often the consumer is looked at.
@@ -29,7 +29,7 @@ pub(super) struct Session {
 impl Session {
     /// # Errors
     /// Those of [`NatsConnection::open`] and [`Consumer::open`].
-    async fn open(listener: &str, options: &NatsOptions, known: Option<&StreamId>) -> Result<Session, NatsFault> {
+    async fn open(listener: &str, options: &NatsOptions, known: Option<&StreamId>) -> Result<Session, NatsError> {
         let connection = NatsConnection::open(&format!("listener {listener}"), &options.servers).await?;
         match Consumer::open(&connection.client, options, known).await {
             Ok(consumer) => Ok(Session { connection, consumer, doubt: CancellationToken::new() }),

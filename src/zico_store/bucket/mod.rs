@@ -27,9 +27,9 @@ use tracing::warn;
 
 use tributary_event::UnixNanos;
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_nats::{Bucket, BucketOptions, NatsFault};
+use tributary_nats::{Bucket, BucketOptions, NatsError};
 use tributary_zico::agents::{
-    Counters, Opened, Opening, Registered, Registration, Requester, UNKNOWN_AGENT, ZicoAgent, ZicoRefusal,
+    Counters, Opened, Opening, Registered, Registration, Requester, UNKNOWN_AGENT, ZicoAgent, ZicoAgentError,
 };
 use tributary_zico::registrations::{Registrations, Reply};
 
@@ -82,7 +82,7 @@ impl SharedStore {
         bucket: &BucketOptions,
         listener: &str,
         max_sessions: usize,
-        note: impl Fn(Option<&NatsFault>) + Send + Sync + 'static,
+        note: impl Fn(Option<&NatsError>) + Send + Sync + 'static,
         runtime: &Handle,
     ) -> Result<SharedStore, StoreError> {
         let admitted = options.keys_file.as_deref().map(AdmittedKeys::read).transpose()?;
@@ -123,13 +123,13 @@ impl Registrations for SharedStore {
         }))
     }
 
-    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoRefusal> {
+    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<ZicoAgent>, ZicoAgentError> {
         let (hash, now) = (keys::hash(session), millis(now));
         let Some(Use { agent: found, is_due }) = self.0.sessions().use_session(&hash, now) else {
-            return Err(ZicoRefusal::Denied("the session is unknown here or over; open another one"));
+            return Err(ZicoAgentError::Denied("the session is unknown here or over; open another one"));
         };
         if agent.is_some_and(|name| !found.is_called(name)) {
-            return Err(ZicoRefusal::Denied("the session belongs to another agent"));
+            return Err(ZicoAgentError::Denied("the session belongs to another agent"));
         }
         if is_due && let Ok(permit) = self.0.touches.clone().try_acquire_owned() {
             let (inner, uuid) = (self.0.clone(), found.uuid.clone());
@@ -170,7 +170,7 @@ impl Inner {
     }
 
     /// The record of an agent, and its revision.
-    async fn record(&self, uuid: &str) -> Result<(Option<AgentRecord>, u64), ZicoRefusal> {
+    async fn record(&self, uuid: &str) -> Result<(Option<AgentRecord>, u64), ZicoAgentError> {
         let entry = self.bucket.get(&record::agent_key(uuid)).await.map_err(|fault| self.refusal(fault))?;
         let read = |value: Vec<u8>| serde_json::from_slice(&value);
         match entry.value.map(read).transpose() {
@@ -185,17 +185,17 @@ impl Inner {
                         "cannot use the bucket of registered agents"
                     );
                 }
-                Err(ZicoRefusal::Broken)
+                Err(ZicoAgentError::Broken)
             }
         }
     }
 
     /// The answer to an agent when the bucket cannot be used.
-    fn refusal(&self, fault: NatsFault) -> ZicoRefusal {
+    fn refusal(&self, fault: NatsError) -> ZicoAgentError {
         if let Some(suppressed) = self.away.permit() {
             let (listener, error) = (&self.listener, fault.why());
             warn!(listener, error, suppressed, "the registered agents cannot be looked up; answering 503");
         }
-        ZicoRefusal::Away(AWAY.to_owned())
+        ZicoAgentError::Away(AWAY.to_owned())
     }
 }

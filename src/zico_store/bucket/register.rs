@@ -13,7 +13,7 @@ use super::record::{AgentRecord, KeyRecord, SessionRecord, agent_key, identity, 
 use super::{AWAY, Inner};
 use tributary_event::hex;
 use tributary_system::blocking;
-use tributary_zico::agents::{Opened, Opening, Registered, Registration, UNKNOWN_AGENT, ZicoRefusal};
+use tributary_zico::agents::{Opened, Opening, Registered, Registration, UNKNOWN_AGENT, ZicoAgentError};
 
 /// How often an entry is read again that another daemon has changed meanwhile.
 const MAX_ATTEMPTS: usize = 16;
@@ -31,9 +31,9 @@ impl Inner {
         asked: &Registration,
         address: &str,
         now: i64,
-    ) -> Result<Registered, ZicoRefusal> {
+    ) -> Result<Registered, ZicoAgentError> {
         if self.admitted.as_ref().is_some_and(|keys| !blocking::run(|| keys.admit(&asked.rkey))) {
-            return Err(ZicoRefusal::Denied("the registration key is not accepted here"));
+            return Err(ZicoAgentError::Denied("the registration key is not accepted here"));
         }
         let digests = self.digests.get_or_try_init(|| self.salt()).await?;
         self.renew_salt(digests, now).await;
@@ -44,7 +44,7 @@ impl Inner {
                 return Ok(registered);
             }
         }
-        Err(ZicoRefusal::Away(AWAY.to_owned()))
+        Err(ZicoAgentError::Away(AWAY.to_owned()))
     }
 
     /// `None`: an entry has changed meanwhile.
@@ -54,7 +54,7 @@ impl Inner {
         identity: &str,
         address: &str,
         now: i64,
-    ) -> Result<Option<Registered>, ZicoRefusal> {
+    ) -> Result<Option<Registered>, ZicoAgentError> {
         let name_key = name_key(identity);
         let named = self.bucket.get(&name_key).await.map_err(|fault| self.refusal(fault))?;
         let known = match named.value.and_then(|uuid| String::from_utf8(uuid).ok()).filter(|uuid| is_uuid(uuid)) {
@@ -91,7 +91,7 @@ impl Inner {
     }
 
     /// The agent that proves its identity with its UUID and one of its keys.
-    async fn known_by_key(&self, asked: &Registration) -> Result<Option<String>, ZicoRefusal> {
+    async fn known_by_key(&self, asked: &Registration) -> Result<Option<String>, ZicoAgentError> {
         let (Some(uuid), Some(akey)) = (&asked.uuid, &asked.akey) else { return Ok(None) };
         let uuid = uuid.to_ascii_lowercase();
         if !is_uuid(&uuid) {
@@ -102,7 +102,7 @@ impl Inner {
     }
 
     /// Refuses a new agent if there are too many, of this network or in all.
-    async fn require_space(&self, network: &str) -> Result<(), ZicoRefusal> {
+    async fn require_space(&self, network: &str) -> Result<(), ZicoAgentError> {
         let (max_agents, max_of_network) = (self.options.max_agents, self.options.max_agents_per_address);
         let of_network = self.bucket.keys(&network_prefix(network)).await.map_err(|fault| self.refusal(fault))?.len();
         let agents = self.bucket.count().await.map_err(|fault| self.refusal(fault))? / ENTRIES;
@@ -125,11 +125,11 @@ impl Inner {
                  keys (keys_file)"
             );
         }
-        Err(ZicoRefusal::Full(why.to_owned()))
+        Err(ZicoAgentError::Full(why.to_owned()))
     }
 
     /// Opens a session for a key, or returns the one that is live here.
-    pub(super) async fn open(&self, asked: &Opening, now: i64) -> Result<Opened, ZicoRefusal> {
+    pub(super) async fn open(&self, asked: &Opening, now: i64) -> Result<Opened, ZicoAgentError> {
         let denied = || UNKNOWN_AGENT;
         let uuid = adoption::uuid_of(asked).ok_or_else(denied)?;
         for _ in 0..MAX_ATTEMPTS {
@@ -159,13 +159,13 @@ impl Inner {
                 return Ok(Opened { session, agent, is_new: true });
             }
         }
-        Err(ZicoRefusal::Away(AWAY.to_owned()))
+        Err(ZicoAgentError::Away(AWAY.to_owned()))
     }
 
     /// The record of an agent that another daemon with another bucket has registered, or that the bucket has lost: with the UUID
     /// and the key of its request. It is not written yet: that decides which of several daemons registers it. `None`: an entry
     /// has changed meanwhile.
-    async fn adopt(&self, uuid: &str, asked: &Opening, now: i64) -> Result<Option<AgentRecord>, ZicoRefusal> {
+    async fn adopt(&self, uuid: &str, asked: &Opening, now: i64) -> Result<Option<AgentRecord>, ZicoAgentError> {
         let network = network(&asked.address);
         self.require_space(&network).await?;
         let identity = hex(&adoption::identity_of(uuid, asked));
@@ -236,7 +236,7 @@ impl Inner {
     }
 
     /// Writes the other entries of an agent, so that they are kept as long as its record.
-    async fn renew(&self, record: &mut AgentRecord, now: i64) -> Result<(), ZicoRefusal> {
+    async fn renew(&self, record: &mut AgentRecord, now: i64) -> Result<(), ZicoAgentError> {
         let network = format!("{}{}", network_prefix(&record.network), record.uuid);
         let entries = [(name_key(&record.identity), record.uuid.clone().into_bytes()), (network, Vec::new())];
         for (key, value) in entries {
@@ -247,7 +247,7 @@ impl Inner {
     }
 
     /// The salt of the bucket's digests, which the first daemon creates.
-    async fn salt(&self) -> Result<RkeyDigests, ZicoRefusal> {
+    async fn salt(&self) -> Result<RkeyDigests, ZicoAgentError> {
         for _ in 0..MAX_ATTEMPTS {
             let entry = self.bucket.get(SALT).await.map_err(|fault| self.refusal(fault))?;
             if let Some(salt) = entry.value {
@@ -257,7 +257,7 @@ impl Inner {
             let set = self.bucket.set_if(SALT, salt.to_vec(), entry.revision).await;
             set.map_err(|fault| self.refusal(fault))?;
         }
-        Err(ZicoRefusal::Away(AWAY.to_owned()))
+        Err(ZicoAgentError::Away(AWAY.to_owned()))
     }
 
     /// Writes the salt again now and then.
@@ -286,7 +286,7 @@ impl Inner {
     }
 }
 
-fn no_random(_: Unspecified) -> ZicoRefusal {
+fn no_random(_: Unspecified) -> ZicoAgentError {
     error!("the system has no random numbers; an agent is answered 500");
-    ZicoRefusal::Broken
+    ZicoAgentError::Broken
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value;
-use tributary::explain::{DecoderFault, Explain, Sheet};
+use tributary::explain::{DecoderError, Explain, Sheet};
 use tributary::protocol::rbkit::{Channel, Explainer};
 use tributary::protocol::{RequestHead, endless, zico};
 
@@ -248,8 +248,8 @@ fn head(path: &str, headers: &[(&str, &str)]) -> RequestHead {
 }
 
 /// Explains a body, and checks the rules for all bodies.
-fn check_body(body: fn(&RequestHead, &[u8], Vec<DecoderFault>, &mut Sheet), head: &RequestHead, bytes: &[u8]) {
-    let fault = |offset| DecoderFault { offset, text: "malformed: it is told".to_owned() };
+fn check_body(body: fn(&RequestHead, &[u8], Vec<DecoderError>, &mut Sheet), head: &RequestHead, bytes: &[u8]) {
+    let fault = |offset| DecoderError { offset, text: "malformed: it is told".to_owned() };
     let mut sheet = Sheet::new(0, []);
     body(head, bytes, vec![fault(0), fault(bytes.len() as u64 / 2), fault(1 << 40)], &mut sheet);
     sheet.end();

@@ -2,7 +2,7 @@
 //! visited values, and what the writer makes is accepted and visited unchanged.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
-use tributary::codec::gvariant::{Container, Scratch, Slice, Visitor, walk_type};
+use tributary::codec::gvariant::{Container, Scratch, Slice, Visitor, visit_type};
 
 tributary_fuzz::target!(property);
 
@@ -151,7 +151,7 @@ impl Visitor<'_> for Ears {
 /// `None`: the bytes are not in normal form.
 fn read(name: &str, bytes: &[u8]) -> Option<Vec<Event>> {
     let mut ears = Ears(Vec::new());
-    walk_type(name, Slice::new(bytes), 0, &mut Scratch::default(), &mut ears).ok()?;
+    visit_type(name, Slice::new(bytes), 0, &mut Scratch::default(), &mut ears).ok()?;
     Some(ears.0)
 }
 

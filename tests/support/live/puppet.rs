@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use tokio::sync::Notify;
 use tributary::sink::encode::{Encoder, Format};
-use tributary::sink::{Selection, Sink, SinkError, SinkFault};
+use tributary::sink::{ActionError, Selection, Sink, SinkError};
 
 /// The behaviour of the next flush.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -139,6 +139,6 @@ impl Sink for Puppet {
     }
 }
 
-fn fault() -> SinkFault {
-    SinkFault { action: "dance".to_owned(), source: io::Error::other("the strings are tangled") }
+fn fault() -> ActionError {
+    ActionError { action: "dance".to_owned(), source: io::Error::other("the strings are tangled") }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tributary::event::{ResourceValue, UnixNanos};
-use tributary::protocol::zico::agents::{Agents, Counters, Registered, Registration, Requester, ZicoRefusal};
+use tributary::protocol::zico::agents::{Agents, Counters, Registered, Registration, Requester, ZicoAgentError};
 use tributary::zico_store::{AgentStore, StoreOptions, forget, list, path};
 
 use super::{ADDRESS, at, in_dir, named, open, register, session};
@@ -17,7 +17,7 @@ fn a_key_too_many_replaces_one_without_a_session_and_then_the_oldest() {
     let opened = session(&store, &live, at(0)).unwrap();
     let [idle, younger] = [1, 2].map(|second| register(&store, "host", at(second)));
     let newest = register(&store, "host", at(3));
-    assert!(matches!(session(&store, &idle, at(4)), Err(ZicoRefusal::Denied(_))), "it was replaced");
+    assert!(matches!(session(&store, &idle, at(4)), Err(ZicoAgentError::Denied(_))), "it was replaced");
     for kept in [&younger, &newest] {
         assert!(session(&store, kept, at(4)).is_ok());
     }
@@ -58,7 +58,7 @@ fn agents_are_bounded_in_number_and_by_address_and_old_ones_are_replaced() {
     assert!(try_from("d", "192.0.2.3", later).unwrap().is_new);
     assert!(!try_from("a", "192.0.2.1", later).unwrap().is_new);
     assert!(
-        matches!(try_from("b", "192.0.2.4", later), Err(ZicoRefusal::Full(_))),
+        matches!(try_from("b", "192.0.2.4", later), Err(ZicoAgentError::Full(_))),
         "it was removed, and the table is full"
     );
 }
@@ -189,7 +189,7 @@ fn the_counts_of_networks_stay_right_whatever_happens_to_agents() {
 }
 
 /// Registers an agent that submits once.
-fn used(store: &AgentStore, name: &str, address: &str, now: UnixNanos) -> Result<Registered, ZicoRefusal> {
+fn used(store: &AgentStore, name: &str, address: &str, now: UnixNanos) -> Result<Registered, ZicoAgentError> {
     let registered = store.register(&named(name), address, now)?;
     let requester = Requester::Agent { id: registered.agent.id };
     store.seen(requester, Counters { requests: 1, ..Counters::default() }, now);

@@ -12,7 +12,7 @@ use crate::live::binary::until;
 use crate::zico_support::open_store;
 use tributary::event::{ResourceValue, UnixNanos};
 use tributary::protocol::zico::agents::{
-    Agents, Counters, Opened, Opening, Registered, Registration, Requester, ZicoRefusal,
+    Agents, Counters, Opened, Opening, Registered, Registration, Requester, ZicoAgentError,
 };
 use tributary::zico_store::{AgentStore, StoreOptions, forget, list, path};
 
@@ -45,7 +45,7 @@ fn register(store: &AgentStore, name: &str, now: UnixNanos) -> Registered {
     store.register(&named(name), ADDRESS, now).unwrap()
 }
 
-fn session(store: &AgentStore, registered: &Registered, now: UnixNanos) -> Result<Opened, ZicoRefusal> {
+fn session(store: &AgentStore, registered: &Registered, now: UnixNanos) -> Result<Opened, ZicoAgentError> {
     let asked = Opening::new(&registered.agent.uuid, &registered.authkey);
     store.open(&asked, now)
 }
@@ -108,7 +108,7 @@ fn a_session_belongs_to_a_key_of_its_agent_only() {
     let (mine, other) = (register(&store, "host", at(0)), register(&store, "other", at(0)));
     let denied = |agent: &str, authkey: &str| {
         let asked = Opening::new(agent, authkey);
-        matches!(store.open(&asked, at(1)), Err(ZicoRefusal::Denied(_)))
+        matches!(store.open(&asked, at(1)), Err(ZicoAgentError::Denied(_)))
     };
     assert!(denied(&mine.agent.uuid, &other.authkey));
     assert!(denied(&mine.agent.uuid, ""));
@@ -121,8 +121,8 @@ fn a_session_belongs_to_a_key_of_its_agent_only() {
     assert_eq!(found(None).unwrap(), mine.agent);
     assert_eq!(found(Some(&mine.agent.uuid.to_uppercase())).unwrap(), mine.agent);
     assert_eq!(found(Some("1")).unwrap(), mine.agent);
-    assert!(matches!(found(Some(&other.agent.uuid)), Err(ZicoRefusal::Denied(_))));
-    assert!(matches!(store.session("", None, at(2)), Err(ZicoRefusal::Denied(_))));
+    assert!(matches!(found(Some(&other.agent.uuid)), Err(ZicoAgentError::Denied(_))));
+    assert!(matches!(store.session("", None, at(2)), Err(ZicoAgentError::Denied(_))));
 }
 
 #[test]
@@ -135,8 +135,8 @@ fn an_unknown_agent_is_registered_with_its_uuid_and_key_and_counts_for_the_limit
     assert!(opened.is_new && opened.agent.uuid == uuid.to_lowercase() && opened.agent.name.is_empty());
     assert_eq!(ask(uuid, "key").unwrap().session, opened.session);
     assert!(store.session(&opened.session, Some(uuid), at(2)).is_ok());
-    assert!(matches!(ask(uuid, "another"), Err(ZicoRefusal::Denied(_))));
-    assert!(matches!(ask("9", "key"), Err(ZicoRefusal::Denied(_))), "it is no UUID");
+    assert!(matches!(ask(uuid, "another"), Err(ZicoAgentError::Denied(_))));
+    assert!(matches!(ask("9", "key"), Err(ZicoAgentError::Denied(_))), "it is no UUID");
     // A new one replaces the one that has never submitted, or is refused: there is never more than one.
     let _ = ask(other, "key");
     let found = [uuid, other].map(|agent| store.agent(agent).unwrap().is_some());
@@ -154,7 +154,7 @@ fn a_session_is_live_while_it_is_used_and_its_key_opens_another_one_afterwards()
         let again = session(&store, &agent, at(second)).unwrap();
         assert_eq!((again.session.as_str(), again.is_new), (opened.session.as_str(), false));
     }
-    assert!(matches!(store.session(&opened.session, None, at(237)), Err(ZicoRefusal::Denied(_))));
+    assert!(matches!(store.session(&opened.session, None, at(237)), Err(ZicoAgentError::Denied(_))));
     let next = session(&store, &agent, at(237)).unwrap();
     assert!(next.is_new && next.session != opened.session);
     assert!(store.session(&next.session, None, at(238)).is_ok());
@@ -219,7 +219,7 @@ fn only_registration_keys_of_the_key_file_are_accepted() {
     assert!(store.register(&named("host"), ADDRESS, at(0)).is_ok());
     for rkey in ["", "the-registration-ke", "THE-REGISTRATION-KEY", "# ours"] {
         let asked = Registration { rkey: rkey.into(), ..named("host") };
-        assert!(matches!(store.register(&asked, ADDRESS, at(0)), Err(ZicoRefusal::Denied(_))), "{rkey}");
+        assert!(matches!(store.register(&asked, ADDRESS, at(0)), Err(ZicoAgentError::Denied(_))), "{rkey}");
     }
 }
 

@@ -8,7 +8,7 @@ use tributary_protocol::Output;
 use super::super::normalize;
 use super::super::options::HeapDumps;
 use super::super::wire::{DumpObject, MessageHead, MessageKind, Payload};
-use super::{Buffers, MessageContext, MessageDecoder, MessageFailure, MessageState};
+use super::{Buffers, MessageContext, MessageDecoder, MessageError, MessageState};
 
 impl MessageDecoder {
     /// Decodes a dump or a statistic up to the first element of its payload.
@@ -18,10 +18,10 @@ impl MessageDecoder {
         head: &MessageHead<'_>,
         context: &mut MessageContext<'_>,
         out: &mut Output,
-    ) -> Result<usize, MessageFailure> {
+    ) -> Result<usize, MessageError> {
         let expected =
             if kind == MessageKind::Dump { "a dump without an array of objects" } else { "gc_stats without a map" };
-        let malformed = MessageFailure::Part(Reason::Malformed, expected);
+        let malformed = MessageError::Part(Reason::Malformed, expected);
         let Some(Payload { reader: mut payload, after }) = head.payload else { return Err(malformed) };
         match (kind, payload.next("payload")?) {
             (MessageKind::Dump, Wire::Array(left)) => {

@@ -2,7 +2,7 @@
 
 mod fields;
 
-use tributary_codec::cbor::{CborError, CborFault, Reader};
+use tributary_codec::cbor::{CborError, CborErrorKind, Reader};
 use tributary_explain::Sheet;
 use tributary_explain::cbor::{CborStyle, field, head, inside};
 use tributary_explain::depth::set_in;
@@ -212,8 +212,8 @@ impl Items<'_> {
         let offset = self.reader.offset();
         match self.reader.rest() {
             [BREAK, ..] => {}
-            [] => return Err(CborError { offset, fault: CborFault::End }),
-            _ => return Err(CborError { offset, fault: CborFault::Expected("a break after the end") }),
+            [] => return Err(CborError { offset, fault: CborErrorKind::End }),
+            _ => return Err(CborError { offset, fault: CborErrorKind::Expected("a break after the end") }),
         }
         let was_open = self.open.pop().is_some();
         head(&mut self.reader, sheet, "end of record", if was_open { "" } else { "of no record" })
@@ -230,7 +230,7 @@ impl Items<'_> {
             ZicoDialect::Gen1 => "an item of the dialect gen1",
             ZicoDialect::Gen2 => "an item of the dialect gen2",
         };
-        CborError { offset: self.reader.offset(), fault: CborFault::Expected(expected) }
+        CborError { offset: self.reader.offset(), fault: CborErrorKind::Expected(expected) }
     }
 }
 

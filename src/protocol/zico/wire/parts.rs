@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use tributary_codec::cbor::{CborError, CborFault, CborItem, Reader};
+use tributary_codec::cbor::{CborError, CborErrorKind, CborItem, Reader};
 
 use super::{BREAK, MAX_VALUE_DEPTH, REFERENCE, ZicoDialect, map};
 
@@ -49,7 +49,7 @@ pub fn exception<'a>(reader: &mut Reader<'a>, dialect: ZicoDialect) -> Result<Ex
     let before = *reader;
     let frames = match reader.item()? {
         CborItem::Array(frames) => frames,
-        _ => return Err(CborError { offset: before.offset(), fault: CborFault::Expected("an array of frames") }),
+        _ => return Err(CborError { offset: before.offset(), fault: CborErrorKind::Expected("an array of frames") }),
     };
     let stack = *reader;
     let mut left = frames;
@@ -96,7 +96,7 @@ pub fn next_of(reader: &mut Reader<'_>, left: &mut Option<u64>) -> Result<bool, 
             *left -= 1;
             Ok(true)
         }
-        None if reader.is_at_end() => Err(CborError { offset: reader.offset(), fault: CborFault::End }),
+        None if reader.is_at_end() => Err(CborError { offset: reader.offset(), fault: CborErrorKind::End }),
         None => Ok(!reader.take(BREAK)),
     }
 }
@@ -131,7 +131,10 @@ pub fn name<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<TextOrSymbol<'
         }
         _ => {
             *reader = before;
-            return Err(CborError { offset: before.offset(), fault: CborFault::Expected("a text or the id of one") });
+            return Err(CborError {
+                offset: before.offset(),
+                fault: CborErrorKind::Expected("a text or the id of one"),
+            });
         }
     })
 }
@@ -162,7 +165,7 @@ pub fn text<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, CborError> {
 /// # Errors
 /// The bytes have another type, or end.
 pub fn string<'a>(reader: &mut Reader<'a>, is_text: bool) -> Result<Cow<'a, [u8]>, CborError> {
-    let expected = CborFault::Expected(if is_text { "a text" } else { "a byte string" });
+    let expected = CborErrorKind::Expected(if is_text { "a text" } else { "a byte string" });
     let before = *reader;
     match (reader.item()?, is_text) {
         (CborItem::Text(whole), true) | (CborItem::Bytes(whole), false) => Ok(Cow::Borrowed(whole)),

@@ -11,7 +11,7 @@ use super::super::template::Template;
 use super::Outputs;
 use tributary_event::{Kind, UnixNanos};
 use tributary_memory::log_throttle::LogThrottle;
-use tributary_sink::{Selection, SinkFault};
+use tributary_sink::{ActionError, Selection};
 
 /// Reports that the log of messages cannot be written.
 static UNLOGGED: LogThrottle = LogThrottle::new();
@@ -82,9 +82,9 @@ impl Outputs {
     }
 
     /// Reads which messages the files have.
-    pub(super) fn load_messages(&mut self) -> Result<(), SinkFault> {
+    pub(super) fn load_messages(&mut self) -> Result<(), ActionError> {
         let base = self.template.base().display();
-        let fault = |source| SinkFault { action: format!("read which messages are written below {base}"), source };
+        let fault = |source| ActionError { action: format!("read which messages are written below {base}"), source };
         self.context.messages.load(&self.context.disk).map_err(fault)
     }
 

@@ -25,7 +25,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::store::{Outage, UploadFault, UploadStore, refusing};
+use self::store::{Outage, UploadError, UploadStore, refusing};
 use self::uploaded::Uploaded;
 use super::convert::MAX_SAME_NAME;
 use tributary_memory::log_throttle::LogThrottle;
@@ -280,7 +280,7 @@ impl SharedUploader {
     }
 
     /// Uploads a file, and removes it here or remembers it.
-    async fn upload(&self, store: &mut Option<UploadStore>, path: &Path, bytes: u64) -> Result<(), UploadFault> {
+    async fn upload(&self, store: &mut Option<UploadStore>, path: &Path, bytes: u64) -> Result<(), UploadError> {
         let store = match store {
             Some(store) => store,
             None => store.insert(UploadStore::open(&self.options).map_err(refusing)?),
@@ -305,19 +305,19 @@ impl SharedUploader {
     }
 
     /// Counts a failed attempt. `Ok`: it is about this file only, which is logged, and the next one is tried.
-    fn report(&self, path: &Path, fault: UploadFault) -> Result<(), Outage> {
+    fn report(&self, path: &Path, fault: UploadError) -> Result<(), Outage> {
         let (url, file) = (self.options.url.to_string(), path.display());
         match fault {
             // Removed meanwhile, by an operator or by the limits, which have counted it.
-            UploadFault::File(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            UploadFault::File(error) => {
+            UploadError::File(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            UploadError::File(error) => {
                 self.count(|uploads| uploads.add_failed(format!("{file}: {error}")));
                 if let Some(suppressed) = UNREADABLE.permit() {
                     tracing::warn!(%file, url, %error, suppressed, "cannot upload a file because of a fault here; it stays and is tried again");
                 }
                 Ok(())
             }
-            UploadFault::Bad(error) => {
+            UploadError::Bad(error) => {
                 self.count(|uploads| uploads.add_failed(format!("{file}: {error}")));
                 self.remote.note_ready();
                 if let Some(suppressed) = BAD.permit() {
@@ -325,7 +325,7 @@ impl SharedUploader {
                 }
                 Ok(())
             }
-            UploadFault::Store(outage) => {
+            UploadError::Store(outage) => {
                 self.count(|uploads| uploads.add_failed(outage.why.clone()));
                 Err(outage)
             }

@@ -65,7 +65,7 @@ pub(super) struct UploadStore {
 
 /// Why a file was not uploaded.
 #[derive(Debug)]
-pub(super) enum UploadFault {
+pub(super) enum UploadError {
     /// It cannot be read here.
     File(io::Error),
     /// The store does not take this file, in its own words.
@@ -84,13 +84,13 @@ pub(super) struct Outage {
 }
 
 /// An operator must correct something.
-pub(super) fn refusing(why: String) -> UploadFault {
-    UploadFault::Store(Outage { state: DestinationState::Refusing, why })
+pub(super) fn refusing(why: String) -> UploadError {
+    UploadError::Store(Outage { state: DestinationState::Refusing, why })
 }
 
-impl From<io::Error> for UploadFault {
-    fn from(error: io::Error) -> UploadFault {
-        UploadFault::File(error)
+impl From<io::Error> for UploadError {
+    fn from(error: io::Error) -> UploadError {
+        UploadError::File(error)
     }
 }
 
@@ -133,7 +133,7 @@ impl UploadStore {
     ///
     /// # Errors
     /// The file cannot be read, or the store does not confirm it.
-    pub(super) async fn upload(&self, path: &FilePath, key: &Path) -> Result<Path, UploadFault> {
+    pub(super) async fn upload(&self, path: &FilePath, key: &Path) -> Result<Path, UploadError> {
         let mut file = File::open(path)?;
         let bytes = file.metadata()?.len();
         for number in 0..MAX_SAME_NAME {
@@ -149,12 +149,12 @@ impl UploadStore {
                 Err(error) => return Err(self.explained(&error, &key).await),
             }
         }
-        Err(UploadFault::Bad(format!("the names {key} to {} are taken", numbered(key, MAX_SAME_NAME - 1))))
+        Err(UploadError::Bad(format!("the names {key} to {} are taken", numbered(key, MAX_SAME_NAME - 1))))
     }
 
     /// Whether an object of the same length has the same end: the footer of a Parquet file, with the statistics of its columns
     /// and a checksum of the rows that it was made of.
-    async fn ends_alike(&self, file: &mut File, bytes: u64, key: &Path) -> Result<bool, UploadFault> {
+    async fn ends_alike(&self, file: &mut File, bytes: u64, key: &Path) -> Result<bool, UploadError> {
         let start = bytes.saturating_sub(TAIL_BYTES as u64);
         let mut here = Vec::new();
         file.seek(SeekFrom::Start(start))?;
@@ -163,7 +163,7 @@ impl UploadStore {
         Ok(here == there)
     }
 
-    async fn put(&self, file: &mut File, bytes: u64, key: &Path) -> Result<(), UploadFault> {
+    async fn put(&self, file: &mut File, bytes: u64, key: &Path) -> Result<(), UploadError> {
         let attributes = Attributes::from_iter([(Attribute::ContentType, MEDIA_TYPE)]);
         let part_bytes = self.part_bytes.max(bytes.div_ceil(MAX_PARTS));
         if bytes <= part_bytes {
@@ -188,7 +188,7 @@ impl UploadStore {
         bytes: u64,
         part_bytes: u64,
         upload: &mut dyn MultipartUpload,
-    ) -> Result<(), UploadFault> {
+    ) -> Result<(), UploadError> {
         let mut left = bytes;
         while left > 0 {
             let part = read(file, left.min(part_bytes))?;
@@ -198,19 +198,19 @@ impl UploadStore {
         upload.complete().await.map(drop).map_err(|error| self.fault(&error))
     }
 
-    async fn confirm(&self, bytes: u64, key: &Path) -> Result<(), UploadFault> {
+    async fn confirm(&self, bytes: u64, key: &Path) -> Result<(), UploadError> {
         match self.store.head(key).await {
             Ok(found) if found.size == bytes => Ok(()),
             Ok(found) => {
                 let why = format!("the object has {} bytes and the file {bytes}", found.size);
-                Err(UploadFault::Store(Outage { state: DestinationState::Away, why }))
+                Err(UploadError::Store(Outage { state: DestinationState::Away, why }))
             }
             Err(error) => Err(self.explained(&error, key).await),
         }
     }
 
     /// The answer to a request for the length only has a status and no words: asks for a byte, which is refused with words.
-    async fn explained(&self, error: &Error, key: &Path) -> UploadFault {
+    async fn explained(&self, error: &Error, key: &Path) -> UploadError {
         match self.store.get_range(key, 0..1).await {
             Err(Error::NotFound { .. }) | Ok(_) => self.fault(error),
             Err(explained) => self.fault(&explained),
@@ -218,15 +218,15 @@ impl UploadStore {
     }
 
     /// What an error means: the rule of all destinations, for the status that the store has answered last.
-    fn fault(&self, error: &Error) -> UploadFault {
+    fn fault(&self, error: &Error) -> UploadError {
         let (status, why) = (self.status.load(Relaxed), shown(error, &self.secrets));
-        let away = |why| UploadFault::Store(Outage { state: DestinationState::Away, why });
+        let away = |why| UploadError::Store(Outage { state: DestinationState::Away, why });
         match AttemptOutcome::of_status(status, why, None) {
             AttemptOutcome::Refusing(why) => refusing(why),
             // Stores of S3 also answer 400 to wrong credentials, regions and clocks.
             AttemptOutcome::Bad(why) if BAD_SETTINGS.iter().any(|code| why.contains(code)) => refusing(why),
             AttemptOutcome::Bad(why) if why.contains("RequestTimeout") => away(why),
-            AttemptOutcome::Bad(why) | AttemptOutcome::TooLarge(why) => UploadFault::Bad(why),
+            AttemptOutcome::Bad(why) | AttemptOutcome::TooLarge(why) => UploadError::Bad(why),
             AttemptOutcome::Away(why, _) => away(why),
             // An answer that is no error, and that object_store does not understand.
             AttemptOutcome::Accepted | AttemptOutcome::Duplicate | AttemptOutcome::Partial(..) => {

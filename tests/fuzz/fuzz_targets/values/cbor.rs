@@ -2,7 +2,7 @@
 //! at the same byte.
 
 use ciborium_ll::{Decoder, Header, simple};
-use tributary::codec::cbor::{CborFault, CborItem, MOST_DEPTH, Reader};
+use tributary::codec::cbor::{CborErrorKind, CborItem, MOST_DEPTH, Reader};
 
 pub fn property(input: &[u8]) {
     items(input);
@@ -21,7 +21,7 @@ fn items(input: &[u8]) {
             Ok(item) => item,
             Err(error) => {
                 assert_eq!((reader.offset(), error.offset), (start, start), "it stays where it was");
-                let is_short_simple = matches!(error.fault, CborFault::Reserved(0xF8));
+                let is_short_simple = matches!(error.fault, CborErrorKind::Reserved(0xF8));
                 assert!(is_short_simple || foreign(&mut decoder).is_none(), "{error} in what ciborium reads");
                 return;
             }
@@ -88,8 +88,8 @@ fn values(input: &[u8]) {
             // Ciborium has a higher depth limit, and accepts invalid forms of simple values and strings in pieces as pieces
             // of strings.
             let is_stricter = match error.fault {
-                CborFault::TooDeep(_) | CborFault::Reserved(0xF8) => true,
-                CborFault::Expected(what) => what == "a piece of the string",
+                CborErrorKind::TooDeep(_) | CborErrorKind::Reserved(0xF8) => true,
+                CborErrorKind::Expected(what) => what == "a piece of the string",
                 _ => false,
             };
             assert!(is_stricter, "{error}: {value:?}");

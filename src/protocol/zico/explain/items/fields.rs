@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use tributary_codec::cbor::{CborError, CborFault, CborItem, Reader};
+use tributary_codec::cbor::{CborError, CborErrorKind, CborItem, Reader};
 use tributary_explain::Sheet;
 use tributary_explain::cbor::{CborStyle, elements, field, head, inside, reference, said, size};
 use tributary_explain::words::{duration, moment};
@@ -13,7 +13,7 @@ pub(super) fn tag(reader: &Reader<'_>) -> Result<u64, CborError> {
     let mut next = *reader;
     match next.item()? {
         CborItem::Tag(tag) => Ok(tag),
-        _ => Err(CborError { offset: reader.offset(), fault: CborFault::Expected("a tag") }),
+        _ => Err(CborError { offset: reader.offset(), fault: CborErrorKind::Expected("a tag") }),
     }
 }
 
@@ -46,7 +46,7 @@ pub(super) fn record(reader: &mut Reader<'_>, sheet: &mut Sheet, words: &str) ->
         let offset = reader.offset();
         match reader.item()? {
             CborItem::Array(None) => Ok(words),
-            _ => Err(CborError { offset, fault: CborFault::Expected("an array up to a break") }),
+            _ => Err(CborError { offset, fault: CborErrorKind::Expected("an array up to a break") }),
         }
     })
 }
@@ -120,7 +120,7 @@ pub(super) fn text(reader: &mut Reader<'_>, sheet: &mut Sheet, label: &str) -> W
         CborItem::Text(_) | CborItem::Pieces(true) => {
             CborStyle { reference: None, most_depth: 0 }.value(reader, sheet, label, 0)
         }
-        _ => Err(CborError { offset: reader.offset(), fault: CborFault::Expected("a text or the id of one") }),
+        _ => Err(CborError { offset: reader.offset(), fault: CborErrorKind::Expected("a text or the id of one") }),
     }
 }
 
@@ -130,7 +130,7 @@ pub(super) fn attributes(reader: &mut Reader<'_>, sheet: &mut Sheet, values: Cbo
         reader.item()?;
         let offset = reader.offset();
         let CborItem::Map(left) = reader.item()? else {
-            return Err(CborError { offset, fault: CborFault::Expected("a map") });
+            return Err(CborError { offset, fault: CborErrorKind::Expected("a map") });
         };
         pairs = left;
         Ok(size(left, "pair"))
@@ -151,7 +151,7 @@ pub(super) fn exception(reader: &mut Reader<'_>, sheet: &mut Sheet, values: Cbor
         }
         let mut next = *reader;
         let CborItem::Array(frames) = next.item()? else {
-            return Err(CborError { offset: reader.offset(), fault: CborFault::Expected("an array of frames") });
+            return Err(CborError { offset: reader.offset(), fault: CborErrorKind::Expected("an array of frames") });
         };
         head(reader, sheet, "stack", size(frames, "frame"))?;
         inside(sheet, |sheet| elements(reader, sheet, frames, frame))?;
@@ -188,7 +188,7 @@ pub(super) fn word(
         CborItem::Bytes(bytes) if sizes.contains(&bytes.len()) && bytes.len() % 8 == 0 => {
             Ok((read(bytes).unwrap_or_default(), bytes.get(8..).and_then(read)))
         }
-        _ => Err(CborError { offset, fault: CborFault::Expected("a byte string of 8, or at the end of 16") }),
+        _ => Err(CborError { offset, fault: CborErrorKind::Expected("a byte string of 8, or at the end of 16") }),
     }
 }
 

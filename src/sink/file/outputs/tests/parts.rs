@@ -231,7 +231,7 @@ fn a_message_whose_events_are_all_dropped_is_not_known() {
     assert_eq!(reported(&mut outputs), [vec![], vec![], vec![1]]);
     // Its next try is not due for seconds.
     let source = io::Error::from(io::ErrorKind::IsADirectory);
-    let fault = SinkFault { action: "write".to_owned(), source };
+    let fault = ActionError { action: "write".to_owned(), source };
     let retry = (0..8).fold(None, |before: Option<WriteRetry>, _| Some(WriteRetry::after(before.as_ref(), &fault)));
     let origin = Arc::new(Origin::new("datadog", "web".into(), "peer".into(), 1));
     let mut output = FileOutput::new(path.clone(), UnixNanos(0), origin);

@@ -134,21 +134,21 @@ impl Default for Scratch {
 ///
 /// # Errors
 /// The type is invalid, or the value is not in normal form.
-pub fn walk_type<'a>(
+pub fn visit_type<'a>(
     text: &str,
     slice: Slice<'a>,
     depth: usize,
     scratch: &mut Scratch,
     visitor: &mut impl Visitor<'a>,
 ) -> Result<(), DecodeError> {
-    walk(Slice::new(text.as_bytes()), slice, depth, scratch, visitor)
+    visit(Slice::new(text.as_bytes()), slice, depth, scratch, visitor)
 }
 
 /// The same with a type string that is part of the bytes, as in a variant.
 ///
 /// # Errors
-/// As [`walk_type`].
-pub fn walk<'a>(
+/// As [`visit_type`].
+pub fn visit<'a>(
     text: Slice<'_>,
     slice: Slice<'a>,
     depth: usize,
@@ -156,7 +156,7 @@ pub fn walk<'a>(
     visitor: &mut impl Visitor<'a>,
 ) -> Result<(), DecodeError> {
     scratch.begin_walk();
-    Walk { scratch, visitor }.typed(text, slice, depth)
+    Visit { scratch, visitor }.typed(text, slice, depth)
 }
 
 /// The capacity for type nodes that is kept between values.
@@ -175,12 +175,12 @@ pub fn unwrap_variant(slice: Slice<'_>) -> Result<(Slice<'_>, Slice<'_>), Decode
     }
 }
 
-struct Walk<'w, V> {
+struct Visit<'w, V> {
     scratch: &'w mut Scratch,
     visitor: &'w mut V,
 }
 
-impl<'a, V: Visitor<'a>> Walk<'_, V> {
+impl<'a, V: Visitor<'a>> Visit<'_, V> {
     /// A value whose type is not parsed yet.
     fn typed(&mut self, text: Slice<'_>, slice: Slice<'a>, depth: usize) -> Result<(), DecodeError> {
         if text.len() > self.scratch.most_type_bytes {
