@@ -19,22 +19,22 @@ pub trait Counted {
 /// use tributary_system::counters::Counted as _;
 ///
 /// tributary_system::counters! {
-///     /// The counters of a door.
+///     /// The counters of a queue.
 ///     #[derive(Default)]
-///     struct DoorCounters();
+///     struct QueueCounters();
 ///     /// Their values.
-///     pub struct DoorTotals {
-///         /// How often it was opened.
-///         opened: AtomicU64,
+///     pub struct QueueTotals {
+///         /// Items that were added.
+///         added: AtomicU64,
 ///     }
 /// }
-/// let door = DoorCounters::default();
-/// door.opened.fetch_add(1, Relaxed);
-/// assert_eq!(door.value(), DoorTotals { opened: 1 });
+/// let queue = QueueCounters::default();
+/// queue.added.fetch_add(1, Relaxed);
+/// assert_eq!(queue.value(), QueueTotals { added: 1 });
 /// ```
 ///
 /// The values are read in the order of the fields. What stands in the brackets does not change, and is an argument of `new`:
-/// `struct DoorCounters(name: String);`.
+/// `struct QueueCounters(name: String);`.
 #[macro_export]
 macro_rules! counters {
     (
