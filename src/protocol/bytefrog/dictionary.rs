@@ -171,6 +171,7 @@ impl Dictionary {
     }
 
     /// Whether the id can be resolved.
+    #[inline]
     pub(super) fn knows(&self, id: Id) -> bool {
         match id {
             Id::Method(id) => self.methods.place(id).is_some(),

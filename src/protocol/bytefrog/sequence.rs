@@ -126,6 +126,7 @@ impl Sequence {
     }
 
     /// Records a number.
+    #[inline]
     pub(super) fn see(&mut self, number: u32) -> Seen {
         if !self.is_started {
             self.start_at(number);
@@ -177,6 +178,7 @@ impl Sequence {
         &mut chunk[(number % CHUNK_NUMBERS / 64) as usize]
     }
 
+    #[inline]
     fn set(&mut self, number: u64) -> Seen {
         let (word, bit) = (self.word(number), 1 << (number % 64));
         if *word & bit != 0 {

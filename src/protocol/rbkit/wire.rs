@@ -189,6 +189,7 @@ impl<'a> MessageHead<'a> {
 }
 
 /// Reads the key of a pair. None: it is not an integer, and is skipped (rule 6).
+#[inline]
 pub(super) fn read_key(reader: &mut Reader<'_>) -> Result<Option<u64>, DecodeError> {
     if let Some(key) = reader.unsigned() {
         return Ok(Some(key));
@@ -200,6 +201,7 @@ pub(super) fn read_key(reader: &mut Reader<'_>) -> Result<Option<u64>, DecodeErr
 }
 
 /// Reads an unsigned integer. None: it is a value of another type, and is skipped.
+#[inline]
 pub(super) fn read_unsigned(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<u64>, DecodeError> {
     if let Some(number) = reader.unsigned() {
         return Ok(Some(number));
@@ -211,6 +213,7 @@ pub(super) fn read_unsigned(reader: &mut Reader<'_>, field: &'static str) -> Res
 }
 
 /// Reads a text. None: it is nil or a value of another type, and is skipped.
+#[inline]
 pub(super) fn read_text<'a>(reader: &mut Reader<'a>, field: &'static str) -> Result<Option<&'a [u8]>, DecodeError> {
     if let Some(text) = reader.short_text() {
         return Ok(Some(text));

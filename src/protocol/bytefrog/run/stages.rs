@@ -219,6 +219,7 @@ impl Run {
         self.profile.is_some() && self.coverage.is_none()
     }
 
+    #[inline]
     fn missing(&self, event: &Event) -> Option<Id> {
         let names_threads = self.version.names_threads();
         let missing = event.missing(&self.dictionary, names_threads, self.only_counts());
