@@ -74,8 +74,10 @@ pub(super) fn until_ready(daemon: &Binary) {
 
 /// The stream has `events` events, and each is there once.
 pub(super) fn assert_once(server: &NatsServer, events: u64) {
-    let (mut lines, losses) = server.lines(STREAM);
-    assert_eq!((lines.len() as u64, losses.len()), (events, 0));
+    let (mut lines, mut losses) = server.lines(STREAM);
+    // A machine that was answered 503, while the destination was known to be away, repeats its upload, which is recognised.
+    losses.retain(|loss| !loss.contains(r#""reason":"duplicate""#));
+    assert_eq!((lines.len() as u64, losses.len()), (events, 0), "{losses:?}");
     lines.sort();
     lines.dedup();
     assert_eq!(lines.len() as u64, events, "each once");
