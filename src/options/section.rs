@@ -2,8 +2,8 @@
 //!
 //! A component reads each of its options from a [`Section`] by key and default. The section records every read, and from
 //! these records it reports unknown keys, prints the effective configuration and describes all options, with their types,
-//! bounds and sentences; so no second list of the options exists. An error does not stop the reader: the option gets its default, and all errors are reported
-//! together.
+//! bounds and sentences; so no second list of the options exists. An error does not stop the reader: the option gets its
+//! default, and all errors are reported together.
 //!
 //! Sections know no component, so components of every layer can use them. The typed reads are in `value`.
 

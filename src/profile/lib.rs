@@ -1,11 +1,11 @@
 //! Human-readable profiles of events: stacks in several forms, flame graphs, tables of the heap.
 //!
 //! [`events`] extracts samples, spans, calls, objects and dumps from batches; [`heap_fields`] reads what an event says of the
-//! heap. [`stacks`] sums samples by stack;
-//! [`spans`] and [`logs`] find the self times of spans, and of entries and exits. [`flamegraph`], [`pprof`], [`speedscope`]
-//! and [`report`] write stacks. [`heap`] collects dumps, whose objects [`class_sums`] counts; [`coverage`] finds which methods and
-//! lines were run, of all that [`classes`] reads from class files; [`compare`] compares two dumps. Memory grows with
-//! the different call paths, sites and (for a comparison) object ids in the input; spans wait for their traces.
+//! heap. [`stacks`] sums samples by stack; [`spans`] and [`logs`] find the self times of spans, and of entries and exits.
+//! [`flamegraph`], [`pprof`], [`speedscope`] and [`report`] write stacks. [`heap`] collects dumps, whose objects [`class_sums`]
+//! counts; [`coverage`] finds which methods and lines were run, of all that [`classes`] reads from class files; [`compare`]
+//! compares two dumps. Memory grows with the different call paths, sites and (for a comparison) object ids in the input; spans
+//! wait for their traces.
 //!
 //! Protocols also use [`tree`], [`calls`], [`interval`] and [`limits`], to make profiles while events arrive.
 #![forbid(unsafe_code)]
