@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tributary::event::Batch;
 use tributary::options::Secret;
 use tributary::pipeline::{DeliveryOutcome, RequestedLevel};
-use tributary::sink::http::{Compression, Http, Options, SpoolOptions, WhenFull};
+use tributary::sink::http::{Compression, Http, Options, RetryOptions, SpoolOptions, WhenFull};
 use tributary::sink::{AckLevel, DestinationState};
 
 use crate::http_server::{self, Connection, Head};
@@ -108,8 +108,9 @@ fn batch(names: &[String]) -> Batch {
 fn options(address: SocketAddr) -> Options {
     let endpoint = format!("http://{address}/events").parse().unwrap();
     let millisecond = Duration::from_millis(1);
-    let max_retry_delay = millisecond * 20;
-    Options { retry_min: millisecond, retry_max: millisecond * 20, max_retry_delay, ..Options::to(endpoint) }
+    let longest = millisecond * 20;
+    let retry = RetryOptions { shortest: millisecond, longest, max_delay: longest };
+    Options { retry, ..Options::to(endpoint) }
 }
 
 fn spooled(address: SocketAddr, dir: &Path) -> Options {
@@ -304,7 +305,7 @@ async fn a_stop_makes_one_more_attempt_at_a_server_that_refuses_and_does_not_wai
         let hour = Duration::from_secs(3600);
         let stop = CancellationToken::new();
         let sending = Sending::start_with(stop.clone(), move || {
-            Http::new("remote", Options { max_retry_delay: hour, ..options.clone() })
+            Http::new("remote", Options { retry: RetryOptions { max_delay: hour, ..options.retry }, ..options.clone() })
         });
         // No peer waits for these, so no peer sends them again.
         sending.sender.send(batch(&names(0..3, 5))).await;

@@ -20,7 +20,7 @@ use tributary::select::{Rule, Rules};
 use tributary::sink::AckLevel;
 use tributary::sink::encode::{Format, LineFields};
 use tributary::sink::file::{self, File};
-use tributary::sink::http::{self, Http, SpoolOptions};
+use tributary::sink::http::{self, Http, RetryOptions, SpoolOptions};
 use tributary::sink::otlp::{self, Otlp};
 
 use crate::compact;
@@ -315,20 +315,15 @@ async fn written(directory: &Path, batch: impl Fn() -> Batch, text: &str) -> Vec
     let endpoint = "http://127.0.0.1:9/".parse::<hyper::Uri>().unwrap();
     let spool = Some(SpoolOptions { min_free_bytes: Some(0), ..SpoolOptions::at(directory.join("spool")) });
     let minute = Duration::from_secs(60);
+    let retry = RetryOptions { shortest: minute, longest: minute, max_delay: Duration::from_secs(300) };
     let http_options = http::Options {
         spool: spool.clone(),
         compression: http::Compression::None,
-        retry_min: minute,
-        retry_max: minute,
+        retry,
         ..http::Options::to(endpoint.clone())
     };
-    let otlp_options = otlp::Options {
-        spool,
-        compression: otlp::Compression::None,
-        retry_min: minute,
-        retry_max: minute,
-        ..otlp::Options::to(endpoint)
-    };
+    let otlp_options =
+        otlp::Options { spool, compression: otlp::Compression::None, retry, ..otlp::Options::to(endpoint) };
     sinks.add_with("http", QueueOptions::default(), rules(text), move || Ok(Http::new("http", http_options.clone())));
     sinks.add_with("otlp", QueueOptions::default(), rules(text), move || Ok(Otlp::new("otlp", otlp_options.clone())));
     let (sender, mut workers) = sinks.start();

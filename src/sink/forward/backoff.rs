@@ -4,8 +4,39 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use tributary_options::{LONGEST, Section, options};
+
+/// The shortest pause that can be configured.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// The default of `max_retry_delay`.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
 /// The first pause after a destination has refused.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
+options! {
+    /// The limits of pauses between attempts. `min` and `max` are the defaults of a destination.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct RetryOptions(min: Duration, max: Duration) checked by check {
+        /// The pause after a failed attempt. It doubles with each failure.
+        pub shortest: Duration as "retry_min" = duration(min, SHORTEST..=LONGEST),
+        /// The longest such pause.
+        pub longest: Duration as "retry_max" = duration(max, SHORTEST..=LONGEST),
+        /// The longest pause while the destination refuses everything, and the longest one that it can ask for (Retry-After); a reload
+        /// ends it.
+        pub max_delay: Duration as "max_retry_delay" = duration(MAX_RETRY_DELAY, SHORTEST..=LONGEST),
+    }
+}
+
+impl RetryOptions {
+    fn check(&self, section: &mut Section<'_>) {
+        section.check_retry(self.shortest, self.longest);
+    }
+
+    /// The pauses of one series of attempts.
+    pub fn pauses(&self) -> Pauses {
+        Pauses::new(self.shortest..=self.longest, self.max_delay)
+    }
+}
 
 /// The pauses between attempts at the same thing, by what the destination has answered.
 #[derive(Debug)]
@@ -18,7 +49,7 @@ pub struct Pauses {
 impl Pauses {
     /// While the destination is away, pauses from the shortest to the longest of `retry`; none that a destination asks for, or
     /// that follows a refusal, is longer than `longest`.
-    pub fn new(retry: RangeInclusive<Duration>, longest: Duration) -> Pauses {
+    fn new(retry: RangeInclusive<Duration>, longest: Duration) -> Pauses {
         let refusing = Backoff::new(REFUSED_PAUSE.min(longest)..=longest);
         Pauses { away: Backoff::new(retry), refusing, longest }
     }

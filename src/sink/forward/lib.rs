@@ -26,7 +26,7 @@ mod tests;
 
 use std::future::{Future, ready};
 use std::io;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 pub use answer::AttemptOutcome;
-use backoff::Pauses;
+pub use backoff::RetryOptions;
 pub use compression::Compression;
 pub use contents::Contents;
 use contents::{AllContents, Missed};
@@ -53,9 +53,6 @@ pub use store::WhenFull;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_sink::{AckLevel, DestinationState, LossCause, RemoteStatus, SinkProgress};
 use tributary_spool::Dropped;
-
-/// The default of `max_retry_delay`.
-pub const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
 
 /// One request, encoded as it is sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,10 +88,8 @@ pub struct Pace {
     pub max_in_flight: usize,
     /// How long one attempt may take.
     pub request_timeout: Duration,
-    /// The pause after the first failed attempt, and the longest one.
-    pub retry: RangeInclusive<Duration>,
-    /// The longest pause that a destination can ask for, and the longest one after a refusal.
-    pub max_retry_delay: Duration,
+    /// The pauses between attempts.
+    pub retry: RetryOptions,
     /// When a request is given up that the destination does not take, although it takes others.
     pub give_up: GiveUp,
 }
@@ -103,10 +98,6 @@ impl Pace {
     /// The answer of a destination that has not answered in time.
     fn late(&self) -> AttemptOutcome {
         AttemptOutcome::Away(format!("no response within {:?}", self.request_timeout), None)
-    }
-
-    fn pauses(&self) -> Pauses {
-        Pauses::new(self.retry.clone(), self.max_retry_delay)
     }
 }
 

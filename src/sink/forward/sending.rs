@@ -102,7 +102,7 @@ async fn send_all<D: Destination>(shared: &Arc<SharedForwarder>, pace: &Pace, de
 
 /// Waits until the destination is ready.
 async fn prepare(shared: &SharedForwarder, pace: &Pace, destination: &impl Destination) {
-    let (mut pauses, mut was_ended) = (pace.pauses(), false);
+    let (mut pauses, mut was_ended) = (pace.retry.pauses(), false);
     loop {
         let answer = timeout(pace.request_timeout, destination.prepare()).await;
         let (state, why, time) = match answer.unwrap_or_else(|_| pace.late()) {
@@ -126,7 +126,7 @@ async fn deliver<D: Destination>(
     let mut parts = vec![request];
     while let Some(part) = parts.pop() {
         let mut is_first_attempt = number > shared.last_resumed;
-        let (mut pauses, mut was_ended) = (pace.pauses(), false);
+        let (mut pauses, mut was_ended) = (pace.retry.pauses(), false);
         let mut failed = FailedAttempts::new(&shared.deliveries, pace.give_up);
         loop {
             let began = Instant::now();

@@ -85,10 +85,10 @@ impl Destination for Peer {
 }
 
 fn pace(max_in_flight: usize) -> Pace {
-    let retry = Duration::from_millis(100)..=Duration::from_secs(30);
-    let max_retry_delay = Duration::from_secs(300);
+    let seconds = Duration::from_secs;
+    let retry = RetryOptions { shortest: Duration::from_millis(100), longest: seconds(30), max_delay: seconds(300) };
     let give_up = GiveUp { attempts: 20, time: Duration::from_secs(300) };
-    Pace { max_in_flight, request_timeout: Duration::from_secs(5), retry, max_retry_delay, give_up }
+    Pace { max_in_flight, request_timeout: Duration::from_secs(5), retry, give_up }
 }
 
 fn start(store: RequestStore, pace: Pace, peer: Peer) -> Forwarder {

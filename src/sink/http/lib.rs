@@ -18,7 +18,7 @@ use tributary_sink::encode::json::JsonEncoder;
 use tributary_sink::{ActionError, Selection};
 pub use tributary_sink_forward::client::ClientTls;
 use tributary_sink_forward::{self as forward, CompleteRequest, Contents, Pace, RemoteSink, RequestEncoder, client};
-pub use tributary_sink_forward::{Compression, GiveUp, Proxy, SpoolOptions, WhenFull};
+pub use tributary_sink_forward::{Compression, GiveUp, Proxy, RetryOptions, SpoolOptions, WhenFull};
 
 /// A request is at most this many bytes longer than `batch_bytes`, if its last line is no longer.
 const LONG_LINE: usize = 16 * 1024;
@@ -81,8 +81,7 @@ impl RequestEncoder for HttpEncoder {
         let pace = Pace {
             max_in_flight: options.max_in_flight,
             request_timeout: options.request_timeout,
-            retry: options.retry_min..=options.retry_max,
-            max_retry_delay: options.max_retry_delay,
+            retry: options.retry,
             give_up: options.give_up,
         };
         (options.endpoint.to_string(), pace, options.spool.clone())

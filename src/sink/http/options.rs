@@ -9,7 +9,7 @@ use tributary_event::MOST_BATCH_BYTES;
 use tributary_options::{Bounds, Endpoint, LONGEST, Secret, Section, options};
 use tributary_sink::headers;
 use tributary_sink_forward::client::{ClientTls, endpoint};
-use tributary_sink_forward::{Compression, GiveUp, MAX_RETRY_DELAY, Proxy, SpoolOptions};
+use tributary_sink_forward::{Compression, GiveUp, Proxy, RetryOptions, SpoolOptions};
 
 /// The headers that a request has in any case.
 const OWN_HEADERS: [&str; 5] = ["content-type", "content-encoding", "content-length", "transfer-encoding", "host"];
@@ -36,13 +36,9 @@ options! {
         pub connect_timeout: Duration = duration(Duration::from_secs(5), Duration::from_millis(1)..=LONGEST),
         /// How long a request may take, connecting and the response included.
         pub request_timeout: Duration = duration(Duration::from_secs(30), Duration::from_millis(1)..=LONGEST),
-        /// The pause after a failed attempt. It doubles with each failure.
-        pub retry_min: Duration = duration(Duration::from_millis(100), Duration::from_millis(1)..=LONGEST),
-        /// The longest such pause.
-        pub retry_max: Duration = duration(Duration::from_secs(30), Duration::from_millis(1)..=LONGEST),
-        /// The longest pause that the destination can ask for (Retry-After), and the longest one while it refuses everything; a
-        /// reload ends it.
-        pub max_retry_delay: Duration = duration(MAX_RETRY_DELAY, Duration::from_millis(1)..=LONGEST),
+        /// The pauses between attempts.
+        pub retry: RetryOptions =
+            flat(|section| RetryOptions::read(section, Duration::from_millis(100), Duration::from_secs(30))),
         /// When a request is given up that the destination does not take, although it takes others.
         pub give_up: GiveUp = flat(GiveUp::read),
         /// For https: the authorities of server certificates, and a client certificate.
@@ -62,7 +58,6 @@ impl Options {
 
     fn check(&self, section: &mut Section<'_>) {
         section.removed("header_files", "write headers = { NAME = { file = \"…\" } }");
-        section.check_retry(self.retry_min, self.retry_max);
     }
 
     /// The headers of each request. Files and the environment are read.

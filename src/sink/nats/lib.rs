@@ -29,4 +29,4 @@ pub use message::lines;
 pub use options::Options;
 #[cfg(feature = "client")]
 pub use sink::{Nats, NatsEncoder};
-pub use tributary_sink_forward::{GiveUp, SpoolOptions, WhenFull};
+pub use tributary_sink_forward::{GiveUp, RetryOptions, SpoolOptions, WhenFull};

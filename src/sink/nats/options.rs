@@ -6,7 +6,7 @@ use super::subject;
 use tributary_event::MOST_BATCH_BYTES;
 use tributary_nats::{ServerAddress, Servers, check_name};
 use tributary_options::{Bounds, LONGEST, Section, options};
-use tributary_sink_forward::{GiveUp, MAX_RETRY_DELAY, SpoolOptions};
+use tributary_sink_forward::{GiveUp, RetryOptions, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
@@ -49,12 +49,9 @@ options! {
         pub compress_above: usize = size(4 << 10, 0..=16 << 20),
         /// Messages that wait for their acknowledgement at the same time.
         pub max_in_flight: usize = count(16, 1..=256),
-        /// The pause after a failed attempt. It doubles with each failure.
-        pub retry_min: Duration = duration(Duration::from_millis(100), Duration::from_millis(1)..=LONGEST),
-        /// The longest such pause.
-        pub retry_max: Duration = duration(Duration::from_secs(5), Duration::from_millis(1)..=LONGEST),
-        /// The longest pause while something is wrong that an operator must correct; a reload ends it.
-        pub max_retry_delay: Duration = duration(MAX_RETRY_DELAY, Duration::from_millis(1)..=LONGEST),
+        /// The pauses between attempts.
+        pub retry: RetryOptions =
+            flat(|section| RetryOptions::read(section, Duration::from_millis(100), Duration::from_secs(5))),
         /// When a request is given up that the destination does not take, although it takes others.
         pub give_up: GiveUp = flat(GiveUp::read),
         /// A queue on disk for the time in which the destination is away. Not set: there is none.
@@ -69,7 +66,6 @@ impl Options {
     }
 
     fn check(&self, section: &mut Section<'_>) {
-        section.check_retry(self.retry_min, self.retry_max);
         check_name(section, "stream", &self.stream);
         if let Err(why) = subject::check(&self.subject) {
             section.error("subject", why, Some("write subject = \"tributary.{protocol}.{kind}\"".into()));

@@ -41,8 +41,7 @@ impl RequestEncoder for NatsEncoder {
             max_in_flight: options.max_in_flight,
             // Connecting, two requests about the stream, and the message itself.
             request_timeout: options.servers.connect_timeout + 3 * options.servers.request_timeout,
-            retry: options.retry_min..=options.retry_max,
-            max_retry_delay: options.max_retry_delay,
+            retry: options.retry,
             give_up: options.give_up,
         };
         let endpoint = format!("the stream {} at {}", options.stream, options.servers.shown());

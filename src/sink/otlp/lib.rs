@@ -36,7 +36,7 @@ use payload::HEAD_BYTES;
 pub use probe::probe;
 pub use tributary_options::Secret;
 pub use tributary_sink_forward::client::ClientTls;
-pub use tributary_sink_forward::{Compression, GiveUp, Proxy, SpoolOptions, WhenFull};
+pub use tributary_sink_forward::{Compression, GiveUp, Proxy, RetryOptions, SpoolOptions, WhenFull};
 
 /// Sends events by OTLP.
 pub type Otlp = RemoteSink<OtlpEncoder>;
@@ -68,8 +68,7 @@ impl RequestEncoder for OtlpEncoder {
         let pace = Pace {
             max_in_flight: options.max_in_flight,
             request_timeout: options.timeout,
-            retry: options.retry_min..=options.retry_max,
-            max_retry_delay: options.max_retry_delay,
+            retry: options.retry,
             give_up: options.give_up,
         };
         (options.endpoint.to_string(), pace, options.spool.clone())

@@ -12,7 +12,7 @@ use tributary_options::{Bounds, Endpoint, LONGEST, Secret, Section, options};
 use tributary_sink::Kinds;
 use tributary_sink::headers;
 use tributary_sink_forward::client::{ClientTls, HttpVersion, endpoint};
-use tributary_sink_forward::{Compression, GiveUp, MAX_RETRY_DELAY, Proxy, SpoolOptions};
+use tributary_sink_forward::{Compression, GiveUp, Proxy, RetryOptions, SpoolOptions};
 
 /// Compressors' tables and the client's buffers.
 const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
@@ -59,13 +59,9 @@ options! {
         pub max_in_flight: usize = count(4, 1..=256),
         /// How long a request may take, connecting and the response included.
         pub timeout: Duration = duration(Duration::from_secs(10), Duration::from_millis(1)..=LONGEST),
-        /// The pause after a failed attempt. It doubles with each failure.
-        pub retry_min: Duration = duration(Duration::from_millis(100), Duration::from_millis(1)..=LONGEST),
-        /// The longest such pause.
-        pub retry_max: Duration = duration(Duration::from_secs(30), Duration::from_millis(1)..=LONGEST),
-        /// The longest pause that the destination can ask for (Retry-After), and the longest one while it refuses everything; a
-        /// reload ends it.
-        pub max_retry_delay: Duration = duration(MAX_RETRY_DELAY, Duration::from_millis(1)..=LONGEST),
+        /// The pauses between attempts.
+        pub retry: RetryOptions =
+            flat(|section| RetryOptions::read(section, Duration::from_millis(100), Duration::from_secs(30))),
         /// When a request is given up that the destination does not take, although it takes others.
         pub give_up: GiveUp = flat(GiveUp::read),
         /// Whether events carry where they came from: the listener, the peer, the connection and the place in its stream.
@@ -121,7 +117,6 @@ impl Options {
     }
 
     fn check(&self, section: &mut Section<'_>) {
-        section.check_retry(self.retry_min, self.retry_max);
         self.check_path(section);
     }
 

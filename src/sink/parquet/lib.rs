@@ -40,6 +40,7 @@ pub use self::options::{ColumnType, Compression, Options, Timestamps};
 pub use self::read::read;
 pub use self::upload::probe;
 pub use self::upload::{Provider, UploadOptions, Url};
+pub use tributary_sink_forward::RetryOptions;
 
 /// How often the age of finished files is checked.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);

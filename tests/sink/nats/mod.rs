@@ -13,7 +13,7 @@ use std::time::Duration;
 use tributary::event::Batch;
 use tributary::pipeline::{DeliveryOutcome, RequestedLevel};
 use tributary::sink::AckLevel;
-use tributary::sink::nats::{Nats, Options, SpoolOptions, WhenFull};
+use tributary::sink::nats::{Nats, Options, RetryOptions, SpoolOptions, WhenFull};
 
 use crate::live::{until, within};
 use crate::nats_server::NatsServer;
@@ -25,9 +25,11 @@ const STREAM: &str = "TRIBUTARY";
 fn options(server: &NatsServer) -> Options {
     Options {
         create: true,
-        retry_min: Duration::from_millis(5),
-        retry_max: Duration::from_millis(50),
-        max_retry_delay: Duration::from_millis(50),
+        retry: RetryOptions {
+            shortest: Duration::from_millis(5),
+            longest: Duration::from_millis(50),
+            max_delay: Duration::from_millis(50),
+        },
         ..Options::to(vec![server.url().parse().unwrap()])
     }
 }

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tributary::sink::otlp::{Options, Protocol, Signal};
+use tributary::sink::otlp::{Options, Protocol, RetryOptions, Signal};
 
 use crate::otlp_support::records::Decoded;
 
@@ -268,9 +268,7 @@ impl Receiver {
         let endpoint = format!("http://{}", self.address).parse().unwrap();
         Options {
             protocol: self.protocol,
-            retry_min: millisecond,
-            retry_max: millisecond * 20,
-            max_retry_delay: millisecond * 20,
+            retry: RetryOptions { shortest: millisecond, longest: millisecond * 20, max_delay: millisecond * 20 },
             ..Options::to(endpoint)
         }
     }

@@ -17,7 +17,7 @@ use tributary::event::Batch;
 use tributary::options::Secret;
 use tributary::sink::Sink as _;
 use tributary::sink::UploadTotals;
-use tributary::sink::parquet::{Options, Parquet, UploadOptions, Url};
+use tributary::sink::parquet::{Options, Parquet, RetryOptions, UploadOptions, Url};
 
 use self::proxy::Proxy;
 use self::server::{BUCKET, Server};
@@ -51,9 +51,11 @@ impl Store {
         ];
         let upload = UploadOptions {
             allow_http: true,
-            retry_min: Duration::from_millis(10),
-            retry_max: Duration::from_millis(50),
-            max_retry_delay: Duration::from_millis(50),
+            retry: RetryOptions {
+                shortest: Duration::from_millis(10),
+                longest: Duration::from_millis(50),
+                max_delay: Duration::from_millis(50),
+            },
             settings: settings.map(|(key, value)| (key, Secret::Text(value))).to_vec(),
             ..UploadOptions::to(Url::parse(&format!("s3://{BUCKET}/archive")).unwrap())
         };

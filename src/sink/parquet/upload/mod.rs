@@ -185,7 +185,7 @@ impl SharedUploader {
 
     /// Uploads every file, until the last one.
     async fn upload_all(&self) {
-        let mut pauses = self.pauses();
+        let mut pauses = self.options.retry.pauses();
         let mut store = None;
         loop {
             let is_last = self.is_last.is_cancelled();
@@ -197,7 +197,7 @@ impl SharedUploader {
                     };
                     let _ = timeout(SCAN_INTERVAL, wait).await;
                 }
-                Ok(_) => pauses = self.pauses(),
+                Ok(_) => pauses = self.options.retry.pauses(),
                 Err(_) if is_last => return,
                 Err(fault) => {
                     // Files with secrets are read again: they may have been the fault.
@@ -206,10 +206,6 @@ impl SharedUploader {
                 }
             }
         }
-    }
-
-    fn pauses(&self) -> Pauses {
-        Pauses::new(self.options.retry_min..=self.options.retry_max, self.options.max_retry_delay)
     }
 
     /// Waits until the next attempt. `None`: the fault is here.

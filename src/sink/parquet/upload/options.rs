@@ -9,7 +9,7 @@ use object_store::path::Path;
 
 use tributary_options::{Bounds, LONGEST, Secret, Section, options};
 use tributary_sink_forward::client::{ClientTls, MAX_RESPONSE_BYTES};
-use tributary_sink_forward::{MAX_RETRY_DELAY, Proxy};
+use tributary_sink_forward::{Proxy, RetryOptions};
 
 /// S3 refuses smaller parts, except the last one.
 const SMALLEST_PART: usize = 5 << 20;
@@ -37,12 +37,9 @@ options! {
         pub connect_timeout: Duration = duration(Duration::from_secs(5), Duration::from_millis(1)..=LONGEST),
         /// How long one request, which sends one part at most, may take.
         pub request_timeout: Duration = duration(Duration::from_secs(120), Duration::from_millis(1)..=LONGEST),
-        /// The pause after a failed attempt. It doubles with each failure.
-        pub retry_min: Duration = duration(Duration::from_secs(1), Duration::from_millis(1)..=LONGEST),
-        /// The longest such pause.
-        pub retry_max: Duration = duration(Duration::from_secs(60), Duration::from_millis(1)..=LONGEST),
-        /// The longest pause while the store refuses everything.
-        pub max_retry_delay: Duration = duration(MAX_RETRY_DELAY, Duration::from_millis(1)..=LONGEST),
+        /// The pauses between attempts.
+        pub retry: RetryOptions =
+            flat(|section| RetryOptions::read(section, Duration::from_secs(1), Duration::from_secs(60))),
         /// Whether the store may be addressed without TLS.
         pub allow_http: bool = bool(false),
         /// The authorities of server certificates.
@@ -129,7 +126,6 @@ impl UploadOptions {
     }
 
     fn check(&self, section: &mut Section<'_>) {
-        section.check_retry(self.retry_min, self.retry_max);
         self.check_settings(section);
     }
 
