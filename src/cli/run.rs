@@ -98,13 +98,15 @@ async fn serve(mut running: Loaded, named: Option<PathBuf>, decoding: Handle) ->
             () = server.wants_to_stop() => break,
             () = watch.changed(), if running.config.watch => {
                 info!("the configuration or a certificate has changed");
-                reload(&mut server, &mut running, named.clone(), &mut stop_signals, &manager).await;
-                watch.follow(&running);
+                if reload(&mut server, &mut running, named.clone(), &mut stop_signals, &manager).await {
+                    watch.follow(&running);
+                }
             }
             _ = hang_up.recv() => {
                 server.reopen();
-                reload(&mut server, &mut running, named.clone(), &mut stop_signals, &manager).await;
-                watch.follow(&running);
+                if reload(&mut server, &mut running, named.clone(), &mut stop_signals, &manager).await {
+                    watch.follow(&running);
+                }
             }
         }
     }
@@ -158,6 +160,9 @@ struct Watch {
 /// keeps changing.
 type Fingerprints = BTreeMap<PathBuf, (u64, u64, SystemTime)>;
 
+/// The fingerprint of a file that was removed after it was read. No file has it.
+const REMOVED: (u64, u64, SystemTime) = (0, 0, SystemTime::UNIX_EPOCH);
+
 impl Watch {
     fn new(running: &Loaded) -> Watch {
         let mut watch =
@@ -167,13 +172,18 @@ impl Watch {
         watch
     }
 
-    /// Watches the files of this configuration, and the TLS files that it names.
+    /// Watches the files of a configuration that has just come into force, and the TLS files that it names. A file that was
+    /// changed, added or removed since it was read is noticed.
     fn follow(&mut self, running: &Loaded) {
         (self.files, self.tls) = (running.files.clone(), running.config.tls_files());
         let current = self.fingerprints();
-        self.seen.retain(|path, _| current.contains_key(path));
-        for (path, fingerprint) in current {
-            // The fingerprint of a file that was watched before stays: it may have changed since.
+        let was_read = |path: &PathBuf| self.files.read().contains(path);
+        self.seen.retain(|path, _| was_read(path) || self.tls.contains(path));
+        for path in self.files.read() {
+            // The fingerprint of a file that was watched before stays.
+            self.seen.entry(path.clone()).or_insert_with(|| current.get(path).copied().unwrap_or(REMOVED));
+        }
+        for (path, fingerprint) in current.into_iter().filter(|(path, _)| self.tls.contains(path)) {
             self.seen.entry(path).or_insert(fingerprint);
         }
     }
@@ -236,35 +246,37 @@ fn log_addresses(server: &Server, config: &Config) {
     config.acknowledge_notes().iter().for_each(|note| info!(%note, "acknowledgements are not durable"));
 }
 
-/// Reads the configuration again and puts it into force. An invalid one changes nothing. A stop signal does not wait for
-/// the reload.
+/// Reads the configuration again and puts it into force, or returns false: an invalid one changes nothing. A stop signal does
+/// not wait for the reload.
 async fn reload(
     server: &mut Server,
     running: &mut Loaded,
     named: Option<PathBuf>,
     stop_signals: &mut StopSignals,
     manager: &Manager,
-) {
+) -> bool {
     manager.reloading();
     let stop = server.stop_token();
     let mut rereading = pin!(reread(server, running, named));
-    tokio::select! {
-        () = &mut rereading => {}
+    let is_reloaded = tokio::select! {
+        is_reloaded = &mut rereading => is_reloaded,
         () = stop_signals.next() => {
             // From now on the reload waits for nothing.
             stop.cancel();
-            rereading.await;
+            rereading.await
         }
-    }
+    };
     manager.ready();
+    is_reloaded
 }
 
-async fn reread(server: &mut Server, running: &mut Loaded, named: Option<PathBuf>) {
+async fn reread(server: &mut Server, running: &mut Loaded, named: Option<PathBuf>) -> bool {
     let result = reread_file(server, running, named).await;
     server.health().note_reload(result.is_ok());
-    if let Err(why) = result {
+    if let Err(why) = &result {
         error!(error = why, "cannot reload; the running configuration stays in force");
     }
+    result.is_ok()
 }
 
 async fn reread_file(server: &mut Server, running: &mut Loaded, named: Option<PathBuf>) -> Result<(), String> {
@@ -327,5 +339,44 @@ pub(super) fn check_written(totals: &Totals) -> Result<(), CommandLineError> {
         Ok(())
     } else {
         Err(CommandLineError::Failed(format!("sink {dead} failed (on_failure = \"fatal\")")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_changes_between_reading_and_following_is_noticed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::create_dir(path("conf.d")).unwrap();
+        fs::write(path("main.toml"), "include = [\"conf.d/*.toml\"]\n").unwrap();
+        let is_noticed = |change: &dyn Fn()| {
+            fs::write(path("conf.d/b.toml"), "").unwrap();
+            let loaded = Config::load(&path("main.toml")).unwrap();
+            change();
+            let watch = Watch::new(&loaded);
+            watch.fingerprints() != watch.seen
+        };
+        assert!(!is_noticed(&|| {}));
+        assert!(is_noticed(&|| fs::remove_file(path("conf.d/b.toml")).unwrap()));
+        assert!(is_noticed(&|| fs::write(path("conf.d/c.toml"), "").unwrap()));
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_removed_during_a_reload_is_noticed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("main.toml"), "include = [\"b*.toml\"]\n").unwrap();
+        let mut watch = Watch::new(&Config::load(&path("main.toml")).unwrap());
+        fs::write(path("b.toml"), "").unwrap();
+        watch.changed().await;
+        let loaded = Config::load(&path("main.toml")).unwrap();
+        fs::remove_file(path("b.toml")).unwrap();
+        watch.follow(&loaded);
+        assert_ne!(watch.fingerprints(), watch.seen);
     }
 }

@@ -14,6 +14,8 @@ use super::document::{INCLUDE, SourceText};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     main: Option<PathBuf>,
+    /// Those that were read.
+    read: Vec<PathBuf>,
     /// The patterns of `include`, with the directory of the main file before them.
     patterns: Vec<String>,
 }
@@ -22,6 +24,11 @@ impl Files {
     /// The main file. None: the configuration was not read from a file.
     pub fn main(&self) -> Option<&Path> {
         self.main.as_deref()
+    }
+
+    /// The paths of the files that were read, the main file first.
+    pub fn read(&self) -> &[PathBuf] {
+        &self.read
     }
 
     /// The paths of all files that are there now: the main file, then the files of each pattern by name.
@@ -39,7 +46,7 @@ impl Files {
 pub fn read_sources(path: &Path) -> Result<(Vec<SourceText>, Files), ConfigErrors> {
     let main = read(path).map_err(|why| error(&path.display().to_string(), None, why, None))?;
     let (document, syntax_errors) = DeTable::parse_recoverable(&main.text);
-    let mut files = Files { main: Some(path.to_owned()), patterns: Vec::new() };
+    let mut files = Files { main: Some(path.to_owned()), read: vec![path.to_owned()], patterns: Vec::new() };
     let mut included = Vec::new();
     if let Some(found) = document.get_ref().get(INCLUDE).filter(|_| syntax_errors.is_empty()) {
         let at = |span: Range<usize>, message: String, help: Option<String>| {
@@ -66,6 +73,7 @@ pub fn read_sources(path: &Path) -> Result<(Vec<SourceText>, Files), ConfigError
                     read(&path)
                         .map_err(|why| at(pattern.span(), format!("`{INCLUDE}`: {} {why}", path.display()), None))?,
                 );
+                files.read.push(path);
             }
             files.patterns.push(text);
         }
