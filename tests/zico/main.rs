@@ -15,8 +15,6 @@ mod http;
 mod kill;
 mod law;
 mod meaning;
-mod memory;
-mod projections;
 mod simulate;
 mod simulated;
 
