@@ -96,18 +96,11 @@ async fn serve(mut running: Loaded, named: Option<PathBuf>, decoding: Handle) ->
         tokio::select! {
             () = stop_signals.next() => break,
             () = server.wants_to_stop() => break,
-            () = watch.changed(), if running.config.watch => {
-                info!("the configuration or a certificate has changed");
-                if reload(&mut server, &mut running, named.clone(), &mut stop_signals, &manager).await {
-                    watch.follow(&running);
-                }
-            }
-            _ = hang_up.recv() => {
-                server.reopen();
-                if reload(&mut server, &mut running, named.clone(), &mut stop_signals, &manager).await {
-                    watch.follow(&running);
-                }
-            }
+            () = watch.changed(), if running.config.watch => info!("the configuration or a certificate has changed"),
+            _ = hang_up.recv() => server.reopen(),
+        }
+        if reload(&mut server, &mut running, named.clone(), &mut stop_signals, &manager).await {
+            watch.follow(&running);
         }
     }
     match server.traced_programs() {
@@ -176,11 +169,10 @@ impl Watch {
     /// changed, added or removed since it was read is noticed.
     fn follow(&mut self, running: &Loaded) {
         (self.files, self.tls) = (running.files.clone(), running.config.tls_files());
-        let current = self.fingerprints();
-        let was_read = |path: &PathBuf| self.files.read().contains(path);
-        self.seen.retain(|path, _| was_read(path) || self.tls.contains(path));
-        for path in self.files.read() {
-            // The fingerprint of a file that was watched before stays.
+        let (current, read) = (self.fingerprints(), self.files.read());
+        self.seen.retain(|path, _| read.contains(path) || self.tls.contains(path));
+        // The fingerprint of a file that was watched before stays.
+        for path in read {
             self.seen.entry(path.clone()).or_insert_with(|| current.get(path).copied().unwrap_or(REMOVED));
         }
         for (path, fingerprint) in current.into_iter().filter(|(path, _)| self.tls.contains(path)) {

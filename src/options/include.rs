@@ -13,8 +13,7 @@ use super::document::{INCLUDE, SourceText};
 /// The files that a configuration consists of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
-    main: Option<PathBuf>,
-    /// Those that were read.
+    /// Those that were read, the main file first. Empty: the configuration was not read from a file.
     read: Vec<PathBuf>,
     /// The patterns of `include`, with the directory of the main file before them.
     patterns: Vec<String>,
@@ -23,7 +22,7 @@ pub struct Files {
 impl Files {
     /// The main file. None: the configuration was not read from a file.
     pub fn main(&self) -> Option<&Path> {
-        self.main.as_deref()
+        self.read.first().map(PathBuf::as_path)
     }
 
     /// The paths of the files that were read, the main file first.
@@ -34,7 +33,7 @@ impl Files {
     /// The paths of all files that are there now: the main file, then the files of each pattern by name.
     pub fn paths(&self) -> Vec<PathBuf> {
         let included = self.patterns.iter().flat_map(|pattern| matches(pattern));
-        self.main.iter().cloned().chain(included).collect()
+        self.main().map(Path::to_owned).into_iter().chain(included).collect()
     }
 }
 
@@ -46,7 +45,7 @@ impl Files {
 pub fn read_sources(path: &Path) -> Result<(Vec<SourceText>, Files), ConfigErrors> {
     let main = read(path).map_err(|why| error(&path.display().to_string(), None, why, None))?;
     let (document, syntax_errors) = DeTable::parse_recoverable(&main.text);
-    let mut files = Files { main: Some(path.to_owned()), read: vec![path.to_owned()], patterns: Vec::new() };
+    let mut files = Files { read: vec![path.to_owned()], patterns: Vec::new() };
     let mut included = Vec::new();
     if let Some(found) = document.get_ref().get(INCLUDE).filter(|_| syntax_errors.is_empty()) {
         let at = |span: Range<usize>, message: String, help: Option<String>| {
