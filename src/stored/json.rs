@@ -4,216 +4,21 @@
 //! What JSON does not distinguish stays as it is in JSON: bytes become texts in base64, and doubles that are not finite
 //! become the texts that stand for them. Written again, a line is the same.
 
-use std::borrow::Cow;
-use std::fmt;
-use std::ops::Deref;
+mod line;
 
-use foldhash::fast::RandomState;
-use hashbrown::HashMap;
+use std::borrow::Cow;
+
 use jiff::Timestamp;
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
+use self::line::{Ids, Loss, Members, StoredFrame, StoredLine};
 use super::{OriginParts, Rebuilder, StoredData, constant, hex, hex_bytes, reason, severity};
 use tributary_event::{
     Frame, Header, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData, SpanData,
     SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
 };
-
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-struct StoredLine<'a> {
-    time: Option<Text<'a>>,
-    observed_time: Option<Text<'a>>,
-    #[serde(default)]
-    delay_ns: i64,
-    /// `None`: the line defines a source.
-    kind: Option<Text<'a>>,
-    name: Option<Text<'a>>,
-    severity: Option<Text<'a>>,
-    trace_id: Option<Text<'a>>,
-    span_id: Option<Text<'a>>,
-    /// `Some` of the text `null`: the body is null.
-    #[serde(default, deserialize_with = "present")]
-    body: Option<&'a RawValue>,
-    metric: Option<Metric<'a>>,
-    span: Option<StoredSpan<'a>>,
-    sample: Option<StoredSample<'a>>,
-    loss: Option<Loss<'a>>,
-    #[serde(default)]
-    attributes: Members<'a>,
-    #[serde(default, deserialize_with = "present")]
-    resource: Option<&'a RawValue>,
-    origin: Option<Origin<'a>>,
-    source: Option<Text<'a>>,
-    /// Sequence, offset and length, beside a source.
-    position: Option<(Option<u64>, u64, u64)>,
-}
-
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-struct Metric<'a> {
-    #[serde(rename = "type")]
-    metric_type: Text<'a>,
-    #[serde(default)]
-    unit: Text<'a>,
-    value: &'a RawValue,
-    temporality: Option<Text<'a>>,
-    monotonic: Option<bool>,
-    start_time: Option<Text<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-struct StoredSpan<'a> {
-    trace_id: Text<'a>,
-    span_id: Text<'a>,
-    parent_span_id: Option<Text<'a>>,
-    end_time: Option<Text<'a>>,
-    duration_ns: Option<u64>,
-    status: Text<'a>,
-    #[serde(default)]
-    links: Vec<Ids<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-struct Ids<'a> {
-    trace_id: Text<'a>,
-    span_id: Text<'a>,
-}
-
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-struct StoredSample<'a> {
-    #[serde(rename = "type")]
-    sample_type: Text<'a>,
-    #[serde(default)]
-    unit: Text<'a>,
-    value: &'a RawValue,
-    period_ns: Option<u64>,
-    clock: Option<Text<'a>>,
-    frames: Vec<StoredFrame<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-struct StoredFrame<'a> {
-    function: Option<Text<'a>>,
-    file: Option<Text<'a>>,
-    line: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-struct Loss<'a> {
-    reason: Text<'a>,
-    bytes: u64,
-    events: Option<u64>,
-    #[serde(default)]
-    detail: Text<'a>,
-    #[serde(default)]
-    excerpt: Text<'a>,
-}
-
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"))]
-struct Origin<'a> {
-    protocol: Text<'a>,
-    version: Option<Text<'a>>,
-    listener: Text<'a>,
-    #[serde(default)]
-    peer: Text<'a>,
-    connection: u64,
-    sequence: Option<u64>,
-    /// Absent in the definition of a source.
-    offset: Option<u64>,
-    length: Option<u64>,
-}
-
-/// A text of a line, which is copied only if it has escapes.
-#[derive(Default, Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-impl Deref for Text<'_> {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
-/// The members of an object. If a key stands twice, its last value counts, in the first place.
-#[derive(Default)]
-struct Members<'a> {
-    members: Vec<(Cow<'a, str>, &'a RawValue)>,
-    /// The places of the keys, if there are many.
-    places: HashMap<Cow<'a, str>, usize, RandomState>,
-}
-
-impl<'a> Members<'a> {
-    fn set(&mut self, key: Cow<'a, str>, value: &'a RawValue) {
-        let place = match self.members.len() {
-            0..=MAX_SEARCHED => self.members.iter().position(|(known, _)| *known == key),
-            _ => {
-                for (place, (key, _)) in self.members.iter().enumerate().skip(self.places.len()) {
-                    self.places.insert(key.clone(), place);
-                }
-                self.places.get(&key).copied()
-            }
-        };
-        match place {
-            Some(place) => self.members[place].1 = value,
-            None => self.members.push((key, value)),
-        }
-    }
-}
-
-/// The most members among which a key is searched one by one.
-const MAX_SEARCHED: usize = 32;
-
-impl<'a, 'de: 'a> Deserialize<'de> for Members<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct MembersVisitor;
-
-        impl<'de> Visitor<'de> for MembersVisitor {
-            type Value = Members<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
-                let mut members = Members { members: Vec::with_capacity(16), ..Members::default() };
-                while let Some((Text(key), value)) = map.next_entry()? {
-                    members.set(key, value);
-                }
-                Ok(members)
-            }
-        }
-
-        deserializer.deserialize_map(MembersVisitor)
-    }
-}
-
-impl StoredLine<'_> {
-    fn resource(&self) -> &str {
-        self.resource.map_or("{}", RawValue::get)
-    }
-}
-
-impl Origin<'_> {
-    fn parts(&self) -> OriginParts<'_> {
-        let Origin { protocol, version, listener, peer, connection, .. } = self;
-        OriginParts { protocol, version: version.as_deref(), listener, peer, connection: *connection }
-    }
-}
-
-fn present<'a, 'de: 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
-}
 
 /// Adds the event of a line to the batch. A line that defines a source adds none.
 ///
@@ -544,6 +349,7 @@ fn number_value(json: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::line::MAX_SEARCHED;
     use super::*;
     use tributary_event::ValueView;
 

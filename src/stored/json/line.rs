@@ -1,0 +1,206 @@
+//! The members of a line, with values that are still JSON. Texts are borrowed from the line; one with escapes is copied.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::OriginParts;
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+pub(super) struct StoredLine<'a> {
+    pub(super) time: Option<Text<'a>>,
+    pub(super) observed_time: Option<Text<'a>>,
+    #[serde(default)]
+    pub(super) delay_ns: i64,
+    /// `None`: the line defines a source.
+    pub(super) kind: Option<Text<'a>>,
+    pub(super) name: Option<Text<'a>>,
+    pub(super) severity: Option<Text<'a>>,
+    pub(super) trace_id: Option<Text<'a>>,
+    pub(super) span_id: Option<Text<'a>>,
+    /// `Some` of the text `null`: the body is null.
+    #[serde(default, deserialize_with = "present")]
+    pub(super) body: Option<&'a RawValue>,
+    pub(super) metric: Option<Metric<'a>>,
+    pub(super) span: Option<StoredSpan<'a>>,
+    pub(super) sample: Option<StoredSample<'a>>,
+    pub(super) loss: Option<Loss<'a>>,
+    #[serde(default)]
+    pub(super) attributes: Members<'a>,
+    #[serde(default, deserialize_with = "present")]
+    pub(super) resource: Option<&'a RawValue>,
+    pub(super) origin: Option<Origin<'a>>,
+    pub(super) source: Option<Text<'a>>,
+    /// Sequence, offset and length, beside a source.
+    pub(super) position: Option<(Option<u64>, u64, u64)>,
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+pub(super) struct Metric<'a> {
+    #[serde(rename = "type")]
+    pub(super) metric_type: Text<'a>,
+    #[serde(default)]
+    pub(super) unit: Text<'a>,
+    pub(super) value: &'a RawValue,
+    pub(super) temporality: Option<Text<'a>>,
+    pub(super) monotonic: Option<bool>,
+    pub(super) start_time: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+pub(super) struct StoredSpan<'a> {
+    pub(super) trace_id: Text<'a>,
+    pub(super) span_id: Text<'a>,
+    pub(super) parent_span_id: Option<Text<'a>>,
+    pub(super) end_time: Option<Text<'a>>,
+    pub(super) duration_ns: Option<u64>,
+    pub(super) status: Text<'a>,
+    #[serde(default)]
+    pub(super) links: Vec<Ids<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+pub(super) struct Ids<'a> {
+    pub(super) trace_id: Text<'a>,
+    pub(super) span_id: Text<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+pub(super) struct StoredSample<'a> {
+    #[serde(rename = "type")]
+    pub(super) sample_type: Text<'a>,
+    #[serde(default)]
+    pub(super) unit: Text<'a>,
+    pub(super) value: &'a RawValue,
+    pub(super) period_ns: Option<u64>,
+    pub(super) clock: Option<Text<'a>>,
+    pub(super) frames: Vec<StoredFrame<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+pub(super) struct StoredFrame<'a> {
+    pub(super) function: Option<Text<'a>>,
+    pub(super) file: Option<Text<'a>>,
+    pub(super) line: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+pub(super) struct Loss<'a> {
+    pub(super) reason: Text<'a>,
+    pub(super) bytes: u64,
+    pub(super) events: Option<u64>,
+    #[serde(default)]
+    pub(super) detail: Text<'a>,
+    #[serde(default)]
+    pub(super) excerpt: Text<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+pub(super) struct Origin<'a> {
+    pub(super) protocol: Text<'a>,
+    pub(super) version: Option<Text<'a>>,
+    pub(super) listener: Text<'a>,
+    #[serde(default)]
+    pub(super) peer: Text<'a>,
+    pub(super) connection: u64,
+    pub(super) sequence: Option<u64>,
+    /// Absent in the definition of a source.
+    pub(super) offset: Option<u64>,
+    pub(super) length: Option<u64>,
+}
+
+/// A text of a line, which is copied only if it has escapes.
+#[derive(Default, Deserialize)]
+pub(super) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The members of an object. If a key stands twice, its last value counts, in the first place.
+#[derive(Default)]
+pub(super) struct Members<'a> {
+    pub(super) members: Vec<(Cow<'a, str>, &'a RawValue)>,
+    /// The places of the keys, if there are many.
+    pub(super) places: HashMap<Cow<'a, str>, usize, RandomState>,
+}
+
+impl<'a> Members<'a> {
+    fn set(&mut self, key: Cow<'a, str>, value: &'a RawValue) {
+        let place = match self.members.len() {
+            0..=MAX_SEARCHED => self.members.iter().position(|(known, _)| *known == key),
+            _ => {
+                for (place, (key, _)) in self.members.iter().enumerate().skip(self.places.len()) {
+                    self.places.insert(key.clone(), place);
+                }
+                self.places.get(&key).copied()
+            }
+        };
+        match place {
+            Some(place) => self.members[place].1 = value,
+            None => self.members.push((key, value)),
+        }
+    }
+}
+
+/// The most members among which a key is searched one by one.
+pub(super) const MAX_SEARCHED: usize = 32;
+
+impl<'a, 'de: 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MembersVisitor;
+
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let mut members = Members { members: Vec::with_capacity(16), ..Members::default() };
+                while let Some((Text(key), value)) = map.next_entry()? {
+                    members.set(key, value);
+                }
+                Ok(members)
+            }
+        }
+
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+impl StoredLine<'_> {
+    pub(super) fn resource(&self) -> &str {
+        self.resource.map_or("{}", RawValue::get)
+    }
+}
+
+impl Origin<'_> {
+    pub(super) fn parts(&self) -> OriginParts<'_> {
+        let Origin { protocol, version, listener, peer, connection, .. } = self;
+        OriginParts { protocol, version: version.as_deref(), listener, peer, connection: *connection }
+    }
+}
+
+fn present<'a, 'de: 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
