@@ -22,7 +22,10 @@ fn daemon(home: &Path, listener: &str) -> Binary {
 
 fn configured(home: &Path, listener: &str) -> String {
     let path = home.join("t.toml");
-    let sink = format!("[sinks.f]\ntype = \"file\"\npath = {:?}\n", home.join("events.ndjson").display().to_string());
+    // All events are in one file, also when the load runs for long.
+    let rotation = "rotate_bytes = 0\nrotate_interval = \"0s\"";
+    let file = home.join("events.ndjson").display().to_string();
+    let sink = format!("[sinks.f]\ntype = \"file\"\npath = {file:?}\n{rotation}\n");
     fs::write(&path, format!("[admin]\nlisten = \"\"\n[listeners.a]\nlisten = \"127.0.0.1:0\"\n{listener}\n{sink}"))
         .unwrap();
     path.display().to_string()
