@@ -16,6 +16,7 @@ use tributary_memory::log_throttle::LogThrottle;
 use tributary_rbkit::{PendingUndo, ProcessId, RbkitCommand, UndoStore};
 use tributary_system::blocking;
 use tributary_system::directories;
+use tributary_system::locked_file::LockedFile;
 
 /// The most processes that a file has; of more, the earliest are dropped.
 const MAX_PROCESSES: usize = 1_000;
@@ -35,7 +36,7 @@ pub struct ProfileStore {
     contents: Mutex<Contents>,
     failures: LogThrottle,
     /// Locked as long as the store lives.
-    _lock: File,
+    _lock: LockedFile,
 }
 
 /// What the file has.
@@ -189,16 +190,13 @@ impl ProcessEntry {
 }
 
 /// Locks the file against other processes, as long as the result lives.
-fn lock(path: &Path) -> io::Result<File> {
+fn lock(path: &Path) -> io::Result<LockedFile> {
     let mut options = OpenOptions::new();
     let file = options.write(true).create(true).truncate(false).mode(0o600).open(path.with_extension("lock"))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            Err(io::Error::other("another tributary process uses it; give each its own state_dir"))
-        }
-        Err(TryLockError::Error(error)) => Err(error),
-    }
+    LockedFile::lock(file).map_err(|error| match error {
+        TryLockError::WouldBlock => io::Error::other("another tributary process uses it; give each its own state_dir"),
+        TryLockError::Error(error) => error,
+    })
 }
 
 fn read(path: &Path) -> io::Result<Vec<PendingUndo>> {

@@ -12,6 +12,7 @@ use super::reader::{Damage, Reader};
 use super::record::Position;
 use super::segment::{Format, Segment, SegmentName, format_of, sync_data};
 use super::warning::SpoolWarning;
+use tributary_system::locked_file::LockedFile;
 
 /// Names beside the segments.
 const OWN: [&str; 7] = ["lock", "cursor", DROPPED, "damaged", "aside", "refused", RETRY];
@@ -41,21 +42,16 @@ pub(super) fn create(directory: &Path) -> io::Result<()> {
     })
 }
 
-/// Locks the spool as long as the file is open.
+/// Locks the spool as long as the result lives.
 ///
 /// # Errors
 /// The system's, or another process has the lock.
-pub(super) fn lock(directory: &Path) -> Result<File, (PathBuf, io::Error)> {
+pub(super) fn lock(directory: &Path) -> Result<LockedFile, (PathBuf, io::Error)> {
     let path = directory.join("lock");
     let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = opened.map_err(|error| (path.clone(), error))?;
-    match file.try_lock() {
-        Err(fs::TryLockError::WouldBlock) => {
-            Err((path, io::Error::new(io::ErrorKind::ResourceBusy, "another process uses this spool")))
-        }
-        // Not every file system can lock; on others there is no lock.
-        _ => Ok(file),
-    }
+    let in_use = || io::Error::new(io::ErrorKind::ResourceBusy, "another process uses this spool");
+    LockedFile::lock_where_supported(file).ok_or_else(|| (path, in_use()))
 }
 
 /// The segments of a directory.

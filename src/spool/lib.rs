@@ -35,7 +35,7 @@ mod warning;
 mod write;
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -51,6 +51,7 @@ pub use retry::retry_refused;
 use segment::{Segment, SegmentName, Writer, record_id};
 pub use snapshot::{DropError, FileCount, Refused, Snapshot, drop_waiting, is_spool, kept, refused, used_by};
 pub use state::{AppendError, Dropped, SpoolBacklog, UsedBy};
+use tributary_system::locked_file::LockedFile;
 use unsettled::UnsettledRecords;
 pub use warning::SpoolWarning;
 
@@ -76,7 +77,7 @@ pub struct Spool {
     directory: PathBuf,
     limits: SpoolLimits,
     /// Locked as long as it is open.
-    _lock: File,
+    _lock: LockedFile,
     cursor: Cursor,
     /// In order. The last one is the writer's, if there is a writer.
     segments: VecDeque<Segment>,

@@ -1,8 +1,9 @@
-//! What the operating system gives to the other packages: threads that may block, directories, the wall clock, measured times.
+//! What the operating system gives to the other packages: threads that may block, directories, locked files, the wall clock, measured times.
 #![forbid(unsafe_code)]
 
 pub mod blocking;
 pub mod counters;
 pub mod directories;
 pub mod histogram;
+pub mod locked_file;
 pub mod wall_clock;

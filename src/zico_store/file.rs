@@ -1,6 +1,6 @@
 //! The file: how it is opened, its schema, and which files are refused.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use super::keys;
 use super::network::network;
 use super::options::IN_MEMORY_BYTES;
 use tributary_system::directories;
+use tributary_system::locked_file::LockedFile;
 use tributary_zico::agents::session_digest;
 
 /// The tables of registered agents. The sqlite3 shell's `.schema` shows them with these comments.
@@ -112,7 +113,7 @@ pub fn path(state_dir: &Path, listener: &str) -> PathBuf {
 }
 
 /// Locks the agents in this file against other daemons, as long as the result lives.
-pub(super) fn claim(path: &Path) -> Result<File, StoreError> {
+pub(super) fn claim(path: &Path) -> Result<LockedFile, StoreError> {
     let unusable = |error: io::Error| StoreError::new(path, format!("its directory cannot be used: {error}"));
     if let Some(dir) = path.parent() {
         // SQLite syncs the names of its files, but not that of their directory.
@@ -123,13 +124,12 @@ pub(super) fn claim(path: &Path) -> Result<File, StoreError> {
     drop(open().open(path).map_err(unusable)?);
     // Not the database itself: SQLite uses locks of its own there.
     let file = open().open(path.with_extension("lock")).map_err(unusable)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            Err(StoreError::new(path, "another tributary process uses it; give each its own state_dir"))
+    LockedFile::lock(file).map_err(|error| match error {
+        TryLockError::WouldBlock => {
+            StoreError::new(path, "another tributary process uses it; give each its own state_dir")
         }
-        Err(TryLockError::Error(error)) => Err(unusable(error)),
-    }
+        TryLockError::Error(error) => unusable(error),
+    })
 }
 
 /// Opens the file and checks it. A new file gets the schema, and one of an older schema is converted.

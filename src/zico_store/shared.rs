@@ -1,6 +1,5 @@
 //! The state of one store: its connections, keys, marks and limits.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,6 +13,7 @@ use super::keys::{AdmittedKeys, RkeyDigests};
 use super::marks::{self, Marks};
 use super::options::StoreOptions;
 use tributary_memory::log_throttle::LogThrottle;
+use tributary_system::locked_file::LockedFile;
 use tributary_zico::agents::ZicoAgentError;
 
 /// The connection that writes.
@@ -55,7 +55,7 @@ pub(super) struct SharedAgentStore {
     reader: Option<Mutex<Connection>>,
     pub(super) marks: Marks,
     /// The lock against other daemons.
-    _claim: Option<File>,
+    _claim: Option<LockedFile>,
 }
 
 impl SharedAgentStore {

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::options::Fsync;
+use tributary_system::locked_file::LockedFile;
 
 /// When and how data and names are forced to the disk.
 #[derive(Debug)]
@@ -85,13 +86,9 @@ pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// Another process has the lock.
-pub(super) fn lock(file: &fs::File) -> io::Result<()> {
-    match file.try_lock() {
-        Err(fs::TryLockError::WouldBlock) => {
-            Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process is writing it"))
-        }
-        _ => Ok(()),
-    }
+pub(super) fn lock(file: fs::File) -> io::Result<LockedFile> {
+    let in_use = || io::Error::new(io::ErrorKind::ResourceBusy, "another process is writing it");
+    LockedFile::lock_where_supported(file).ok_or_else(in_use)
 }
 
 /// Injected faults, for the tests of this folder. Each test runs on a thread of its own.

@@ -17,6 +17,7 @@ use tributary_memory::log_throttle::LogThrottle;
 use tributary_sink::encode::source::{Defined, Sources};
 use tributary_sink::records::Records;
 use tributary_system::directories::directory_of;
+use tributary_system::locked_file::LockedFile;
 
 /// Block size when written bytes are read again.
 const BLOCK_BYTES: usize = 64 * 1024;
@@ -29,7 +30,7 @@ static TORN: LogThrottle = LogThrottle::new();
 #[derive(Debug)]
 pub(super) struct Live {
     path: PathBuf,
-    file: fs::File,
+    file: LockedFile,
     /// Device and inode, which identify a file under any name.
     identity: (u64, u64),
     len: u64,
@@ -74,7 +75,7 @@ impl Live {
         }
         let file = open_or_create(path, disk)?;
         disk.sync_directories_of(path)?;
-        lock(&file)?;
+        let file = lock(file)?;
         let metadata = file.metadata()?;
         let mut live = Live {
             path: path.to_owned(),
@@ -323,7 +324,7 @@ impl Live {
     fn copy_unsynced(&mut self, from: &Live, disk: &Disk) -> io::Result<()> {
         let definitions = self.missing(&from.unsynced.sources);
         self.define(&from.unsynced.sources, &definitions, disk)?;
-        let mut file = &self.file;
+        let mut file = &*self.file;
         from.unsynced.for_each_block(&from.file, |block| file.write_all(block))?;
         self.len += from.unsynced.bytes;
         self.sync(disk)

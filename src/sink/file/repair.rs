@@ -26,10 +26,7 @@ pub(super) fn repair_closed(path: &Path, format: Format) -> io::Result<()> {
     if is_complete(&file, len)? {
         return Ok(());
     }
-    let file = OpenOptions::new().read(true).append(true).open(path)?;
-    if lock(&file).is_err() {
-        return Ok(());
-    }
+    let Ok(file) = lock(OpenOptions::new().read(true).append(true).open(path)?) else { return Ok(()) };
     repair_open(&file, path, format)?;
     file.sync_data()
 }

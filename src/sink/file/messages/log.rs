@@ -1,11 +1,12 @@
 //! The file of a log. It is never synced but when it is replaced, so that a sync of a file of the sink stays one sync.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::PathBuf;
 
 use crate::disk::lock;
 use tributary_system::directories::{self, directory_of};
+use tributary_system::locked_file::LockedFile;
 
 /// The first word of a log, with its version.
 pub(super) const HEAD: &str = "tributary-messages-2";
@@ -18,7 +19,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,
-    file: Option<File>,
+    file: Option<LockedFile>,
     bytes: u64,
 }
 
@@ -36,19 +37,18 @@ impl Log {
     ///
     /// # Errors
     /// The system's; also when another process has it.
-    pub(super) fn read(&self) -> io::Result<Option<(String, File)>> {
+    pub(super) fn read(&self) -> io::Result<Option<(String, LockedFile)>> {
         use io::ErrorKind::{NotADirectory, NotFound};
         let file = match OpenOptions::new().read(true).append(true).open(&self.path) {
             Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(None),
-            file => file?,
+            file => lock(file?)?,
         };
-        lock(&file)?;
         if file.metadata()?.len() > MAX_BYTES {
             let why = format!("{} is too long to be a log of messages; remove it", self.path.display());
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         let mut bytes = Vec::new();
-        (&file).read_to_end(&mut bytes)?;
+        (&*file).read_to_end(&mut bytes)?;
         Ok(Some((String::from_utf8_lossy(&bytes).into_owned(), file)))
     }
 
@@ -70,13 +70,12 @@ impl Log {
             None => {
                 directories::create(directory_of(&self.path))?;
                 let file = OpenOptions::new().create(true).append(true).open(&self.path)?;
-                lock(&file)?;
-                self.file = Some(file);
+                self.file = Some(lock(file)?);
                 format!("{HEAD} {}\n{lines}", boot())
             }
         };
-        if let Some(file) = &mut self.file {
-            file.write_all(text.as_bytes())?;
+        if let Some(file) = &self.file {
+            (&**file).write_all(text.as_bytes())?;
             self.bytes += text.len() as u64;
         }
         Ok(())
@@ -89,9 +88,8 @@ impl Log {
     pub(super) fn replace(&mut self, lines: &str) -> io::Result<()> {
         let text = format!("{HEAD} {}\n{lines}", boot());
         let unfinished = self.path.with_extension("part");
-        let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(&unfinished)?;
-        lock(&file)?;
-        file.write_all(text.as_bytes())?;
+        let file = lock(OpenOptions::new().create(true).write(true).truncate(true).open(&unfinished)?)?;
+        (&*file).write_all(text.as_bytes())?;
         file.sync_data()?;
         fs::rename(&unfinished, &self.path)?;
         self.file = Some(file);
@@ -102,7 +100,7 @@ impl Log {
     /// The next write to it fails.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self) {
-        self.file = Some(OpenOptions::new().append(true).open("/dev/full").unwrap());
+        self.file = Some(lock(OpenOptions::new().append(true).open("/dev/full").unwrap()).unwrap());
     }
 
     /// Removes it.

@@ -166,8 +166,7 @@ fn part<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<MessagePart> {
 /// Shortens a file to what it had, if it still exists under any name of its directory and no other process writes it.
 fn cut_to(path: &Path, identity: Identity, length: u64) -> io::Result<()> {
     let Some(path) = find(path, identity)? else { return Ok(()) };
-    let file = OpenOptions::new().write(true).open(&path)?;
-    lock(&file)?;
+    let file = lock(OpenOptions::new().write(true).open(&path)?)?;
     let now = file.metadata()?.len();
     if now > length {
         file.set_len(length)?;

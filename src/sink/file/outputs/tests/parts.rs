@@ -3,9 +3,10 @@
 
 use super::super::super::disk::lock;
 use super::*;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use tributary_event::{Batch, Loss, MessagePart, Reason};
 use tributary_sink::Chosen;
+use tributary_system::locked_file::LockedFile;
 
 /// A sink with a file for each kind of events.
 fn sink(directory: &Path) -> Outputs {
@@ -67,10 +68,8 @@ fn reported(outputs: &mut Outputs) -> [Vec<u64>; 3] {
 const NOTHING: [Vec<u64>; 3] = [Vec::new(), Vec::new(), Vec::new()];
 
 /// Another process writes this file as long as the value lives.
-fn taken(path: &Path) -> File {
-    let file = OpenOptions::new().create(true).append(true).open(path).unwrap();
-    lock(&file).unwrap();
-    file
+fn taken(path: &Path) -> LockedFile {
+    lock(OpenOptions::new().create(true).append(true).open(path).unwrap()).unwrap()
 }
 
 /// The names of the events in the files of a kind, finished ones too, sorted.
@@ -110,7 +109,7 @@ fn a_kill_takes_nothing_back_that_was_delivered_while_a_message_waits_for_anothe
 }
 
 /// A sink that has written "x" and, of a message of five logs, two; it cannot write the others as long as the file lives.
-fn with_a_part_in_part(directory: &Path, part: &Batch) -> (Outputs, File) {
+fn with_a_part_in_part(directory: &Path, part: &Batch) -> (Outputs, LockedFile) {
     let mut outputs = sink(directory);
     outputs.context.options.rotate_records = 3;
     outputs.context.disk.sync_directory = faults::sync_directory;
