@@ -18,7 +18,7 @@ use otlp_structs::Structs;
 use serde_json::{Map, Value as Json, json};
 use tributary::event::{
     Batch, BatchBuilder, DataView, EventView, Header, Interned, Origin, Position, Resource, ResourceValue, SpanData,
-    SpanId, Status, TraceId, UnixNanos, ValueView, semconv,
+    SpanId, TraceId, UnixNanos, ValueView, semconv,
 };
 use tributary::sink::encode::{Encoder, Format};
 use tributary::sink::otlp;
@@ -169,13 +169,12 @@ fn spans() -> Batch {
         event.attribute(url_key, url);
         event.attribute(status_key, 200.0);
         tags.into_iter().for_each(|(key, value)| event.attribute(key, value));
+        let trace_id = TraceId((u128::from(n) << 64 | 0x463a_c35c_9f64_13ad).to_be_bytes());
         event.span(SpanData {
-            trace_id: TraceId((u128::from(n) << 64 | 0x463a_c35c_9f64_13ad).to_be_bytes()),
-            span_id: SpanId((0xa2fb_4a1d_1a96_d312 + n).to_be_bytes()),
             parent: Some(SpanId(0x1122_3344_5566_7788_u64.to_be_bytes())),
             end: Some(UnixNanos(start + duration)),
             duration_nanos: Some(duration),
-            status: Status::Unset,
+            ..SpanData::new(trace_id, SpanId((0xa2fb_4a1d_1a96_d312 + n).to_be_bytes()))
         });
     }
     builder.take()

@@ -48,6 +48,13 @@ impl<'a> Reader<'a> {
         Reader { bytes: Bytes::new(bytes), missing }
     }
 
+    /// A reader of a complete message from `offset` on; offsets are those in the message.
+    pub fn starting_at(message: &'a [u8], offset: usize) -> Self {
+        let mut bytes = Bytes::new(message);
+        bytes.advance(offset);
+        Reader { bytes, missing: 0 }
+    }
+
     /// Offset of the next byte.
     pub fn offset(&self) -> usize {
         self.bytes.offset()

@@ -13,6 +13,10 @@ pub(crate) const fn fixed64_tag(field: u8) -> u8 {
     field << 3 | 1
 }
 
+const fn fixed32_tag(field: u8) -> u8 {
+    field << 3 | 5
+}
+
 /// The tag of a field whose value begins with its length: text, bytes, messages and packed lists.
 pub const fn len_tag(field: u8) -> u8 {
     field << 3 | 2
@@ -48,6 +52,13 @@ pub fn push_fixed64_field(out: &mut Vec<u8>, field: u8, value: u64) {
     let mut bytes = [fixed64_tag(field); 9];
     bytes[1..].copy_from_slice(&value.to_le_bytes());
     out.extend_from_slice(&bytes);
+}
+
+/// Appends a field of 4 bytes.
+#[inline]
+pub fn push_fixed32_field(out: &mut Vec<u8>, field: u8, value: u32) {
+    out.push(fixed32_tag(field));
+    out.extend_from_slice(&value.to_le_bytes());
 }
 
 /// Appends a field of text, bytes, or a message that is encoded already.

@@ -22,8 +22,9 @@ pub struct Batch {
     pub(super) members: Vec<(Key, Value)>,
     pub(super) frames: Vec<Frame>,
     pub(super) spans: Vec<SpanData>,
-    /// Links of spans, each after the index of its span, in ascending order of these.
-    pub(super) links: Vec<(u32, Link)>,
+    /// Links and events of spans, each after the index of its span, in ascending order of these.
+    pub(super) links: Vec<(u32, SpanLink)>,
+    pub(super) span_events: Vec<(u32, SpanEvent)>,
     /// The spans or traces that logs belong to.
     pub(super) contexts: Vec<TraceContext>,
     pub(super) metrics: Vec<MetricData>,
@@ -88,13 +89,14 @@ impl Batch {
         self.content
     }
 
-    /// Attributes, values, members, frames, links and runs.
+    /// Attributes, values, members, frames, links, events of spans and runs.
     pub(super) fn elements(&self) -> usize {
         self.attributes.len()
             + self.values.len()
             + self.members.len()
             + self.frames.len()
             + self.links.len()
+            + self.span_events.len()
             + self.runs.len()
     }
 
@@ -117,7 +119,8 @@ impl Batch {
             + self.values.capacity() * size_of::<Value>()
             + self.frames.capacity() * size_of::<Frame>()
             + self.spans.capacity() * size_of::<SpanData>()
-            + self.links.capacity() * size_of::<(u32, Link)>()
+            + self.links.capacity() * size_of::<(u32, SpanLink)>()
+            + self.span_events.capacity() * size_of::<(u32, SpanEvent)>()
             + self.contexts.capacity() * size_of::<TraceContext>()
             + self.metrics.capacity() * size_of::<MetricData>()
             + self.samples.capacity() * size_of::<SampleData>()
@@ -204,7 +207,7 @@ impl EventData {
 }
 
 /// A timed operation.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct SpanData {
     /// The trace it belongs to.
     pub trace_id: TraceId,
@@ -216,8 +219,70 @@ pub struct SpanData {
     pub end: Option<UnixNanos>,
     /// How long it took, exactly.
     pub duration_nanos: Option<u64>,
+    /// Its part in the communication; `None`: the peer does not tell it.
+    pub kind: Option<SpanKind>,
     /// How it ended.
     pub status: Status,
+    /// What went wrong.
+    pub status_message: Option<Text>,
+}
+
+impl SpanData {
+    /// A span with these ids and nothing else.
+    #[inline]
+    pub fn new(trace_id: TraceId, span_id: SpanId) -> Self {
+        SpanData {
+            trace_id,
+            span_id,
+            parent: None,
+            end: None,
+            duration_nanos: None,
+            kind: None,
+            status: Status::Unset,
+            status_message: None,
+        }
+    }
+}
+
+/// The part of a span in the communication between processes (OpenTelemetry: `Span.kind`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum SpanKind {
+    Internal,
+    Server,
+    Client,
+    Producer,
+    Consumer,
+}
+
+impl SpanKind {
+    /// All kinds, in the order of their numbers in OpenTelemetry, which begin at 1.
+    pub const ALL: [SpanKind; 5] =
+        [SpanKind::Internal, SpanKind::Server, SpanKind::Client, SpanKind::Producer, SpanKind::Consumer];
+
+    /// The kind's name in JSON.
+    #[inline]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SpanKind::Internal => "internal",
+            SpanKind::Server => "server",
+            SpanKind::Client => "client",
+            SpanKind::Producer => "producer",
+            SpanKind::Consumer => "consumer",
+        }
+    }
+
+    /// The kind with this name.
+    #[inline]
+    pub fn of(name: &str) -> Option<Self> {
+        SpanKind::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
+    /// Its number in OpenTelemetry.
+    #[inline]
+    pub fn number(self) -> u8 {
+        self as u8 + 1
+    }
 }
 
 /// A span of the same or of another trace, to which a span is related (OpenTelemetry: `Span.links`).
@@ -226,6 +291,36 @@ pub struct SpanData {
 pub struct Link {
     pub trace_id: TraceId,
     pub span_id: SpanId,
+}
+
+/// A link of a span of a batch, with texts and members of that batch.
+#[derive(Clone, Copy, Debug)]
+pub struct SpanLink {
+    /// The span that it leads to.
+    pub to: Link,
+    /// Made by [`super::BatchBuilder::members`].
+    pub attributes: Span32,
+    /// The state of the linked trace, in the form of W3C's header `tracestate`.
+    pub trace_state: Option<Text>,
+    /// The flags of the linked span, as W3C's header `traceparent` has them; `None` when untold.
+    pub flags: Option<u32>,
+}
+
+impl From<Link> for SpanLink {
+    fn from(to: Link) -> Self {
+        SpanLink { to, attributes: Span32::default(), trace_state: None, flags: None }
+    }
+}
+
+/// What happened during a span (OpenTelemetry: `Span.events`), with texts and members of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct SpanEvent {
+    /// When it happened; `None` when unknown.
+    pub time: Option<UnixNanos>,
+    /// What it is.
+    pub name: Key,
+    /// Made by [`super::BatchBuilder::members`].
+    pub attributes: Span32,
 }
 
 /// The trace that a log belongs to, and its span (OpenTelemetry: `LogRecord.trace_id` and `span_id`).

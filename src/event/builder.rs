@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::batch::{
-    Attribute, Batch, Event, EventData, Frame, Header, Key, KeyContent, Link, LossData, MetricData, NO_CONTEXT, Run,
+    Attribute, Batch, Event, EventData, Frame, Header, Key, KeyContent, LossData, MetricData, NO_CONTEXT, Run,
     SampleData,
 };
-use super::batch::{Span32, SpanData, TraceContext, Value};
+use super::batch::{Span32, SpanData, SpanEvent, SpanLink, TraceContext, Value};
 use super::content::OpenContent;
 use super::semconv::{self, Name};
 use super::text::{Escapes, Text, index32, output_len};
@@ -26,8 +26,9 @@ pub const MOST_BATCH_BYTES: u64 = 4 << 20;
 const EVENT_OVERHEAD_BYTES: usize = 256;
 /// Output size of the ids of a log.
 const CONTEXT_BYTES: usize = 76;
-/// Output size of a link.
+/// Output size of a link, and of an event of a span, without their texts and attributes.
 const LINK_BYTES: usize = 77;
+const SPAN_EVENT_BYTES: usize = 70;
 
 /// Numbers batches over the life of the process, so that an [`Interned`] of one batch is never used for another.
 static NEXT_BATCH: AtomicU64 = AtomicU64::new(1);
@@ -360,10 +361,16 @@ impl BatchBuilder {
     /// A map of keys and values of this batch. The caller ensures that no key repeats.
     #[inline]
     pub fn map(&mut self, members: &[(Key, Value)]) -> Value {
+        Value::Map(self.members(members))
+    }
+
+    /// The same, for the attributes of links and events of spans.
+    #[inline]
+    pub fn members(&mut self, members: &[(Key, Value)]) -> Span32 {
         let start = self.batch.members.len();
         self.batch.members.extend_from_slice(members);
         self.expanded += members.iter().map(|(key, value)| attribute_bytes(*key, *value)).sum::<usize>();
-        Value::Map(Span32::new(start, self.batch.members.len()))
+        Span32::new(start, self.batch.members.len())
     }
 
     /// Begins an event. One of the ending calls of [`EventBuilder`] adds it to the batch; if it is dropped before, nothing
@@ -531,19 +538,22 @@ impl EventBuilder<'_> {
         if span.parent == Some(span.span_id) {
             self.make_root(&mut span);
         }
+        self.batch.expanded += span.status_message.map_or(0, Text::output_len);
         let spans = &mut self.batch.batch.spans;
         spans.push(span);
         let place = index32(spans.len() - 1);
         self.end(EventData::Span(place));
     }
 
-    /// Ends a span that has links.
-    #[inline]
-    pub fn linked_span(self, span: SpanData, links: impl IntoIterator<Item = Link>) {
-        let Batch { spans, links: known, .. } = &mut self.batch.batch;
-        let (place, before) = (index32(spans.len()), known.len());
-        known.extend(links.into_iter().map(|link| (place, link)));
-        self.batch.expanded += (known.len() - before) * LINK_BYTES;
+    /// Ends a span that has links and events.
+    pub fn span_with(self, span: SpanData, links: &[SpanLink], events: &[SpanEvent]) {
+        let text = |text: Option<Text>| text.map_or(0, Text::output_len);
+        let Batch { spans, links: all_links, span_events, .. } = &mut self.batch.batch;
+        let place = index32(spans.len());
+        all_links.extend(links.iter().map(|link| (place, *link)));
+        span_events.extend(events.iter().map(|event| (place, *event)));
+        self.batch.expanded += links.iter().map(|link| LINK_BYTES + text(link.trace_state)).sum::<usize>();
+        self.batch.expanded += events.iter().map(|event| SPAN_EVENT_BYTES + event.name.output_len()).sum::<usize>();
         self.span(span);
     }
 

@@ -9,10 +9,11 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use super::batch::{
-    Attribute, Batch, Event, EventData, Frame, Key, KeyContent, LossData, NO_CONTEXT, Run, Span32, Value,
+    Attribute, Batch, Event, EventData, Frame, Key, KeyContent, LossData, NO_CONTEXT, Run, Span32, SpanEvent, SpanLink,
+    Value,
 };
 use super::text::{Escapes, Text, index32};
-use super::view::{KeyView, ValueView};
+use super::view::{KeyView, ValueView, of_span};
 use super::{Origin, Resource};
 
 /// The changes of a copy.
@@ -30,7 +31,7 @@ pub trait Edits {
 /// Where a value stands in an event.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueLocation<'a> {
-    /// The attribute with this key.
+    /// The attribute with this key, of the event or of a link or event of a span.
     Attribute(KeyView<'a>),
     /// A member of an object in an attribute or in a body.
     Member {
@@ -39,12 +40,14 @@ pub enum ValueLocation<'a> {
         /// The keys that lead to it, joined by dots, its own included. That of a body begins with `body.`.
         path: &'a str,
     },
-    /// A part of the event that is no attribute: [`BODY`], [`LOSS_DETAIL`], [`LOSS_EXCERPT`].
+    /// A part of the event that is no attribute: [`BODY`], [`STATUS_MESSAGE`], [`LOSS_DETAIL`], [`LOSS_EXCERPT`].
     Field(&'static str),
 }
 
 /// The body of a log.
 pub const BODY: &str = "body";
+/// What went wrong, of a span.
+pub const STATUS_MESSAGE: &str = "span.status_message";
 /// What was found where, of a loss.
 pub const LOSS_DETAIL: &str = "loss.detail";
 /// The first bytes of what was lost. It cannot be replaced, only removed.
@@ -128,12 +131,23 @@ impl<E: Edits> Finder<'_, E> {
             EventData::Loss(_) => {
                 self.changes(ValueLocation::Field(LOSS_DETAIL)) || self.changes(ValueLocation::Field(LOSS_EXCERPT))
             }
-            EventData::Log { .. } | EventData::Span(_) | EventData::Metric(_) | EventData::Sample { .. } => false,
+            EventData::Span(place) => self.finds_in_span(*place),
+            EventData::Log { .. } | EventData::Metric(_) | EventData::Sample { .. } => false,
         };
         in_data
             || batch.attributes[event.attributes.range()].iter().any(|attribute| match attribute {
                 Attribute::One(key, value) => self.finds_in_attribute(*key, *value),
                 Attribute::Run(_) => false,
+            })
+    }
+
+    fn finds_in_span(&mut self, place: u32) -> bool {
+        let batch = self.batch;
+        let links = of_span(&batch.links, place).iter().map(|(_, link)| link.attributes);
+        let events = of_span(&batch.span_events, place).iter().map(|(_, event)| event.attributes);
+        (batch.spans[place as usize].status_message.is_some() && self.changes(ValueLocation::Field(STATUS_MESSAGE)))
+            || links.chain(events).any(|attributes| {
+                batch.members[attributes.range()].iter().any(|(key, value)| self.finds_in_attribute(*key, *value))
             })
     }
 
@@ -241,14 +255,7 @@ impl<'a, E: Edits> Copier<'a, E> {
                 let body = body.and_then(|body| self.field(BODY, body));
                 EventData::Log { severity: *severity, context, body }
             }
-            EventData::Span(place) => {
-                self.to.spans.push(from.spans[*place as usize]);
-                let copy = index32(self.to.spans.len() - 1);
-                let start = from.links.partition_point(|(of, _)| of < place);
-                let links = from.links[start..].iter().take_while(|(of, _)| of == place);
-                self.to.links.extend(links.map(|(_, link)| (copy, *link)));
-                EventData::Span(copy)
-            }
+            EventData::Span(place) => self.span(*place),
             EventData::Metric(place) => {
                 self.to.metrics.push(from.metrics[*place as usize]);
                 EventData::Metric(index32(self.to.metrics.len() - 1))
@@ -278,6 +285,37 @@ impl<'a, E: Edits> Copier<'a, E> {
                 EventData::Loss(index32(self.to.losses.len() - 1))
             }
         }
+    }
+
+    fn span(&mut self, place: u32) -> EventData {
+        let from = self.from;
+        let mut span = from.spans[place as usize];
+        span.status_message =
+            span.status_message.and_then(|text| match self.field(STATUS_MESSAGE, Value::Text(text)) {
+                Some(Value::Text(text)) => Some(text),
+                _ => None,
+            });
+        self.to.spans.push(span);
+        let copy = index32(self.to.spans.len() - 1);
+        for (_, SpanLink { to, attributes, trace_state, flags }) in of_span(&from.links, place) {
+            let attributes = self.attributes(*attributes);
+            let trace_state = trace_state.map(|text| self.text(text));
+            self.to.links.push((copy, SpanLink { to: *to, attributes, trace_state, flags: *flags }));
+        }
+        for (_, SpanEvent { time, name, attributes }) in of_span(&from.span_events, place) {
+            let attributes = self.attributes(*attributes);
+            let event = SpanEvent { time: *time, name: self.key(*name), attributes };
+            self.to.span_events.push((copy, event));
+        }
+        EventData::Span(copy)
+    }
+
+    /// Attributes that stand together, without those that are removed.
+    fn attributes(&mut self, members: Span32) -> Span32 {
+        let from = self.from;
+        let members: Vec<_> =
+            from.members[members.range()].iter().filter_map(|(key, value)| self.attribute(*key, *value)).collect();
+        self.push_members(members)
     }
 
     /// An attribute, unless it is removed.
@@ -359,11 +397,7 @@ impl<'a, E: Edits> Copier<'a, E> {
             Some(copy) => copy,
             None => {
                 let Run { members, expanded, .. } = &self.from.runs[index];
-                let members: Vec<_> = self.from.members[members.range()]
-                    .iter()
-                    .filter_map(|(key, value)| self.attribute(*key, *value))
-                    .collect();
-                let members = self.push_members(members);
+                let members = self.attributes(*members);
                 self.to.runs.push(Run { members, expanded: *expanded, uses: 0, rendered: OnceLock::new() });
                 let copy = index32(self.to.runs.len() - 1);
                 self.runs[index] = Some(copy);

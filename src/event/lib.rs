@@ -23,8 +23,8 @@ mod whole_number;
 
 pub use agent::{AgentFacts, AgentIdentity, AgentName};
 pub use batch::{
-    Batch, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, SampleClock, SampleData, SpanData,
-    Status, Temporality, TraceContext, Value,
+    Batch, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, SampleClock, SampleData, Span32,
+    SpanData, SpanEvent, SpanKind, SpanLink, Status, Temporality, TraceContext, Value,
 };
 pub use builder::{
     BatchBuilder, BatchResource, EventBuilder, Interned, InternedResource, InternedRun, MOST_BATCH_BYTES,
@@ -39,8 +39,8 @@ pub use origin::{Origin, Resource, ResourceValue, peer_address};
 pub use semconv::Name;
 pub use text::{Text, output_len};
 pub use view::{
-    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LossView, Member, Members, RunView, SampleView,
-    TextView, ValueView, Values,
+    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LinkView, LossView, Member, Members, RunView,
+    SampleView, SpanEventView, SpanView, TextView, ValueView, Values,
 };
 pub use whole_number::{names_whole_number, whole_number};
 

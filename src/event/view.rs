@@ -1,8 +1,11 @@
 //! Reads a batch: borrowed views that hide the layout of the arena.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use super::batch::{Attribute, Event, EventData, Frame, Key, KeyContent, LossData, Run, Value};
+use super::batch::{
+    Attribute, Event, EventData, Frame, Key, KeyContent, LossData, Run, Span32, SpanEvent, SpanLink, Value,
+};
 use super::text::{Escapes, Text};
 use super::{
     Batch, Header, Kind, Link, MetricData, Name, Origin, Position, Reason, Resource, ResourceValue, SampleData,
@@ -220,10 +223,37 @@ impl ResourceValue {
 #[allow(missing_docs)]
 pub enum DataView<'a> {
     Log { severity: Severity, context: Option<&'a TraceContext>, body: Option<ValueView<'a>> },
-    Span(&'a SpanData),
+    Span(SpanView<'a>),
     Metric(&'a MetricData),
     Sample(SampleView<'a>),
     Loss(LossView<'a>),
+}
+
+/// A span, its links and its events.
+#[derive(Clone, Copy, Debug)]
+pub struct SpanView<'a> {
+    batch: &'a Batch,
+    place: u32,
+    data: &'a SpanData,
+}
+
+/// A link of a span.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct LinkView<'a> {
+    pub to: Link,
+    pub attributes: Members<'a>,
+    pub trace_state: Option<TextView<'a>>,
+    pub flags: Option<u32>,
+}
+
+/// What happened during a span.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct SpanEventView<'a> {
+    pub time: Option<UnixNanos>,
+    pub name: TextView<'a>,
+    pub attributes: Members<'a>,
 }
 
 /// A sample and its stack.
@@ -275,6 +305,11 @@ impl Batch {
         }
     }
 
+    #[inline]
+    fn members_of(&self, range: Span32) -> Members<'_> {
+        Members { batch: self, members: &self.members[range.range()] }
+    }
+
     #[inline(always)]
     pub(super) fn value(&self, value: Value) -> ValueView<'_> {
         match value {
@@ -286,7 +321,7 @@ impl Batch {
             Value::Text(text) => ValueView::Text(self.text(text)),
             Value::Bytes(range) => ValueView::Bytes(&self.bytes[range.range()]),
             Value::Array(range) => ValueView::Array(Values { batch: self, values: &self.values[range.range()] }),
-            Value::Map(range) => ValueView::Map(Members { batch: self, members: &self.members[range.range()] }),
+            Value::Map(range) => ValueView::Map(self.members_of(range)),
         }
     }
 }
@@ -361,7 +396,9 @@ impl<'a> EventView<'a> {
                 context: batch.contexts.get(*context as usize),
                 body: body.map(|body| batch.value(body)),
             },
-            EventData::Span(place) => DataView::Span(&batch.spans[*place as usize]),
+            EventData::Span(place) => {
+                DataView::Span(SpanView { batch, place: *place, data: &batch.spans[*place as usize] })
+            }
             EventData::Metric(place) => DataView::Metric(&batch.metrics[*place as usize]),
             EventData::Sample { data, frames } => {
                 let data = &batch.samples[*data as usize];
@@ -380,21 +417,6 @@ impl<'a> EventView<'a> {
         }
     }
 
-    /// The links of a span, in the order in which they were written.
-    #[inline]
-    pub fn links(&self) -> impl ExactSizeIterator<Item = Link> {
-        let all = &self.batch.links[..];
-        let own = match self.event.data {
-            EventData::Span(place) if !all.is_empty() => {
-                let start = all.partition_point(|(of, _)| *of < place);
-                let end = all.partition_point(|(of, _)| *of <= place);
-                &all[start..end]
-            }
-            _ => &[],
-        };
-        own.iter().map(|(_, link)| *link)
-    }
-
     /// The connection that it was received on.
     #[inline]
     pub fn origin(&self) -> &'a Arc<Origin> {
@@ -410,6 +432,57 @@ impl<'a> EventView<'a> {
     fn header(&self) -> &'a Header {
         &self.event.header
     }
+}
+
+impl Deref for SpanView<'_> {
+    type Target = SpanData;
+
+    #[inline]
+    fn deref(&self) -> &SpanData {
+        self.data
+    }
+}
+
+impl<'a> SpanView<'a> {
+    /// What went wrong.
+    #[inline]
+    pub fn status_message(&self) -> Option<TextView<'a>> {
+        self.data.status_message.map(|text| self.batch.text(text))
+    }
+
+    /// Its links, in the order in which they were written.
+    #[inline]
+    pub fn links(&self) -> impl ExactSizeIterator<Item = LinkView<'a>> + use<'a> {
+        let batch = self.batch;
+        of_span(&batch.links, self.place).iter().map(|(_, SpanLink { to, attributes, trace_state, flags })| LinkView {
+            to: *to,
+            attributes: batch.members_of(*attributes),
+            trace_state: trace_state.map(|text| batch.text(text)),
+            flags: *flags,
+        })
+    }
+
+    /// What happened during it, in the order in which it was written.
+    #[inline]
+    pub fn events(&self) -> impl ExactSizeIterator<Item = SpanEventView<'a>> + use<'a> {
+        let batch = self.batch;
+        of_span(&batch.span_events, self.place).iter().map(|(_, SpanEvent { time, name, attributes })| SpanEventView {
+            time: *time,
+            name: batch.key(*name).text(),
+            attributes: batch.members_of(*attributes),
+        })
+    }
+}
+
+/// The parts of the span with this index.
+#[inline]
+pub(super) fn of_span<T>(all: &[(u32, T)], place: u32) -> &[(u32, T)] {
+    if all.is_empty() {
+        return all;
+    }
+    let start = all.partition_point(|(of, _)| *of < place);
+    let end = all.partition_point(|(of, _)| *of <= place);
+    &all[start..end]
 }
 
 impl<'a> SampleView<'a> {
@@ -479,6 +552,20 @@ impl<'a> Iterator for Attributes<'a> {
 pub struct Members<'a> {
     batch: &'a Batch,
     members: &'a [(Key, Value)],
+}
+
+impl Members<'_> {
+    /// Whether it has none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Their number.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
 }
 
 impl<'a> Iterator for Members<'a> {

@@ -53,7 +53,7 @@ pub fn item(event: EventView<'_>) -> Result<Option<ProfileItem<'_>>, ()> {
     }
     match event.data() {
         DataView::Sample(view) => Ok(sample(event, view).map(ProfileItem::Sample)),
-        DataView::Span(view) => Ok(Some(ProfileItem::Span(span(event, view)))),
+        DataView::Span(view) => Ok(Some(ProfileItem::Span(span(event, &view)))),
         _ => log(event),
     }
 }

@@ -1,6 +1,8 @@
 //! One condition about an event: all of its parts must be true.
 
-use tributary_event::{DataView, EventView, KeyView, Name, Number, ResourceValue, Severity, Status, ValueView};
+use tributary_event::{
+    DataView, EventView, KeyView, Name, Number, ResourceValue, Severity, Status, TextView, ValueView, semconv,
+};
 use tributary_protocol::Protocol;
 use tributary_sink::Kinds;
 
@@ -127,9 +129,20 @@ impl Field {
             let attributes = event.resource().attributes();
             attributes.iter().find(|(key, _)| *key == self.key).map(|(_, value)| value.view())
         } else {
-            event.attribute_members().find(|member| self.is_key(member.key())).map(|member| member.value())
+            let attribute = event.attribute_members().find(|member| self.is_key(member.key()));
+            attribute.map(|member| member.value()).or_else(|| self.kind(event))
         };
         self.test.accepts(value)
+    }
+
+    /// The kind of a span, if the condition asks for `span.kind`: it is no attribute.
+    fn kind<'a>(&self, event: EventView<'a>) -> Option<ValueView<'a>> {
+        match event.data() {
+            DataView::Span(span) if self.name == Some(semconv::SPAN_KIND) => {
+                span.kind.map(|kind| ValueView::Text(TextView::unchecked(kind.as_str())))
+            }
+            _ => None,
+        }
     }
 
     #[inline]

@@ -13,11 +13,11 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
-use self::line::{Ids, Loss, Members, StoredFrame, StoredLine};
+use self::line::{Loss, Members, StoredFrame, StoredLine, StoredLink, StoredSpan, StoredSpanEvent};
 use super::{OriginParts, Rebuilder, StoredData, constant, hex, hex_bytes, reason, severity};
 use tributary_event::{
-    Frame, Header, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData, SpanData,
-    SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
+    Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
+    SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
 };
 
 /// Adds the event of a line to the batch. A line that defines a source adds none.
@@ -111,13 +111,15 @@ fn add(line: StoredLine<'_>, out: &mut Rebuilder) -> Result<(), String> {
         }
         _ => return Err("it has neither an `origin` nor a `source` and a `position`".to_owned()),
     };
-    let mut attributes = Vec::with_capacity(line.attributes.members.len());
-    for (key, json) in &line.attributes.members {
-        attributes.push((out.key(key), raw_value(json, out)?));
-    }
+    let attributes = members(&line.attributes, out)?;
     let name = out.key(name);
     out.push(Header { name, time: at, observed, position }, &attributes, data);
     Ok(())
+}
+
+/// Keys and values of the batch.
+fn members(of: &Members<'_>, out: &mut Rebuilder) -> Result<Vec<(Key, Value)>, String> {
+    of.members.iter().map(|(key, json)| Ok((out.key(key), raw_value(json, out)?))).collect()
 }
 
 /// Sets the resource of the next events. It is read only if its text is another one than that of the event before.
@@ -154,9 +156,6 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
         }
         "span" => {
             let span = line.span.as_ref()?;
-            let link = |ids: &Ids<'_>| {
-                Some(Link { trace_id: TraceId(hex(&ids.trace_id)?), span_id: SpanId(hex(&ids.span_id)?) })
-            };
             let status = match &*span.status {
                 "unset" => Status::Unset,
                 "ok" => Status::Ok,
@@ -169,9 +168,11 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
                 parent: flat(span.parent_span_id.as_deref().map(|id| hex(id).map(SpanId)))?,
                 end: flat(span.end_time.as_deref().map(|text| time(text, out)))?,
                 duration_nanos: span.duration_ns,
+                kind: flat(span.kind.as_deref().map(SpanKind::of))?,
                 status,
+                status_message: span.status_message.as_deref().map(|text| out.builder().push_text(text)),
             };
-            StoredData::Span { span: data, links: span.links.iter().map(link).collect::<Option<_>>()? }
+            StoredData::Span { span: data, links: links(span, out)?, events: span_events(span, out)? }
         }
         "metric" => {
             let metric = line.metric.as_ref()?;
@@ -230,6 +231,27 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
         }
         _ => return None,
     })
+}
+
+fn links(span: &StoredSpan<'_>, out: &mut Rebuilder) -> Option<Vec<SpanLink>> {
+    let link = |link: &StoredLink<'_>| {
+        let to = Link { trace_id: TraceId(hex(&link.trace_id)?), span_id: SpanId(hex(&link.span_id)?) };
+        let attributes = members(&link.attributes, out).ok()?;
+        let attributes = out.builder().members(&attributes);
+        let trace_state = link.trace_state.as_deref().map(|text| out.builder().push_text(text));
+        Some(SpanLink { to, attributes, trace_state, flags: link.flags })
+    };
+    span.links.iter().map(link).collect()
+}
+
+fn span_events(span: &StoredSpan<'_>, out: &mut Rebuilder) -> Option<Vec<SpanEvent>> {
+    let event = |event: &StoredSpanEvent<'_>| {
+        let time = flat(event.time.as_deref().map(|text| time(text, out)))?;
+        let attributes = members(&event.attributes, out).ok()?;
+        let attributes = out.builder().members(&attributes);
+        Some(SpanEvent { time, name: out.key(&event.name), attributes })
+    };
+    span.events.iter().map(event).collect()
 }
 
 /// `None` only for something that is there and invalid.

@@ -14,8 +14,8 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use tributary_event::{
-    Batch, BatchBuilder, Frame, Header, Key, Link, Loss, MetricData, Name, Origin, Reason, Resource, ResourceValue,
-    SampleData, Severity, SpanData, TraceContext, UnixNanos, Value,
+    Batch, BatchBuilder, Frame, Header, Key, Loss, MetricData, Name, Origin, Reason, Resource, ResourceValue,
+    SampleData, Severity, SpanData, SpanEvent, SpanLink, TraceContext, UnixNanos, Value,
 };
 
 /// Makes batches of stored events.
@@ -48,7 +48,7 @@ pub struct OriginParts<'a> {
 #[allow(missing_docs)]
 pub enum StoredData {
     Log { severity: Severity, context: Option<TraceContext>, body: Option<Value> },
-    Span { span: SpanData, links: Vec<Link> },
+    Span { span: SpanData, links: Vec<SpanLink>, events: Vec<SpanEvent> },
     Metric(MetricData),
     Sample { sample: SampleData, frames: Vec<Frame> },
     Loss { reason: Reason, bytes: u64, events: Option<u64>, detail: String, excerpt: Vec<u8> },
@@ -127,7 +127,7 @@ impl Rebuilder {
         match data {
             StoredData::Log { severity, context: Some(context), body } => event.log_in(context, severity, body),
             StoredData::Log { severity, context: None, body } => event.log(severity, body),
-            StoredData::Span { span, links } => event.linked_span(span, links),
+            StoredData::Span { span, links, events } => event.span_with(span, &links, &events),
             StoredData::Metric(metric) => event.metric(metric),
             StoredData::Sample { sample, frames } => event.sample(sample, &frames),
             StoredData::Loss { .. } => {}

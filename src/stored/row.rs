@@ -1,18 +1,19 @@
 //! Rows: an event as one binary record, exactly as it was, for journals.
 //!
 //! A record ends in a line feed and has no other, so that a file of rows is repaired and cut like a file of lines. Its bytes:
-//! `R`, the block of origin and resource, which is mostly that of the record before, header, data of the kind, attributes, and
+//! `S`, the block of origin and resource, which is mostly that of the record before, header, data of the kind, attributes, and
 //! a CRC-32C of all of that. Numbers are LEB128; texts have their length before them. Then each line feed is replaced by
 //! `1B 01`, and each `1B` by `1B 02`.
 
 use std::sync::Arc;
 
 use tributary_event::{
-    DataView, EventView, MetricType, Number, Origin, Position, Resource, Status, Temporality, UnixNanos, ValueView,
+    DataView, EventView, Members, MetricType, Number, Origin, Position, Resource, SpanKind, Status, Temporality,
+    UnixNanos, ValueView,
 };
 
 /// The first byte of every record: its form.
-pub const START: u8 = b'R';
+pub const START: u8 = b'S';
 /// Begins the two bytes that stand for a line feed or for this byte.
 pub(super) const ESCAPE: u8 = 0x1B;
 /// The length of the checksum.
@@ -118,10 +119,21 @@ fn push_data(out: &mut Vec<u8>, event: EventView<'_>) {
                 Status::Ok => 1,
                 Status::Error => 2,
             });
-            push_number(out, event.links().len() as u64);
-            for link in event.links() {
-                out.extend_from_slice(&link.trace_id.0);
-                out.extend_from_slice(&link.span_id.0);
+            out.push(span.kind.map_or(0, SpanKind::number));
+            push_option(out, span.status_message(), |out, text| push_text(out, text.text()));
+            push_number(out, span.links().len() as u64);
+            for link in span.links() {
+                out.extend_from_slice(&link.to.trace_id.0);
+                out.extend_from_slice(&link.to.span_id.0);
+                push_members(out, link.attributes);
+                push_option(out, link.trace_state, |out, text| push_text(out, text.text()));
+                push_option(out, link.flags, |out, flags| push_number(out, flags.into()));
+            }
+            push_number(out, span.events().len() as u64);
+            for event in span.events() {
+                push_option(out, event.time, push_time);
+                push_text(out, event.name.text());
+                push_members(out, event.attributes);
             }
         }
         DataView::Metric(metric) => {
@@ -198,12 +210,16 @@ fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
         }
         ValueView::Map(members) => {
             out.push(tag::MAP);
-            push_number(out, members.count() as u64);
-            for member in members {
-                push_text(out, member.key().text().text());
-                push_value(out, member.value());
-            }
+            push_members(out, members);
         }
+    }
+}
+
+fn push_members(out: &mut Vec<u8>, members: Members<'_>) {
+    push_number(out, members.len() as u64);
+    for member in members {
+        push_text(out, member.key().text().text());
+        push_value(out, member.value());
     }
 }
 

@@ -6,7 +6,8 @@ use super::row::{CRC_BYTES, ESCAPE, START, tag};
 use super::{OriginParts, Rebuilder, StoredData, constant, reason, severity};
 use tributary_event::{
     Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
-    SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
+    Span32, SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status, Temporality, TraceContext, TraceId, UnixNanos,
+    Value,
 };
 
 /// The deepest nesting of a value that is read.
@@ -154,12 +155,27 @@ fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<StoredData>
                     1 => Status::Ok,
                     _ => Status::Error,
                 },
+                kind: match record.byte()? {
+                    0 => None,
+                    number => Some(*SpanKind::ALL.get(usize::from(number) - 1)?),
+                },
+                status_message: record.option(Reader::text)?.map(|text| out.builder().push_text(text)),
             };
             let mut links = Vec::new();
             for _ in 0..record.number()? {
-                links.push(Link { trace_id: TraceId(record.array()?), span_id: record.span_id()? });
+                let to = Link { trace_id: TraceId(record.array()?), span_id: record.span_id()? };
+                let attributes = record.members(out, 0)?;
+                let trace_state = record.option(Reader::text)?.map(|text| out.builder().push_text(text));
+                let flags = record.option(Reader::number)?.map(u32::try_from).transpose().ok()?;
+                links.push(SpanLink { to, attributes, trace_state, flags });
             }
-            StoredData::Span { span, links }
+            let mut events = Vec::new();
+            for _ in 0..record.number()? {
+                let time = record.option(Reader::time)?;
+                let name = out.key(record.text()?);
+                events.push(SpanEvent { time, name, attributes: record.members(out, 0)? });
+            }
+            StoredData::Span { span, links, events }
         }
         Kind::Metric => {
             let metric_type = match record.byte()? {
@@ -292,19 +308,21 @@ impl<'a> Reader<'a> {
                 }
                 out.builder().array(&items)
             }
-            tag::MAP => {
-                let mut members = Vec::new();
-                for _ in 0..self.number()? {
-                    let key = out.key(self.text()?);
-                    members.push((key, self.value(out, depth + 1)?));
-                }
-                out.builder().map(&members)
-            }
+            tag::MAP => Value::Map(self.members(out, depth)?),
             of => match self.scalar(of)? {
                 Number::I64(number) => Value::I64(number),
                 Number::U64(number) => Value::U64(number),
                 Number::F64(number) => Value::F64(number),
             },
         })
+    }
+
+    fn members(&mut self, out: &mut Rebuilder, depth: usize) -> Option<Span32> {
+        let mut members = Vec::new();
+        for _ in 0..self.number()? {
+            let key = out.key(self.text()?);
+            members.push((key, self.value(out, depth + 1)?));
+        }
+        Some(out.builder().members(&members))
     }
 }

@@ -288,7 +288,7 @@ fn events(values: &[(Hidden, Place, usize)]) -> Batch {
         } else {
             let (trace_id, span_id) = (TraceId([7; 16]), SpanId([8; 8]));
             let status = Status::Ok;
-            event.span(SpanData { trace_id, span_id, parent: None, end: None, duration_nanos: Some(1), status });
+            event.span(SpanData { duration_nanos: Some(1), status, ..SpanData::new(trace_id, span_id) });
         }
         if let Hidden::Text(text) = hidden {
             let loss =
@@ -402,7 +402,7 @@ fn two_daemons_keep_the_same_traces() {
             let id = u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
             let trace_id = TraceId(id.to_be_bytes());
             let (span_id, status) = (SpanId([1; 8]), Status::Ok);
-            let span = SpanData { trace_id, span_id, parent: None, end: None, duration_nanos: None, status };
+            let span = SpanData { status, ..SpanData::new(trace_id, span_id) };
             builder.event(header(semconv::DATADOG_SPAN, number * connection)).span(span);
         }
         let batch = builder.take();

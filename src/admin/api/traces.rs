@@ -14,7 +14,10 @@ use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::id;
 use super::query::bad;
-use tributary_event::{DataView, EventView, Kind, Resource, SpanData, Status, TraceId, ValueView, semconv};
+use tributary_event::{
+    DataView, EventView, Kind, LinkView, Resource, SpanData, SpanEventView, SpanKind, SpanView, Status, TraceId,
+    ValueView, semconv,
+};
 use tributary_profile::events;
 use tributary_sink_view::Class;
 use tributary_sink_view::store::KeptBatch;
@@ -27,6 +30,8 @@ const MAX_ALL_SERVICES: usize = 500;
 const MAX_TEXT_BYTES: usize = 2048;
 /// Logs of a trace.
 const MAX_LOGS: usize = 1000;
+/// The most links of a span that are shown.
+const MAX_LINKS: usize = 32;
 
 #[derive(Serialize)]
 struct TraceSummary {
@@ -147,7 +152,7 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
         if services.len() < MAX_ALL_SERVICES {
             services.insert(service);
         }
-        sums.entry(span.trace_id).or_default().add(&filter, kept, event, span);
+        sums.entry(span.trace_id).or_default().add(&filter, kept, event, &span);
     }
     sums.retain(|_, sums| filter.accepts(sums));
     let total = sums.len();
@@ -210,7 +215,7 @@ impl TraceSums {
 }
 
 impl<'a> Detail<'a> {
-    fn add(detail: &mut Option<Self>, kept: &'a KeptBatch, index: usize, event: EventView<'a>, span: &SpanData) {
+    fn add(detail: &mut Option<Self>, kept: &'a KeptBatch, index: usize, event: EventView<'a>, span: SpanView<'a>) {
         let start = event.time().map_or(u64::MAX, |at| at.0);
         let (root, rank) = ((kept, index), (span.parent.is_some(), start, kept.number, index));
         let detail = detail.get_or_insert_with(|| Detail { root, rank, spans: Vec::new(), services: BTreeSet::new() });
@@ -281,10 +286,27 @@ struct ShownSpan {
     duration_ns: Option<u64>,
     self_ns: Option<u64>,
     status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status_message: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     incomplete: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    kind: Option<String>,
+    kind: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    links: Vec<ShownLink>,
+}
+
+/// A span that another one is related to.
+#[derive(Serialize)]
+struct ShownLink {
+    trace_id: String,
+    span_id: String,
+}
+
+impl ShownLink {
+    fn of(link: LinkView<'_>) -> ShownLink {
+        ShownLink { trace_id: link.to.trace_id.to_string(), span_id: link.to.span_id.to_string() }
+    }
 }
 
 #[derive(Serialize)]
@@ -307,7 +329,7 @@ struct FoundSpan<'a> {
     kept: &'a KeptBatch,
     index: usize,
     event: EventView<'a>,
-    span: &'a SpanData,
+    span: SpanView<'a>,
 }
 
 /// `GET /traces/ID`.
@@ -326,7 +348,7 @@ pub(super) fn one(context: &ApiContext, trace_id: &str) -> Result<Made, ApiError
         for (index, event) in kept.batch.events().enumerate() {
             match event.data() {
                 DataView::Span(span) if span.trace_id == wanted => {
-                    sums.add(&no_filter, kept, event, span);
+                    sums.add(&no_filter, kept, event, &span);
                     context.memory.require(SPAN_BYTES)?;
                     Detail::add(&mut of_trace, kept, index, event, span);
                     is_cut |= found.len() >= limit;
@@ -358,7 +380,12 @@ pub(super) fn one(context: &ApiContext, trace_id: &str) -> Result<Made, ApiError
     });
     let coverage = Coverage::of(context, window, &[Kind::Span], |_, _| true, spans_kept);
     let is_java_calls = trace.protocol == "bytefrog";
-    let one = TraceDetails { window, coverage, trace, spans, logs: logs.collect(), is_java_calls, is_cut };
+    let happened = order.iter().enumerate().flat_map(|(place, node)| {
+        let of_span = &found[node.0];
+        of_span.span.events().map(move |event| shown_span_event(of_span, event, place, start))
+    });
+    let logs = logs.chain(happened).take(MAX_LOGS).collect();
+    let one = TraceDetails { window, coverage, trace, spans, logs, is_java_calls, is_cut };
     let file = context.query.is_set("download").then(|| format!("trace-{trace_id}.json"));
     Ok(context.json(&one)?.named(file))
 }
@@ -451,8 +478,29 @@ fn shown_span(
             Status::Ok => "ok",
             Status::Error => "error",
         },
+        status_message: span.status_message().map(|message| cut(message.text()).to_owned()),
         incomplete,
-        kind: text(semconv::SPAN_KIND.as_str()),
+        kind: span.kind.map(SpanKind::as_str),
+        links: span.links().take(MAX_LINKS).map(ShownLink::of).collect(),
+    }
+}
+
+/// What happened during a span, as a log of that span.
+fn shown_span_event(of: &FoundSpan<'_>, event: SpanEventView<'_>, place: usize, start: u64) -> Log {
+    let attribute = |name: &str| {
+        let member = event.attributes.into_iter().find(|member| member.key().text().text() == name)?;
+        member.value().as_text()
+    };
+    let parts = [semconv::EXCEPTION_TYPE, semconv::EXCEPTION_MESSAGE];
+    let parts: Vec<_> = parts.iter().filter_map(|name| attribute(name.as_str())).map(cut).collect();
+    Log {
+        id: id(of.kept, of.index),
+        span: Some(place),
+        at_ns: event.time.map(|at| at.0.saturating_sub(start)),
+        name: cut(event.name.text()).to_owned(),
+        severity: if parts.is_empty() { "INFO" } else { "ERROR" },
+        text: parts.join(": "),
+        stacktrace: attribute(semconv::EXCEPTION_STACKTRACE.as_str()).map(|text| cut(text).to_owned()),
     }
 }
 

@@ -170,6 +170,7 @@ function drawSpan(element, span, spans) {
       ["service", span.service],
       ["kind", span.kind],
       ["status", span.status === "error" ? pill("error", "bad") : null],
+      ["message", span.status_message],
       ["start", span.start_ns === null ? "unknown" : `+${units.nanos(span.start_ns)}`],
       ["duration", span.duration_ns === null ? "unknown" : units.nanos(span.duration_ns)],
       ["self time", span.self_ns === null || span.self_ns === undefined ? null : `${units.nanos(span.self_ns)} (${units.percent(span.self_ns, span.duration_ns)})`],
@@ -177,6 +178,7 @@ function drawSpan(element, span, spans) {
       ["thread", span.thread],
       ["agent", span.agent],
       ["span id", span.span_id],
+      ["links", span.links?.length ? h("div", {}, span.links.map((link) => h("div", {}, h("a", { href: to("traces", link.trace_id) }, `${link.trace_id} ${link.span_id}`)))) : null],
       ["missing", span.incomplete?.length ? span.incomplete.join(", ") : null],
     ]),
     h("div", { class: "row" }, h("button", { type: "button", on: { click: () => loadEvent(span.id, whole) } }, "All attributes")), whole);

@@ -399,14 +399,9 @@ impl EventWriter {
         let duration_nanos = milliseconds.map(|milliseconds| u64::from(milliseconds) * 1_000_000);
         let SpanIds { trace: trace_id, span: span_id } = call_entry.ids;
         let end = duration_nanos.and_then(|nanos| start.0.checked_add(nanos)).map(UnixNanos);
-        timed.end(call_entry.time).span(SpanData {
-            trace_id,
-            span_id,
-            parent: call_entry.parent,
-            end,
-            duration_nanos,
-            status,
-        });
+        let ids = SpanData::new(trace_id, span_id);
+        let span = SpanData { parent: call_entry.parent, end, duration_nanos, status, ..ids };
+        timed.end(call_entry.time).span(span);
     }
 }
 

@@ -168,12 +168,11 @@ fn service(
 
 fn span_data(span: &WireSpan) -> SpanData {
     SpanData {
-        trace_id: span.trace_id,
-        span_id: span.span_id,
         parent: (!span.parent_id.is_zero()).then_some(span.parent_id),
         end: span.start.checked_add(span.duration).filter(|_| span.start != 0).map(UnixNanos),
         duration_nanos: Some(span.duration),
         status: if span.error == 0 { Status::Unset } else { Status::Error },
+        ..SpanData::new(span.trace_id, span.span_id)
     }
 }
 

@@ -7,7 +7,7 @@ use tributary_codec::cbor::{CborError, CborItem, Reader};
 use tributary_codec::text::{cut, repair};
 use tributary_event::{
     EventBuilder, Header, Key, Link, Name as EventName, Position, Resource, ResourceValue, Severity, SpanData, SpanId,
-    Status, TraceContext, TraceId, UnixNanos, Value, semconv as names, write_hex,
+    SpanLink, Status, TraceContext, TraceId, UnixNanos, Value, semconv as names, write_hex,
 };
 use tributary_protocol::Output;
 
@@ -150,14 +150,14 @@ impl Buffers {
         incomplete(&mut event, &missing);
         let end = time.zip(duration).and_then(|(time, duration)| time.0.checked_add(duration)).map(UnixNanos);
         let span = SpanData {
-            trace_id: around.trace,
-            span_id: record.id,
             parent: around.parent,
             end,
             duration_nanos: duration,
             status: if is_failed(record, dialect) { Status::Error } else { Status::Unset },
+            ..SpanData::new(around.trace, record.id)
         };
-        event.linked_span(span, around.links.iter().map(|(_, link)| *link));
+        let links: Vec<_> = around.links.iter().map(|(_, link)| SpanLink::from(*link)).collect();
+        event.span_with(span, &links, &[]);
         is_unresolved
     }
 

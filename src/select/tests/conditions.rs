@@ -19,7 +19,7 @@ fn span(builder: &mut BatchBuilder, name: &str, duration_nanos: Option<u64>, sta
         event.text(key, route);
     }
     let (trace_id, span_id) = (TraceId([1; 16]), SpanId([1; 8]));
-    event.span(SpanData { trace_id, span_id, parent: None, end: None, duration_nanos, status });
+    event.span(SpanData { duration_nanos, status, ..SpanData::new(trace_id, span_id) });
 }
 
 /// Events of every kind, from the listener `java`.

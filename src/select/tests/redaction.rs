@@ -7,7 +7,7 @@ use super::{builder, header, read, rules};
 use crate::Rules;
 use tributary_event::{
     Batch, BatchBuilder, Identity, InternedRun, Link, Loss, Origin, Reason, Resource, ResourceValue, Severity,
-    SpanData, SpanId, Status, TraceContext, TraceId, Value, semconv,
+    SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status, TraceContext, TraceId, Value, semconv,
 };
 use tributary_sink::encode::json::JsonEncoder;
 use tributary_sink::{Kinds, Selection};
@@ -184,10 +184,20 @@ fn everything_else_of_every_kind_is_copied_as_it_is() {
         let bytes = event.batch().bytes(&[1, 2, number]);
         let key = event.batch().push_text("raw_base64");
         event.attribute(key, bytes);
-        let link = Link { trace_id, span_id: SpanId([number; 8]) };
-        let span =
-            SpanData { trace_id, span_id, parent: None, end: None, duration_nanos: Some(5), status: Status::Error };
-        event.linked_span(span, (number != 1).then_some(link));
+        let message = event.batch().push_text("no space left");
+        let of_link = event.batch().push_text("of link");
+        let attributes = event.batch().members(&[(of_link.into(), Value::U64(number.into()))]);
+        let to = Link { trace_id, span_id: SpanId([number; 8]) };
+        let link = SpanLink { attributes, ..SpanLink::from(to) };
+        let happened = SpanEvent { time: None, name: semconv::ZICO_EXCEPTION.into(), attributes };
+        let span = SpanData {
+            duration_nanos: Some(5),
+            kind: Some(SpanKind::Client),
+            status: Status::Error,
+            status_message: Some(message),
+            ..SpanData::new(trace_id, span_id)
+        };
+        event.span_with(span, &[link][usize::from(number == 1)..], &[happened]);
         let context = TraceContext { trace_id, span_id: Some(span_id) };
         builder.event(header(semconv::ZICO_EXCEPTION, 9)).log_in(context, Severity::Fatal, None);
         let (function, file) = (builder.push_text("f"), builder.push_text("f.rb"));
@@ -216,6 +226,9 @@ fn everything_else_of_every_kind_is_copied_as_it_is() {
     let after = redacted(&rules("remove = ['loss.detail', 'loss.excerpt', 'raw_base64']"), &batch);
     assert_eq!(after[4]["loss"], serde_json::json!({ "reason": "malformed", "bytes": 3, "events": 1 }));
     assert!(after[0]["attributes"].get("raw_base64").is_none() && after[0]["span"] == all[0]["span"]);
+    let span = &redacted(&rules("remove = ['of link', 'span.status_message']"), &batch)[0]["span"];
+    assert!(all[0]["span"]["events"][0]["attributes"]["of link"].is_number() && all[0]["span"]["kind"] == "client");
+    assert!(span["events"][0].get("attributes").is_none() && span.get("status_message").is_none());
 }
 
 #[test]

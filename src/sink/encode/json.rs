@@ -11,9 +11,9 @@ use super::observed::Observed;
 use super::source::{Cache, EventSource, LineFields};
 use super::time::{RepeatedTime, TimeFormat};
 use tributary_event::{
-    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, Kind, Link, LossView, Member, Members,
-    MetricData, MetricType, Origin, Position, Resource, SampleView, Severity, SpanData, Status, Temporality, TextView,
-    TraceContext, ValueView,
+    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, Kind, LinkView, LossView, Member, Members,
+    MetricData, MetricType, Origin, Position, Resource, SampleView, Severity, SpanEventView, SpanKind, SpanView,
+    Status, Temporality, TextView, TraceContext, ValueView,
 };
 
 /// Encodes events as JSON lines; caches the last times.
@@ -59,7 +59,7 @@ impl JsonEncoder {
         self.push_header(out, event);
         match event.data() {
             DataView::Log { severity, context, body } => push_log(out, severity, context, body),
-            DataView::Span(span) => self.push_span(out, span, event.links()),
+            DataView::Span(span) => self.push_span(out, span),
             DataView::Metric(metric) => self.push_metric(out, metric),
             DataView::Sample(sample) => push_sample(out, sample),
             DataView::Loss(loss) => push_loss(out, loss),
@@ -110,7 +110,7 @@ impl JsonEncoder {
         }
     }
 
-    fn push_span(&mut self, out: &mut Vec<u8>, span: &SpanData, links: impl ExactSizeIterator<Item = Link>) {
+    fn push_span(&mut self, out: &mut Vec<u8>, span: SpanView<'_>) {
         push(out, b",\"span\":{\"trace_id\":\"");
         push_id(out, &span.trace_id.0);
         push(out, b"\",\"span_id\":\"");
@@ -118,6 +118,14 @@ impl JsonEncoder {
         if let Some(parent) = span.parent {
             push(out, b"\",\"parent_span_id\":\"");
             push_id(out, &parent.0);
+        }
+        match span.kind {
+            None => {}
+            Some(SpanKind::Internal) => push(out, b"\",\"kind\":\"internal"),
+            Some(SpanKind::Server) => push(out, b"\",\"kind\":\"server"),
+            Some(SpanKind::Client) => push(out, b"\",\"kind\":\"client"),
+            Some(SpanKind::Producer) => push(out, b"\",\"kind\":\"producer"),
+            Some(SpanKind::Consumer) => push(out, b"\",\"kind\":\"consumer"),
         }
         if let Some(end) = span.end {
             push(out, b"\",\"end_time\":\"");
@@ -131,16 +139,39 @@ impl JsonEncoder {
         push(
             out,
             match span.status {
-                Status::Unset => b",\"status\":\"unset\"}",
-                Status::Ok => b",\"status\":\"ok\"}",
-                Status::Error => b",\"status\":\"error\"}",
+                Status::Unset => b",\"status\":\"unset\"",
+                Status::Ok => b",\"status\":\"ok\"",
+                Status::Error => b",\"status\":\"error\"",
             },
         );
-        if links.len() > 0 {
-            out.pop();
-            push_links(out, links);
-            push(out, b"}");
+        if let Some(message) = span.status_message() {
+            push(out, b",\"status_message\":");
+            push_string(out, message);
         }
+        if span.links().len() > 0 {
+            push_links(out, span.links());
+        }
+        if span.events().len() > 0 {
+            self.push_span_events(out, span.events());
+        }
+        push(out, b"}");
+    }
+
+    fn push_span_events<'a>(&mut self, out: &mut Vec<u8>, events: impl Iterator<Item = SpanEventView<'a>>) {
+        push(out, b",\"events\":[");
+        for event in events {
+            push(out, b"{");
+            if let Some(time) = event.time {
+                push(out, b"\"time\":\"");
+                self.times.push(out, time);
+                push(out, b"\",");
+            }
+            push(out, b"\"name\":");
+            push_string(out, event.name);
+            push_own_attributes(out, event.attributes);
+            push(out, b"},");
+        }
+        close(out, b']');
     }
 
     fn push_metric(&mut self, out: &mut Vec<u8>, metric: &MetricData) {
@@ -173,16 +204,35 @@ impl JsonEncoder {
     }
 }
 
-fn push_links(out: &mut Vec<u8>, links: impl Iterator<Item = Link>) {
+fn push_links<'a>(out: &mut Vec<u8>, links: impl Iterator<Item = LinkView<'a>>) {
     push(out, b",\"links\":[");
     for link in links {
         push(out, b"{\"trace_id\":\"");
-        push_id(out, &link.trace_id.0);
+        push_id(out, &link.to.trace_id.0);
         push(out, b"\",\"span_id\":\"");
-        push_id(out, &link.span_id.0);
-        push(out, b"\"},");
+        push_id(out, &link.to.span_id.0);
+        push(out, b"\"");
+        push_own_attributes(out, link.attributes);
+        if let Some(state) = link.trace_state {
+            push(out, b",\"trace_state\":");
+            push_string(out, state);
+        }
+        if let Some(flags) = link.flags {
+            push(out, b",\"flags\":");
+            push_u64(out, flags.into());
+        }
+        push(out, b"},");
     }
     close(out, b']');
+}
+
+/// The attributes of a link or of an event of a span, with a comma before them, if there are any.
+fn push_own_attributes(out: &mut Vec<u8>, attributes: Members<'_>) {
+    if !attributes.is_empty() {
+        push(out, b",\"attributes\":{");
+        push_each(attributes, out);
+        close(out, b'}');
+    }
 }
 
 fn push_log(out: &mut Vec<u8>, severity: Severity, context: Option<&TraceContext>, body: Option<ValueView<'_>>) {

@@ -14,8 +14,8 @@ use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push
 use super::time::TimeFormat;
 use tributary_codec::terminal::{push_quoted, push_word};
 use tributary_event::{
-    AgentFacts, AgentName, DataView, EventView, FrameView, LossView, MetricData, MetricType, SampleView, Severity,
-    SpanData, Status, Temporality, TextView, UnixNanos, ValueView, semconv,
+    AgentFacts, AgentName, DataView, EventView, FrameView, LossView, Members, MetricData, MetricType, SampleView,
+    Severity, SpanData, SpanView, Status, Temporality, TextView, UnixNanos, ValueView, semconv,
 };
 
 /// Appends one event as a human-readable line, line feed included. Characters of a peer that a terminal interprets
@@ -49,13 +49,8 @@ pub fn encode(event: EventView<'_>, out: &mut Vec<u8>) {
         separator = " ";
     }
     if let DataView::Span(span) = event.data() {
-        push_ids(out, span);
-        for link in event.links() {
-            push(out, " link=");
-            push_hex(out, &link.trace_id.0);
-            push(out, "/");
-            push_hex(out, &link.span_id.0);
-        }
+        push_ids(out, &span);
+        push_parts(out, span);
     }
     push_origin(out, event);
 }
@@ -88,7 +83,11 @@ pub(super) fn kind_column(event: EventView<'_>) -> &'static str {
     }
 }
 
-fn push_span(out: &mut Vec<u8>, span: &SpanData) {
+fn push_span(out: &mut Vec<u8>, span: SpanView<'_>) {
+    if let Some(kind) = span.kind {
+        push(out, "  ");
+        push(out, kind.as_str());
+    }
     match span.duration_nanos {
         Some(nanos) => push_display(out, format_args!("  {:?}", Duration::from_nanos(nanos))),
         None => push(out, "  (not ended)"),
@@ -97,6 +96,10 @@ fn push_span(out: &mut Vec<u8>, span: &SpanData) {
         Status::Unset => {}
         Status::Ok => push(out, "  ok"),
         Status::Error => push(out, "  ERROR"),
+    }
+    if let Some(message) = span.status_message() {
+        push(out, " ");
+        push_quoted(out, message.text());
     }
 }
 
@@ -109,6 +112,28 @@ fn push_ids(out: &mut Vec<u8>, span: &SpanData) {
     if let Some(parent) = span.parent {
         push(out, " parent=");
         push_hex(out, &parent.0);
+    }
+}
+
+/// Links and events.
+fn push_parts(out: &mut Vec<u8>, span: SpanView<'_>) {
+    for link in span.links() {
+        push(out, " link=");
+        push_hex(out, &link.to.trace_id.0);
+        push(out, "/");
+        push_hex(out, &link.to.span_id.0);
+        push_own_attributes(out, link.attributes);
+    }
+    for event in span.events() {
+        push(out, " event=");
+        push_word(out, event.name.text());
+        push_own_attributes(out, event.attributes);
+    }
+}
+
+fn push_own_attributes(out: &mut Vec<u8>, attributes: Members<'_>) {
+    if !attributes.is_empty() {
+        push_value(out, ValueView::Map(attributes));
     }
 }
 

@@ -307,7 +307,7 @@ fn properties(columns: &[Column], compression: Compression, metadata: Vec<KeyVal
             Shape::Text if !RANGED.contains(&column.name.as_str()) => {
                 builder = builder.set_column_statistics_enabled(path(&[]), EnabledStatistics::None);
             }
-            Shape::Text | Shape::Double | Shape::Bool | Shape::Frames | Shape::Links => {}
+            Shape::Text | Shape::Double | Shape::Bool | Shape::Frames | Shape::Links | Shape::SpanEvents => {}
         }
     }
     Ok(builder.build())

@@ -16,7 +16,8 @@ use super::lossless_json;
 use super::schema::{FORM_KEY, FORMS, KIND_KEY, TIME_KEY, is_free, nanos_of, times_of};
 use tributary_event::{
     Batch, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
-    SampleData, SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value, semconv,
+    SampleData, Span32, SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status, Temporality, TraceContext, TraceId,
+    UnixNanos, Value, semconv,
 };
 use tributary_stored::{OriginParts, Rebuilder, StoredData, constant, hex, hex_bytes, reason, severity};
 
@@ -257,6 +258,41 @@ impl FileColumns {
         Ok(all)
     }
 
+    fn links(&mut self, out: &mut Rebuilder) -> io::Result<Vec<SpanLink>> {
+        // Files of earlier versions have no events, and of links the ids only.
+        let entries = if self.parts.contains_key("events") {
+            self.entries::<5>("links")
+        } else {
+            self.entries::<2>("links")
+                .into_iter()
+                .map(|[trace_id, span_id]| [trace_id, span_id, None, None, None])
+                .collect()
+        };
+        let mut links = Vec::new();
+        for [trace_id, span_id, attributes, state, flags] in entries {
+            let [trace_id, span_id] = [trace_id, span_id].map(|id| id.map(Cell::text).transpose());
+            let (trace_id, span_id) = (trace_id?.and_then(|id| hex(&id)), span_id?.and_then(|id| hex(&id)));
+            let (Some(trace_id), Some(span_id)) = (trace_id, span_id) else {
+                return Err(invalid("`links` has no ids"));
+            };
+            let trace_state = state.map(Cell::text).transpose()?.map(|text| out.builder().push_text(&text));
+            let flags = if let Some(Cell::Int(flags)) = flags { u32::try_from(flags).ok() } else { None };
+            let to = Link { trace_id: TraceId(trace_id), span_id: SpanId(span_id) };
+            links.push(SpanLink { to, attributes: own_attributes(attributes, out)?, trace_state, flags });
+        }
+        Ok(links)
+    }
+
+    fn span_events(&mut self, out: &mut Rebuilder) -> io::Result<Vec<SpanEvent>> {
+        let mut events = Vec::new();
+        for [time, name, attributes] in self.entries::<3>("events") {
+            let time = if let Some(Cell::Int(nanos)) = time { Some(UnixNanos(nanos as u64)) } else { None };
+            let name = out.key(&name.map(Cell::text).transpose()?.unwrap_or_default());
+            events.push(SpanEvent { time, name, attributes: own_attributes(attributes, out)? });
+        }
+        Ok(events)
+    }
+
     fn data(&mut self, beyond: &Beyond, out: &mut Rebuilder) -> io::Result<StoredData> {
         let wrong = |part: &str| invalid(format!("`{part}` is not as this kind has it"));
         Ok(match self.kind {
@@ -286,23 +322,21 @@ impl FileColumns {
                     Some("error") => Status::Error,
                     _ => Status::Unset,
                 };
-                let mut links = Vec::new();
-                for [trace_id, span_id] in self.entries::<2>("links") {
-                    if let (Some(trace_id), Some(span_id)) = (trace_id, span_id) {
-                        let (trace_id, span_id) = (hex(&trace_id.text()?), hex(&span_id.text()?));
-                        let (Some(trace_id), Some(span_id)) = (trace_id, span_id) else { return Err(wrong("links")) };
-                        links.push(Link { trace_id: TraceId(trace_id), span_id: SpanId(span_id) });
-                    }
-                }
+                let links = self.links(out)?;
+                let kind = self.text("kind")?.and_then(|name| SpanKind::of(&name));
+                let status_message = self.text("status_message")?.map(|text| out.builder().push_text(&text));
+                let events = self.span_events(out)?;
                 let span = SpanData {
                     trace_id: trace_id?.and_then(|id| hex(&id)).map(TraceId).ok_or_else(|| wrong("trace_id"))?,
                     span_id: span_id?.and_then(|id| hex(&id)).map(SpanId).ok_or_else(|| wrong("span_id"))?,
                     parent: parent?.and_then(|id| hex(&id)).map(SpanId),
                     end: end.map(UnixNanos),
                     duration_nanos: duration,
+                    kind,
                     status,
+                    status_message,
                 };
-                StoredData::Span { span, links }
+                StoredData::Span { span, links, events }
             }
             Kind::Metric => {
                 let (of, unit) = (self.text("type")?.unwrap_or_default(), self.text("unit")?.unwrap_or_default());
@@ -369,6 +403,15 @@ impl FileColumns {
                 }
             }
         })
+    }
+}
+
+/// The attributes of an entry of a list.
+fn own_attributes(cell: Option<Cell>, out: &mut Rebuilder) -> io::Result<Span32> {
+    let Some(Cell::Text(text)) = cell else { return Ok(Span32::default()) };
+    match lossless_json::read(text.data(), out) {
+        Some(Value::Map(attributes)) => Ok(attributes),
+        _ => Err(invalid("`attributes_json` is no object")),
     }
 }
 

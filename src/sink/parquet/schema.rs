@@ -56,8 +56,10 @@ pub(super) enum Shape {
     Map(Physical),
     /// A list of frames.
     Frames,
-    /// A list of trace and span ids.
+    /// A list of trace and span ids, each with attributes, state and flags.
     Links,
+    /// A list of events of a span.
+    SpanEvents,
 }
 
 impl Shape {
@@ -74,7 +76,20 @@ impl Shape {
                 let of = [Physical::Text, Physical::Text, Physical::Int];
                 of.map(|physical| Leaf::new(physical, 2, true)).into()
             }
-            Shape::Links => vec![Leaf::new(Physical::Text, 1, true), Leaf::new(Physical::Text, 1, true)],
+            Shape::Links => {
+                let of = [
+                    (Physical::Text, 1),
+                    (Physical::Text, 1),
+                    (Physical::Text, 2),
+                    (Physical::Text, 2),
+                    (Physical::Int, 2),
+                ];
+                of.map(|(physical, definition)| Leaf::new(physical, definition, true)).into()
+            }
+            Shape::SpanEvents => {
+                let of = [(Physical::Int, 2), (Physical::Text, 1), (Physical::Text, 2)];
+                of.map(|(physical, definition)| Leaf::new(physical, definition, true)).into()
+            }
         }
     }
 
@@ -128,8 +143,18 @@ impl Shape {
                 list(name, REQUIRED, vec![text("function")?, text("file")?, line])
             }
             Shape::Links => {
-                let text = |name| leaf(name, PhysicalType::BYTE_ARRAY, REQUIRED, Some(LogicalType::String));
-                list(name, REQUIRED, vec![text("trace_id")?, text("span_id")?])
+                let text =
+                    |name, repetition| leaf(name, PhysicalType::BYTE_ARRAY, repetition, Some(LogicalType::String));
+                let flags = leaf("flags", PhysicalType::INT64, OPTIONAL, Some(LogicalType::integer(64, false)))?;
+                let ids = [text("trace_id", REQUIRED)?, text("span_id", REQUIRED)?];
+                let [attributes, state] = [text("attributes_json", OPTIONAL)?, text("trace_state", OPTIONAL)?];
+                list(name, REQUIRED, ids.into_iter().chain([attributes, state, flags]).collect())
+            }
+            Shape::SpanEvents => {
+                let text =
+                    |name, repetition| leaf(name, PhysicalType::BYTE_ARRAY, repetition, Some(LogicalType::String));
+                let time = leaf("time_ns", PhysicalType::INT64, OPTIONAL, Some(LogicalType::integer(64, false)))?;
+                list(name, REQUIRED, vec![time, text("name", REQUIRED)?, text("attributes_json", OPTIONAL)?])
             }
         }
     }
@@ -188,6 +213,9 @@ fn parts_of(kind: Kind) -> &'static [(&'static str, Shape)] {
             ("duration_ns", Shape::Int),
             ("status", Shape::Text),
             ("links", Shape::Links),
+            ("kind", Shape::Text),
+            ("status_message", Shape::Text),
+            ("events", Shape::SpanEvents),
         ],
         Kind::Metric => &[
             ("type", Shape::Text),

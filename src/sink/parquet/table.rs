@@ -11,8 +11,8 @@ use super::column::{Leaf, write_leaves};
 use super::lossless_json;
 use super::schema::{Column, EventLeaf, Map, Role, Shape, TIME_KEY};
 use tributary_event::{
-    DataView, EventView, KeyView, Member, MetricType, Name, Number, Resource, ResourceValue, Status, Temporality,
-    UnixNanos, ValueView, Values, semconv, write_hex,
+    DataView, EventView, KeyView, Member, Members, MetricType, Name, Number, Resource, ResourceValue, SpanView, Status,
+    Temporality, UnixNanos, ValueView, Values, semconv, write_hex,
 };
 
 /// The columns of a row group, while it is collected.
@@ -143,10 +143,14 @@ impl RowGroup {
                         Status::Error => "error",
                     },
                 );
-                for link in event.links() {
-                    self.hex(EventLeaf::KIND + 6, &link.trace_id.0);
-                    self.hex(EventLeaf::KIND + 7, &link.span_id.0);
+                self.links(span);
+                if let Some(kind) = span.kind {
+                    self.text(EventLeaf::KIND + 11, kind.as_str());
                 }
+                if let Some(message) = span.status_message() {
+                    self.text(EventLeaf::KIND + 12, message.text());
+                }
+                self.span_events(span);
             }
             DataView::Metric(metric) => {
                 self.text(EventLeaf::KIND, if metric.metric_type == MetricType::Gauge { "gauge" } else { "sum" });
@@ -200,6 +204,44 @@ impl RowGroup {
                     self.hex(EventLeaf::KIND + 4, loss.excerpt);
                 }
             }
+        }
+    }
+
+    fn links(&mut self, span: SpanView<'_>) {
+        const FIRST: usize = EventLeaf::KIND + 6;
+        for link in span.links() {
+            self.hex(FIRST, &link.to.trace_id.0);
+            self.hex(FIRST + 1, &link.to.span_id.0);
+            self.attributes_json(FIRST + 2, link.attributes);
+            match link.trace_state {
+                Some(state) => self.text(FIRST + 3, state.text()),
+                None => self.leaves[FIRST + 3].null(self.rows),
+            }
+            match link.flags {
+                Some(flags) => self.uint(FIRST + 4, Some(flags.into())),
+                None => self.leaves[FIRST + 4].null(self.rows),
+            }
+        }
+    }
+
+    fn span_events(&mut self, span: SpanView<'_>) {
+        const FIRST: usize = EventLeaf::KIND + 13;
+        for event in span.events() {
+            match event.time {
+                Some(time) => self.uint(FIRST, Some(time.0)),
+                None => self.leaves[FIRST].null(self.rows),
+            }
+            self.text(FIRST + 1, event.name.text());
+            self.attributes_json(FIRST + 2, event.attributes);
+        }
+    }
+
+    /// The attributes of an entry of a list.
+    fn attributes_json(&mut self, leaf: usize, attributes: Members<'_>) {
+        let (leaf, row) = (&mut self.leaves[leaf], self.rows);
+        match attributes.is_empty() {
+            true => leaf.null(row),
+            false => leaf.text_with(row, |out| lossless_json::push(out, ValueView::Map(attributes))),
         }
     }
 

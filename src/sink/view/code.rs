@@ -262,7 +262,7 @@ impl Run {
                     self.add_log(name, event, max_bytes);
                 }
             }
-            DataView::Span(span) => self.add_span(span, event, max_bytes),
+            DataView::Span(span) => self.add_span(&span, event, max_bytes),
             DataView::Sample(sample) => self.add_sample(sample, event, max_bytes),
             DataView::Loss(_) if matches!(event.name_key(), KeyView::Name(semconv::BYTEFROG_DATA_BREAK)) => {
                 self.open.end_all();

@@ -63,16 +63,33 @@ pub(super) struct StoredSpan<'a> {
     pub(super) parent_span_id: Option<Text<'a>>,
     pub(super) end_time: Option<Text<'a>>,
     pub(super) duration_ns: Option<u64>,
+    pub(super) kind: Option<Text<'a>>,
     pub(super) status: Text<'a>,
+    pub(super) status_message: Option<Text<'a>>,
     #[serde(default)]
-    pub(super) links: Vec<Ids<'a>>,
+    pub(super) links: Vec<StoredLink<'a>>,
+    #[serde(default)]
+    pub(super) events: Vec<StoredSpanEvent<'a>>,
 }
 
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
-pub(super) struct Ids<'a> {
+pub(super) struct StoredLink<'a> {
     pub(super) trace_id: Text<'a>,
     pub(super) span_id: Text<'a>,
+    #[serde(default)]
+    pub(super) attributes: Members<'a>,
+    pub(super) trace_state: Option<Text<'a>>,
+    pub(super) flags: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+pub(super) struct StoredSpanEvent<'a> {
+    pub(super) time: Option<Text<'a>>,
+    pub(super) name: Text<'a>,
+    #[serde(default)]
+    pub(super) attributes: Members<'a>,
 }
 
 #[derive(Deserialize)]

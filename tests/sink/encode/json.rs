@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tributary::event::{
     BatchBuilder, Frame, Header, Link, Loss, MetricData, MetricType, Number, Origin, Position, Reason, Resource,
-    ResourceValue, SampleClock, SampleData, Severity, SpanData, SpanId, Status, Temporality, TraceContext, TraceId,
-    UnixNanos, Value, semconv,
+    ResourceValue, SampleClock, SampleData, Severity, Span32, SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status,
+    Temporality, TraceContext, TraceId, UnixNanos, Value, semconv,
 };
 
-use super::{HEAD, TAIL, builder, header, json, json_loss, json_metric, span, text};
+use super::{HEAD, TAIL, TIME, builder, header, json, json_loss, json_metric, span, text};
 
 #[test]
 fn a_log_without_body_or_attributes_leaves_both_out() {
@@ -320,12 +320,47 @@ fn a_run_is_encoded_again_for_every_batch() {
 }
 
 #[test]
+fn a_span_shows_its_kind_its_message_its_links_and_what_happened() {
+    let mut builder = builder();
+    let [text, message] = ["a=1", "no \"space\""].map(|text| builder.push_text(text));
+    let attributes =
+        builder.members(&[(semconv::EXCEPTION_TYPE.into(), text.into()), (text.into(), Value::Bool(true))]);
+    let to = Link { trace_id: TraceId([1; 16]), span_id: SpanId([2; 8]) };
+    let link = SpanLink { to, attributes, trace_state: Some(text), flags: Some(1) };
+    let event = SpanEvent { time: Some(TIME), name: text.into(), attributes };
+    let events = [event, SpanEvent { time: None, attributes: Span32::default(), ..event }];
+    let span = SpanData { kind: Some(SpanKind::Server), status_message: Some(message), ..span() };
+    builder.event(header(semconv::DATADOG_SPAN)).span_with(span, &[link], &events);
+    let line: serde_json::Value = serde_json::from_str(&json(&builder.take())).unwrap();
+    let attributes = serde_json::json!({"exception.type": "a=1", "a=1": true});
+    let expected = serde_json::json!({
+        "trace_id": "000102030405060708090a0b0c0d0e0f",
+        "span_id": "a2fb4a1d1a96d312",
+        "parent_span_id": "00000000000000ff",
+        "kind": "server",
+        "end_time": line["span"]["end_time"],
+        "duration_ns": 12_300_000,
+        "status": "error",
+        "status_message": "no \"space\"",
+        "links": [{
+            "trace_id": "01010101010101010101010101010101",
+            "span_id": "0202020202020202",
+            "attributes": attributes,
+            "trace_state": "a=1",
+            "flags": 1,
+        }],
+        "events": [{"time": line["time"], "name": "a=1", "attributes": attributes}, {"name": "a=1"}],
+    });
+    assert_eq!(line["span"], expected);
+}
+
+#[test]
 fn a_span_shows_its_own_links() {
     let mut builder = builder();
-    let link = |number| Link { trace_id: TraceId([number; 16]), span_id: SpanId([number; 8]) };
-    builder.event(header(semconv::DATADOG_SPAN)).linked_span(span(), [link(1), link(2)]);
+    let link = |number| SpanLink::from(Link { trace_id: TraceId([number; 16]), span_id: SpanId([number; 8]) });
+    builder.event(header(semconv::DATADOG_SPAN)).span_with(span(), &[link(1), link(2)], &[]);
     builder.event(header(semconv::DATADOG_SPAN)).span(span());
-    builder.event(header(semconv::DATADOG_SPAN)).linked_span(span(), [link(3)]);
+    builder.event(header(semconv::DATADOG_SPAN)).span_with(span(), &[link(3)], &[]);
     let batch = builder.take();
     let shown = |number: usize| {
         let line = json(&batch).lines().nth(number).unwrap().to_owned();

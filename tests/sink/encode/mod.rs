@@ -36,13 +36,13 @@ pub(crate) fn header(name: Name) -> Header {
 }
 
 pub(crate) fn span() -> SpanData {
+    let trace_id = TraceId([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
     SpanData {
-        trace_id: TraceId([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
-        span_id: SpanId(0xa2fb_4a1d_1a96_d312_u64.to_be_bytes()),
         parent: Some(SpanId([0, 0, 0, 0, 0, 0, 0, 0xff])),
         end: Some(UnixNanos(TIME.0 + 12_300_000)),
         duration_nanos: Some(12_300_000),
         status: Status::Error,
+        ..SpanData::new(trace_id, SpanId(0xa2fb_4a1d_1a96_d312_u64.to_be_bytes()))
     }
 }
 

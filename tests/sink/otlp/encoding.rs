@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use prost::Message as _;
 use tributary::event::{
     Batch, BatchBuilder, EventView, Header, InternedRun, Key, Link, Loss, MetricData, MetricType, Name, Number, Origin,
-    Position, Reason, Resource, ResourceValue, Severity, SpanData, SpanId, Status, Temporality, TraceContext, TraceId,
-    UnixNanos, Value, ValueView, semconv,
+    Position, Reason, Resource, ResourceValue, Severity, Span32, SpanData, SpanEvent, SpanId, SpanKind, SpanLink,
+    Status, Temporality, TraceContext, TraceId, UnixNanos, Value, ValueView, semconv,
 };
 use tributary::sink::otlp::{Encoder, ExportRequest, Signal};
 
@@ -284,16 +284,23 @@ fn write_event(builder: &mut BatchBuilder, spec: &EventSpec, run: &mut InternedR
         2 => {
             let span_id = SpanId(number.to_be_bytes());
             let parent = [None, Some(span_id), Some(SpanId([1; 8]))][usize::from(choice) % 3];
+            let text = event.batch().push_text(&spec.name);
             let span = SpanData {
-                trace_id: TraceId([choice; 16]),
-                span_id,
                 parent,
                 end: spec.end.map(UnixNanos),
                 duration_nanos: [None, Some(number), Some(number % 1000)][usize::from(choice / 3) % 3],
+                kind: SpanKind::ALL.get(usize::from(choice) % 7).copied(),
                 status: [Status::Unset, Status::Ok, Status::Error][usize::from(choice) % 3],
+                status_message: (choice % 4 == 1).then_some(text),
+                ..SpanData::new(TraceId([choice; 16]), span_id)
             };
-            let link = Link { trace_id: TraceId([7; 16]), span_id };
-            event.linked_span(span, std::iter::repeat_n(link, usize::from(choice % 3)));
+            let attributes = event.batch().members(&[(text.into(), Value::U64(number))]);
+            let to = Link { trace_id: TraceId([7; 16]), span_id };
+            let full = SpanLink { to, attributes, trace_state: Some(text), flags: Some(u32::MAX) };
+            let happened = SpanEvent { time: spec.end.map(UnixNanos), name: text.into(), attributes };
+            let plain = SpanEvent { time: None, attributes: Span32::default(), ..happened };
+            let links = [full, SpanLink::from(to)];
+            event.span_with(span, &links[usize::from(choice % 3)..], &[plain, happened][usize::from(choice / 3 % 3)..]);
         }
         _ => {
             let temporality = if choice & 2 == 0 { Temporality::Delta } else { Temporality::Cumulative };
@@ -330,7 +337,7 @@ fn a_mark_that_a_peer_sends_itself_is_there_once_with_our_value() {
         let span_id = SpanId([2; 8]);
         let parent = Some(span_id);
         let trace_id = TraceId([1; 16]);
-        event.span(SpanData { trace_id, span_id, parent, end: None, duration_nanos: None, status: Status::Unset });
+        event.span(SpanData { parent, ..SpanData::new(trace_id, span_id) });
     }
     let batch = builder.take();
     let keys = |event: EventView<'_>| -> Vec<String> { event.attributes().map(|(key, _)| key.text().into()).collect() };

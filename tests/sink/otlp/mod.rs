@@ -57,12 +57,10 @@ fn mixed(numbers: std::ops::Range<u64>) -> Batch {
         event.log(Severity::Warn, None);
         let head = header(&mut builder, "GET /");
         let span = SpanData {
-            trace_id: TraceId([1; 16]),
-            span_id: SpanId(number.to_be_bytes()),
-            parent: None,
             end: Some(UnixNanos(9)),
             duration_nanos: Some(4),
             status: Status::Error,
+            ..SpanData::new(TraceId([1; 16]), SpanId(number.to_be_bytes()))
         };
         builder.event(head).span(span);
         let head = header(&mut builder, "queue");

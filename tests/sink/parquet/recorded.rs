@@ -7,8 +7,8 @@ use std::sync::{Arc, LazyLock, OnceLock};
 
 use tributary::event::{
     Batch, BatchBuilder, EventBuilder, Frame, Header, Kind, Link, Loss, MetricData, MetricType, Number, Origin,
-    Position, Reason, Resource, ResourceValue, SampleData, Severity, SpanData, SpanId, Status, Temporality, TraceId,
-    UnixNanos, Value, semconv,
+    Position, Reason, Resource, ResourceValue, SampleData, Severity, Span32, SpanData, SpanEvent, SpanId, SpanKind,
+    SpanLink, Status, Temporality, TraceId, UnixNanos, Value, semconv,
 };
 use tributary::sink::parquet::{ColumnType, Compression, Options, Timestamps};
 use tributary::stored::row::RowEncoder;
@@ -152,14 +152,24 @@ fn extremes() -> Batch {
     let header = || Header { name, time, observed: UnixNanos(1), position };
     let ids = (TraceId([0xAB; 16]), SpanId([0xCD; 8]));
     let span = SpanData {
-        trace_id: ids.0,
-        span_id: ids.1,
         parent: Some(SpanId([0; 8])),
         end: time,
         duration_nanos: Some(u64::MAX),
+        kind: Some(SpanKind::Consumer),
         status: Status::Error,
+        status_message: Some(builder.push_text("\u{0}broken\n")),
+        ..SpanData::new(ids.0, ids.1)
     };
-    builder.event(header()).linked_span(span, [Link { trace_id: ids.0, span_id: ids.1 }; 2]);
+    let text = builder.push_text("a=1");
+    let bytes = builder.bytes(b"\xff");
+    let attributes = builder.members(&[(text.into(), Value::F64(f64::NAN)), (semconv::SERVICE_NAME.into(), bytes)]);
+    let plain = SpanLink::from(Link { trace_id: ids.0, span_id: ids.1 });
+    let full = SpanLink { attributes, trace_state: Some(text), flags: Some(u32::MAX), ..plain };
+    let event = SpanEvent { time, name: text.into(), attributes };
+    let events = [event, SpanEvent { time: None, attributes: Span32::default(), ..event }];
+    builder.event(header()).span_with(span, &[plain, full, plain], &events);
+    builder.event(header()).span_with(span, &[full], &[]);
+    builder.event(header()).span_with(span, &[], &events);
     builder.event(header()).span(SpanData { parent: None, end: None, duration_nanos: None, ..span });
     let sum = MetricType::Sum { temporality: Temporality::Delta, monotonic: true };
     for value in [Number::I64(-1), Number::U64(u64::MAX), Number::F64(f64::NAN), Number::F64(-0.0)] {
@@ -189,7 +199,7 @@ fn other_service() -> Batch {
     event.text(semconv::SERVICE_NAME, "of the span");
     let (end, duration_nanos) = (Some(UnixNanos(7)), Some(0));
     let (trace_id, span_id) = (TraceId([1; 16]), SpanId([2; 8]));
-    event.span(SpanData { trace_id, span_id, parent: None, end, duration_nanos, status: Status::Ok });
+    event.span(SpanData { end, duration_nanos, status: Status::Ok, ..SpanData::new(trace_id, span_id) });
     builder.take()
 }
 

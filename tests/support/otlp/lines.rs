@@ -178,8 +178,9 @@ impl Line<'_> {
         let id = |of: &Value, key: &str| of.get(key).map_or(Vec::new(), |id| bytes(id.as_str().unwrap()));
         let sent = |key: &str| self.attribute(key).and_then(Value::as_str);
         let kinds = [("internal", 1), ("server", 2), ("client", 3), ("producer", 4), ("consumer", 5)];
-        let kind = kinds.iter().find(|(name, _)| sent("span.kind") == Some(name));
-        let mut taken: Vec<&str> = kind.map(|_| "span.kind").into_iter().collect();
+        let own = data.get("kind").map(|kind| kind.as_str().unwrap());
+        let kind = kinds.iter().find(|(name, _)| own.or(sent("span.kind")) == Some(name));
+        let mut taken: Vec<&str> = kind.filter(|_| own.is_none()).map(|_| "span.kind").into_iter().collect();
         let mut attributes = Vec::new();
         let missing = [("start", begin.is_none()), ("end", data.get("end_time").is_none())];
         if missing.iter().any(|(_, is_missing)| *is_missing) {
@@ -199,9 +200,20 @@ impl Line<'_> {
         let link = |link: &Value| span::Link {
             trace_id: id(link, "trace_id"),
             span_id: id(link, "span_id"),
+            trace_state: link.get("trace_state").map_or("", |state| state.as_str().unwrap()).to_owned(),
+            attributes: members(link),
+            flags: link.get("flags").map_or(0, |flags| u32::try_from(flags.as_u64().unwrap()).unwrap()),
             ..span::Link::default()
         };
-        let status = |code| Some(Status { code, ..Status::default() });
+        let event = |event: &Value| span::Event {
+            time_unix_nano: event.get("time").and_then(time).unwrap_or(0),
+            name: event["name"].as_str().unwrap().to_owned(),
+            attributes: members(event),
+            ..span::Event::default()
+        };
+        let events = data.get("events").map_or(&[][..], |events| events.as_array().unwrap());
+        let message = data.get("status_message").map_or("", |message| message.as_str().unwrap());
+        let status = |code| Some(Status { code, message: message.to_owned() });
         Span {
             trace_id: id(data, "trace_id"),
             span_id: id(data, "span_id"),
@@ -211,11 +223,13 @@ impl Line<'_> {
             start_time_unix_nano: start,
             end_time_unix_nano: end,
             attributes,
+            events: events.iter().map(event).collect(),
             links: links.iter().map(link).collect(),
             status: match data["status"].as_str().unwrap() {
                 "ok" => status(1),
                 "error" => status(2),
-                _ => None,
+                _ if message.is_empty() => None,
+                _ => status(0),
             },
             ..Span::default()
         }
@@ -310,6 +324,12 @@ impl Line<'_> {
 
 fn string(text: &str) -> AnyValue {
     AnyValue { value: Some(Any::StringValue(text.to_owned())) }
+}
+
+/// The attributes of a link or of an event of a span.
+fn members(of: &Value) -> Vec<KeyValue> {
+    let Some(attributes) = of.get("attributes") else { return Vec::new() };
+    attributes.as_object().unwrap().iter().map(|(key, value)| key_value(key, any(value))).collect()
 }
 
 fn key_value(key: &str, value: AnyValue) -> KeyValue {

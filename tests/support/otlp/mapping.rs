@@ -14,7 +14,8 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status, span};
 use prost::Message;
 use tributary::event::{
-    DataView, EventView, MetricType, ResourceValue, Severity, Status as SpanStatus, Temporality, UnixNanos, ValueView,
+    DataView, EventView, Members, MetricType, ResourceValue, Severity, SpanKind, Status as SpanStatus, Temporality,
+    UnixNanos, ValueView,
 };
 use tributary::sink::encode::{Encoder as JsonEncoder, Format};
 
@@ -296,7 +297,9 @@ fn span(event: EventView<'_>, with_origin: bool) -> Span {
         _ => None,
     };
     let kinds = [("internal", 1), ("server", 2), ("client", 3), ("producer", 4), ("consumer", 5)];
-    let kind = kinds.into_iter().find(|(name, _)| text_of("span.kind") == Some(name)).map(|(_, kind)| kind);
+    let own = data.kind.map(SpanKind::as_str);
+    let told = own.or(text_of("span.kind"));
+    let kind = kinds.into_iter().find(|(name, _)| told == Some(name)).map(|(_, kind)| kind);
     let mut missing: Vec<&str> = Vec::new();
     missing.extend(event.time().is_none().then_some("start"));
     missing.extend(data.end.is_none().then_some("end"));
@@ -326,7 +329,7 @@ fn span(event: EventView<'_>, with_origin: bool) -> Span {
         }
     }
     let mut attributes = attributes(event, with_origin, added, false, |key, value| match (key, value) {
-        ("span.kind", _) => kind.is_some(),
+        ("span.kind", _) => kind.is_some() && own.is_none(),
         _ => false,
     });
     if let Some(merged) = merged {
@@ -345,21 +348,45 @@ fn span(event: EventView<'_>, with_origin: bool) -> Span {
         start_time_unix_nano: start,
         end_time_unix_nano: end,
         attributes,
-        links: event
+        events: data
+            .events()
+            .map(|event| span::Event {
+                time_unix_nano: event.time.map_or(0, |time| time.0),
+                name: event.name.text().to_owned(),
+                attributes: members(event.attributes),
+                ..span::Event::default()
+            })
+            .collect(),
+        links: data
             .links()
             .map(|link| span::Link {
-                trace_id: link.trace_id.0.to_vec(),
-                span_id: link.span_id.0.to_vec(),
+                trace_id: link.to.trace_id.0.to_vec(),
+                span_id: link.to.span_id.0.to_vec(),
+                trace_state: link.trace_state.map_or(String::new(), |state| state.text().to_owned()),
+                attributes: members(link.attributes),
+                flags: link.flags.unwrap_or(0),
                 ..span::Link::default()
             })
             .collect(),
-        status: match data.status {
-            SpanStatus::Unset => None,
-            SpanStatus::Ok => Some(Status { code: 1, ..Status::default() }),
-            SpanStatus::Error => Some(Status { code: 2, ..Status::default() }),
+        status: match (data.status, data.status_message()) {
+            (SpanStatus::Unset, None) => None,
+            (status, message) => Some(Status {
+                code: [SpanStatus::Unset, SpanStatus::Ok, SpanStatus::Error]
+                    .iter()
+                    .position(|of| *of == status)
+                    .unwrap() as i32,
+                message: message.map_or(String::new(), |text| text.text().to_owned()),
+            }),
         },
         ..Span::default()
     }
+}
+
+/// The attributes of a link or of an event of a span.
+fn members(of: Members<'_>) -> Vec<KeyValue> {
+    let all: Vec<_> = of.map(|member| (member.key().text().text(), member.value())).collect();
+    let is_sent = |(key, value): &(&str, ValueView<'_>)| !key.is_empty() && !matches!(value, ValueView::Null);
+    key_values(&all, any).into_iter().zip(&all).filter(|(_, one)| is_sent(one)).map(|(sent, _)| sent).collect()
 }
 
 fn add_point(scope: &mut ScopeMetrics, event: EventView<'_>, with_origin: bool) {

@@ -3,8 +3,12 @@
 use super::attributes::{AttributeWriter, Caches};
 use super::logs::is;
 use super::value::{push_attribute, push_text_list_attribute};
-use tributary_codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
-use tributary_event::{EventView, KeyView, SpanData, Status, UnixNanos, ValueView, semconv};
+use tributary_codec::protobuf::{
+    push_bytes_field, push_fixed32_field, push_fixed64_field, push_message, push_varint_field,
+};
+use tributary_event::{
+    EventView, KeyView, Members, SpanData, SpanKind, SpanView, Status, UnixNanos, ValueView, semconv,
+};
 
 // Fields of Span.
 const TRACE_ID: u8 = 1;
@@ -15,17 +19,20 @@ const KIND: u8 = 6;
 const START: u8 = 7;
 const END: u8 = 8;
 const ATTRIBUTES: u8 = 9;
+const EVENTS: u8 = 11;
 const LINKS: u8 = 13;
 const STATUS: u8 = 15;
-/// Of Status.
+// Fields of Status.
+const STATUS_MESSAGE: u8 = 2;
 const STATUS_CODE: u8 = 3;
-
-// Values of SpanKind.
-const INTERNAL: u64 = 1;
-const SERVER: u64 = 2;
-const CLIENT: u64 = 3;
-const PRODUCER: u64 = 4;
-const CONSUMER: u64 = 5;
+// Fields of Span.Event.
+const EVENT_TIME: u8 = 1;
+const EVENT_NAME: u8 = 2;
+const EVENT_ATTRIBUTES: u8 = 3;
+// Fields of Span.Link; its ids have the numbers of those of Span.
+const LINK_TRACE_STATE: u8 = 3;
+const LINK_ATTRIBUTES: u8 = 4;
+const LINK_FLAGS: u8 = 6;
 
 /// The value of `datadog.type` for requests that a web server handles.
 const WEB: &str = "web";
@@ -34,7 +41,7 @@ const MISSING_START: &str = "start";
 const MISSING_END: &str = "end";
 
 /// Appends a span as a field of a message.
-pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span: &SpanData, caches: &mut Caches) {
+pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span: SpanView<'_>, caches: &mut Caches) {
     push_message(out, field, 2, |out| {
         push_bytes_field(out, TRACE_ID, &span.trace_id.0);
         push_bytes_field(out, SPAN_ID, &span.span_id.0);
@@ -42,11 +49,11 @@ pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span
             push_bytes_field(out, PARENT_SPAN_ID, &parent.0);
         }
         push_bytes_field(out, NAME, event.name().text().as_bytes());
-        let (start, end) = times(event, span);
+        let (start, end) = times(event, &span);
         push_fixed64_field(out, START, start.0);
         push_fixed64_field(out, END, end.0);
 
-        let (mut kind, mut is_web, mut known_missing) = (None, false, None);
+        let (mut kind, mut is_web, mut known_missing) = (span.kind, false, None);
         let is_incomplete = event.time().is_none() || span.end.is_none();
         let mut attributes = AttributeWriter::new(event, ATTRIBUTES);
         attributes.push_all(out, &mut caches.runs, |key, value| match value {
@@ -54,8 +61,8 @@ pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span
                 known_missing = Some(value);
                 true
             }
-            ValueView::Text(text) if is(key, semconv::SPAN_KIND) => {
-                kind = kind_of(text.text());
+            ValueView::Text(text) if kind.is_none() && is(key, semconv::SPAN_KIND) => {
+                kind = SpanKind::of(text.text());
                 kind.is_some()
             }
             ValueView::Text(text) if is(key, semconv::DATADOG_TYPE) => {
@@ -64,22 +71,68 @@ pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span
             }
             _ => false,
         });
-        push_varint_field(out, KIND, kind.unwrap_or(if is_web { SERVER } else { INTERNAL }));
+        let kind = kind.unwrap_or(if is_web { SpanKind::Server } else { SpanKind::Internal });
+        push_varint_field(out, KIND, kind.number().into());
         if is_incomplete && (known_missing.is_some() || !attributes.has(semconv::INCOMPLETE)) {
             let missing = [(event.time().is_none(), MISSING_START), (span.end.is_none(), MISSING_END)];
             attributes.note_nested(push_incomplete(out, known_missing, missing));
         }
         attributes.finish(out, caches);
-        for link in event.links() {
-            push_message(out, LINKS, 1, |out| {
-                push_bytes_field(out, TRACE_ID, &link.trace_id.0);
-                push_bytes_field(out, SPAN_ID, &link.span_id.0);
-            });
+        push_parts(out, span);
+        push_status(out, span);
+    });
+}
+
+/// Events and links.
+fn push_parts(out: &mut Vec<u8>, span: SpanView<'_>) {
+    for event in span.events() {
+        push_message(out, EVENTS, 2, |out| {
+            // The time is no optional field: 0 is unknown.
+            push_fixed64_field(out, EVENT_TIME, event.time.map_or(0, |time| time.0));
+            push_bytes_field(out, EVENT_NAME, event.name.text().as_bytes());
+            push_own_attributes(out, EVENT_ATTRIBUTES, event.attributes);
+        });
+    }
+    for link in span.links() {
+        push_message(out, LINKS, 1, |out| {
+            push_bytes_field(out, TRACE_ID, &link.to.trace_id.0);
+            push_bytes_field(out, SPAN_ID, &link.to.span_id.0);
+            if let Some(state) = link.trace_state {
+                push_bytes_field(out, LINK_TRACE_STATE, state.text().as_bytes());
+            }
+            push_own_attributes(out, LINK_ATTRIBUTES, link.attributes);
+            if let Some(flags) = link.flags {
+                push_fixed32_field(out, LINK_FLAGS, flags);
+            }
+        });
+    }
+}
+
+fn push_own_attributes(out: &mut Vec<u8>, field: u8, attributes: Members<'_>) {
+    for member in attributes {
+        let (key, value) = (member.key(), member.value());
+        if !key.text().is_empty() && !matches!(value, ValueView::Null) {
+            let has_key = |key: &str| attributes.into_iter().any(|other| other.key().text().text() == key);
+            push_attribute(out, field, key, value, has_key);
         }
-        match span.status {
-            Status::Unset => {}
-            Status::Ok => push_message(out, STATUS, 1, |out| push_varint_field(out, STATUS_CODE, 1)),
-            Status::Error => push_message(out, STATUS, 1, |out| push_varint_field(out, STATUS_CODE, 2)),
+    }
+}
+
+fn push_status(out: &mut Vec<u8>, span: SpanView<'_>) {
+    let code = match span.status {
+        Status::Unset => None,
+        Status::Ok => Some(1),
+        Status::Error => Some(2),
+    };
+    if code.is_none() && span.status_message().is_none() {
+        return;
+    }
+    push_message(out, STATUS, 1, |out| {
+        if let Some(message) = span.status_message() {
+            push_bytes_field(out, STATUS_MESSAGE, message.text().as_bytes());
+        }
+        if let Some(code) = code {
+            push_varint_field(out, STATUS_CODE, code);
         }
     });
 }
@@ -95,17 +148,6 @@ fn times(event: EventView<'_>, span: &SpanData) -> (UnixNanos, UnixNanos) {
         (None, Some(end)) => (start_before(end), end),
         (None, None) => (start_before(event.observed()), event.observed()),
     }
-}
-
-fn kind_of(text: &str) -> Option<u64> {
-    Some(match text {
-        "internal" => INTERNAL,
-        "server" => SERVER,
-        "client" => CLIENT,
-        "producer" => PRODUCER,
-        "consumer" => CONSUMER,
-        _ => return None,
-    })
 }
 
 /// Writes which parts are missing: what the event says itself, and its times. Something else than a list is kept as it is;
