@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::config::{ListenerConfig, ProtocolOptions};
+use tributary_datadog_agent::DatadogAgentExchange;
 use tributary_driver::decode;
 use tributary_endless::EndlessExchange;
 use tributary_event::{Batch, Origin, UnixNanos};
@@ -141,6 +142,9 @@ impl Decoder {
         Some(Decoder(match listener.protocol.clone() {
             ProtocolOptions::Endless(options, ..) => Box::new(move |request, origin, counters, now, take| {
                 again(&EndlessExchange::new(options.clone(), &memory), request, origin, counters, now, take)
+            }),
+            ProtocolOptions::DatadogAgent(options, _) => Box::new(move |request, origin, counters, now, take| {
+                again(&DatadogAgentExchange::new(options.clone()), request, origin, counters, now, take)
             }),
             ProtocolOptions::Zico(options, ..) => Box::new(move |request, origin, counters, now, take| {
                 let exchange = ZicoExchange::recorded(options.clone(), definitions, &memory);
@@ -309,9 +313,9 @@ impl Quarantined {
 /// The quarantine of a listener whose protocol has requests or messages, and how long delivering one may take.
 pub(crate) fn options(listener: &ListenerConfig) -> Option<(&QuarantineOptions, Duration)> {
     match &listener.protocol {
-        ProtocolOptions::Endless(_, _, http) | ProtocolOptions::Zico(_, _, http) => {
-            Some((&http.quarantine, http.delivery_timeout))
-        }
+        ProtocolOptions::DatadogAgent(_, http)
+        | ProtocolOptions::Endless(_, _, http)
+        | ProtocolOptions::Zico(_, _, http) => Some((&http.quarantine, http.delivery_timeout)),
         ProtocolOptions::Nats(options) => Some((&options.quarantine, options.ack_wait)),
         _ => None,
     }

@@ -11,6 +11,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use tokio::time::timeout;
 
 use tributary_codec::lru::Lru;
+use tributary_datadog_agent as datadog_agent;
 use tributary_endless as endless;
 use tributary_event::{Batch, DataView, Kind, Origin};
 use tributary_explain::{DecoderError, Explain, Sheet, http};
@@ -310,6 +311,7 @@ impl Wire {
 /// The explainer of request bodies.
 fn body_of(protocol: &str) -> Option<http::Body> {
     match Protocol::by_name(protocol)? {
+        Protocol::DatadogAgent => Some(datadog_agent::explain::body),
         Protocol::Endless => Some(endless::explain::body),
         Protocol::Zico => Some(zico::explain::body),
         Protocol::Bytefrog | Protocol::Datadog | Protocol::Rbkit | Protocol::Nats => None,

@@ -18,6 +18,7 @@ use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use tributary_bytefrog::Hq;
 use tributary_codec::terminal;
 use tributary_datadog::DatadogSession;
+use tributary_datadog_agent::DatadogAgentExchange;
 use tributary_driver::capture;
 use tributary_driver::decode::{self, Offline};
 use tributary_endless::EndlessExchange;
@@ -36,7 +37,7 @@ use super::captures::{Captures, FileContent};
 use super::input::Input;
 use super::{CommandLineError, NamedProtocol, OutputFormat, counted, profile, say};
 use output::{DecodeOutput, StdoutEncoder};
-use requests::{submitted, upload};
+use requests::{submitted, traces, upload};
 
 /// The size of reads.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -103,6 +104,9 @@ pub(super) struct Arguments {
     /// Print annotated bytes instead of events: offset, bytes, field, value, and the losses
     #[arg(long, conflicts_with_all = ["format", "form", "compare", "sample", "dump", "agent"])]
     explain: bool,
+    /// The path of the request of a datadog_agent body [default: /v0.4/traces]
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
     #[command(flatten)]
     filter: filter::Arguments,
     #[command(flatten)]
@@ -125,8 +129,16 @@ impl clap::ValueEnum for Content {
         const fn received(number: usize) -> Content {
             Content::Received(NamedProtocol(Protocol::OF_AGENTS[number]))
         }
-        const ALL: [Content; 7] =
-            [received(0), received(1), received(2), received(3), received(4), Content::Events, Content::Parquet];
+        const ALL: [Content; 8] = [
+            received(0),
+            received(1),
+            received(2),
+            received(3),
+            received(4),
+            received(5),
+            Content::Events,
+            Content::Parquet,
+        ];
         &ALL
     }
 
@@ -181,7 +193,7 @@ impl Arguments {
         let versions = match protocol {
             Protocol::Bytefrog => 1..=4,
             Protocol::Endless => 0..=3,
-            Protocol::Datadog | Protocol::Rbkit | Protocol::Zico | Protocol::Nats => {
+            Protocol::Datadog | Protocol::DatadogAgent | Protocol::Rbkit | Protocol::Zico | Protocol::Nats => {
                 let why =
                     format!("--protocol-version {version}: bytes of {protocol} say their version; omit the option");
                 return Err(CommandLineError::Misused(why));
@@ -259,6 +271,9 @@ fn decode(
             let exchange = ZicoExchange::recorded(own, emit_definitions, &memory);
             decoder.requests(&exchange, submitted)?;
             decoder.rest(&exchange)
+        }
+        ProtocolOptions::DatadogAgent(own, _) => {
+            decoder.requests(&DatadogAgentExchange::new(own), traces(arguments.path.clone()))
         }
         ProtocolOptions::Endless(own, ..) => {
             let version = version.unwrap_or(ENDLESS_VERSION);
@@ -519,8 +534,12 @@ fn toml_value(value: &str) -> String {
 /// Reports the counters of a file on stderr.
 fn sum_up(name: &str, counters: &ListenerCounters) {
     let totals = counters.totals();
+    let ignored = match totals.ignored() {
+        0 => String::new(),
+        bytes => format!(" + {bytes} ignored"),
+    };
     say(format_args!(
-        "{name}: {} bytes = {} decoded + {} lost; {}",
+        "{name}: {} bytes = {} decoded{ignored} + {} lost; {}",
         totals.bytes_in,
         totals.bytes_decoded,
         totals.lost(),

@@ -13,6 +13,7 @@ use crate::endless_store::SeenOptions;
 use crate::server::Server;
 use tributary_bytefrog as bytefrog;
 use tributary_datadog as datadog;
+use tributary_datadog_agent as datadog_agent;
 use tributary_endless as endless;
 use tributary_event::Kind;
 use tributary_nats::Servers;
@@ -101,6 +102,7 @@ fn listener(protocol: Protocol, ruby: Option<simulate::rbkit::Options>) -> Liste
         }),
         Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::default()),
         Protocol::Bytefrog => ProtocolOptions::Bytefrog(bytefrog::Options::default()),
+        Protocol::DatadogAgent => ProtocolOptions::DatadogAgent(datadog_agent::Options::default(), http()),
         Protocol::Endless => ProtocolOptions::Endless(endless::Options::default(), SeenOptions::default(), http()),
         Protocol::Zico => ProtocolOptions::Zico(zico::Options::default(), StoreOptions::default(), http()),
         // No agent speaks it.
@@ -216,7 +218,7 @@ fn demo_agent(protocol: Protocol, time: Duration) -> Result<simulate::AgentKind,
 fn table(totals: &Totals, sent: &[Sent], seconds: f64) {
     say("");
     say(format_args!(
-        "{:<10} {:>10} {:>10} {:>12} {:>8} {:>12}",
+        "{:<13} {:>10} {:>10} {:>12} {:>8} {:>12}",
         "protocol", "sent", "events", "bytes", "losses", "events/s"
     ));
     for listener in &totals.listeners {
@@ -226,7 +228,7 @@ fn table(totals: &Totals, sent: &[Sent], seconds: f64) {
         let losses = listener.count(Kind::Loss);
         let events = listener.events() - losses;
         let rate = events as f64 / seconds;
-        say(format_args!("{protocol:<10} {sent:>10} {events:>10} {:>12} {losses:>8} {rate:>12.1}", listener.bytes_in));
+        say(format_args!("{protocol:<13} {sent:>10} {events:>10} {:>12} {losses:>8} {rate:>12.1}", listener.bytes_in));
     }
     for sink in &totals.sinks {
         say(format_args!("{sink}"));

@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tributary_protocol::Protocol;
-use tributary_simulate::{self as simulate, AgentKind, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
+use tributary_simulate::{
+    self as simulate, AgentKind, Amount, Plan, bytefrog, datadog, datadog_agent, endless, rbkit, zico,
+};
 
 use super::{CommandLineError, NamedProtocol, address, block_on, duration, say};
 
@@ -48,7 +50,8 @@ pub(super) struct Arguments {
     /// Version of the protocol: bytefrog 1 to 4 [default: 4], endless 2 or 3 [default: 3]
     #[arg(long, alias = "version", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     protocol_version: Option<u8>,
-    /// Dialect: rbkit v0.1.10, master-2.1 (the default), master-2.1-raw or spec-2.1; zico doc, gen1 or gen2 (the default)
+    /// Dialect: rbkit v0.1.10, master-2.1 (the default), master-2.1-raw or spec-2.1; zico doc, gen1 or gen2 (the default);
+    /// datadog_agent v0.4 or v0.5 (the default)
     #[arg(long, value_name = "DIALECT")]
     dialect: Option<String>,
     /// bytefrog: number of threads of each traced program [default: 4]
@@ -100,6 +103,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
             in_order: arguments.in_order,
             gaps: arguments.gaps.unwrap_or(0),
             ..Default::default()
+        }),
+        Protocol::DatadogAgent => AgentKind::DatadogAgent(match arguments.dialect.as_deref() {
+            None | Some("v0.5") => datadog_agent::TraceVersion::V05,
+            Some("v0.4") => datadog_agent::TraceVersion::V04,
+            Some(_) => {
+                return Err(CommandLineError::Misused(
+                    "--dialect: datadog_agent tracers have the dialects v0.4 and v0.5".to_owned(),
+                ));
+            }
         }),
         Protocol::Endless => AgentKind::Endless(match arguments.protocol_version {
             None | Some(3) => endless::AgentVersion::V3,
@@ -166,11 +178,11 @@ impl Arguments {
     /// # Errors
     /// An option is given that this protocol does not have.
     fn check_protocol(&self) -> Result<(), CommandLineError> {
-        use Protocol::{Bytefrog, Datadog, Endless, Rbkit, Zico};
+        use Protocol::{Bytefrog, Datadog, DatadogAgent, Endless, Rbkit, Zico};
         let options: [(&str, bool, &[Protocol]); 10] = [
             ("--list-layout", self.list_layout.is_some(), &[Datadog]),
             ("--protocol-version", self.protocol_version.is_some(), &[Bytefrog, Endless]),
-            ("--dialect", self.dialect.is_some(), &[Rbkit, Zico]),
+            ("--dialect", self.dialect.is_some(), &[DatadogAgent, Rbkit, Zico]),
             ("--threads", self.threads.is_some(), &[Bytefrog]),
             ("--project-id", self.project_id.is_some(), &[Bytefrog]),
             ("--in-order", self.in_order, &[Bytefrog]),
@@ -184,8 +196,7 @@ impl Arguments {
             None => Ok(()),
             Some((option, _, of)) => {
                 let names: Vec<_> = of.iter().map(|protocol| protocol.as_str()).collect();
-                let text =
-                    format!("{option} is an option of {}; {protocol} agents do not have it", names.join(" and "));
+                let text = format!("{option} is an option of {}; {protocol} agents do not have it", names.join(", "));
                 Err(CommandLineError::Misused(text))
             }
         }
@@ -201,6 +212,7 @@ pub(super) fn agent(protocol: Protocol) -> Result<AgentKind, CommandLineError> {
     match protocol {
         Protocol::Datadog => Ok(AgentKind::Datadog(datadog::DatadogDialect::default())),
         Protocol::Bytefrog => Ok(AgentKind::Bytefrog(bytefrog::Options::default())),
+        Protocol::DatadogAgent => Ok(AgentKind::DatadogAgent(datadog_agent::TraceVersion::default())),
         Protocol::Endless => Ok(AgentKind::Endless(endless::AgentVersion::default())),
         Protocol::Zico => Ok(AgentKind::Zico(zico::ZicoDialect::default())),
         Protocol::Rbkit => Err(CommandLineError::Misused("rbkit: the daemon connects to the agent".to_owned())),

@@ -34,7 +34,7 @@ pub(super) fn log_waiting(accounting: &Accounting) {
     }
 }
 
-/// `bytes_in = bytes_decoded + bytes_lost`, and the events. Counts that are usually 0 are left out then.
+/// `bytes_in = bytes_decoded + bytes_ignored + bytes_lost`, and the events. Counts that are usually 0 are left out then.
 fn log_listener(of: &ListenerTotals) {
     let kind = |kind| if_any(of.count(kind));
     let by_reason =
@@ -45,6 +45,7 @@ fn log_listener(of: &ListenerTotals) {
         connections = of.connections,
         bytes_in = of.bytes_in,
         bytes_decoded = of.bytes_decoded,
+        bytes_ignored = if_any(of.ignored()),
         bytes_lost = of.lost(),
         bytes_buffered = Some(of.buffered()).filter(|bytes| *bytes != 0),
         events = of.events(),

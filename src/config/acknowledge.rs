@@ -85,7 +85,9 @@ impl Config {
 /// The option `acknowledge` of a listener whose protocol answers.
 fn acknowledge(listener: &ListenerConfig) -> Option<Option<AckLevel>> {
     match &listener.protocol {
-        ProtocolOptions::Endless(_, _, http) | ProtocolOptions::Zico(_, _, http) => Some(http.acknowledge),
+        ProtocolOptions::DatadogAgent(_, http)
+        | ProtocolOptions::Endless(_, _, http)
+        | ProtocolOptions::Zico(_, _, http) => Some(http.acknowledge),
         ProtocolOptions::Nats(options) => Some(options.acknowledge),
         ProtocolOptions::Bytefrog(_) | ProtocolOptions::Datadog(_) | ProtocolOptions::Rbkit(_) => None,
     }

@@ -7,6 +7,7 @@ use super::conflicts::{Addresses, check_name};
 use crate::endless_store::SeenOptions;
 use tributary_bytefrog as bytefrog;
 use tributary_datadog as datadog;
+use tributary_datadog_agent as datadog_agent;
 use tributary_endless as endless;
 use tributary_event::{Identity, ResourceValue};
 use tributary_nats::BucketOptions;
@@ -43,6 +44,8 @@ pub enum ProtocolOptions {
     Bytefrog(bytefrog::Options),
     /// Datadog-style binary spans.
     Datadog(datadog::Options),
+    /// Datadog tracers, over HTTP.
+    DatadogAgent(datadog_agent::Options, HttpOptions),
     /// Endless OS metrics, over HTTP.
     Endless(endless::Options, SeenOptions, HttpOptions),
     /// Ruby processes, which the listener connects to.
@@ -59,6 +62,7 @@ impl ProtocolOptions {
         match self {
             ProtocolOptions::Bytefrog(_) => Protocol::Bytefrog,
             ProtocolOptions::Datadog(_) => Protocol::Datadog,
+            ProtocolOptions::DatadogAgent(..) => Protocol::DatadogAgent,
             ProtocolOptions::Endless(..) => Protocol::Endless,
             ProtocolOptions::Rbkit(_) => Protocol::Rbkit,
             ProtocolOptions::Zico(..) => Protocol::Zico,
@@ -80,6 +84,9 @@ impl ProtocolOptions {
         match protocol {
             Protocol::Bytefrog => ProtocolOptions::Bytefrog(bytefrog::Options::read(section)),
             Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::read(section)),
+            Protocol::DatadogAgent => {
+                ProtocolOptions::DatadogAgent(datadog_agent::Options::read(section), HttpOptions::read(section))
+            }
             Protocol::Endless => ProtocolOptions::Endless(
                 endless::Options::read(section),
                 SeenOptions::read(section),
@@ -107,6 +114,15 @@ impl ListenerConfig {
         matches!(self.protocol, ProtocolOptions::Nats(_))
     }
 
+    /// Whether the daemon runs without it if its address is in use: it is the built-in one at the address of Datadog's agent, which
+    /// may run on the machine.
+    pub(crate) fn is_optional(&self) -> bool {
+        let default = SocketAddr::from((Ipv4Addr::LOCALHOST, default_port(Protocol::DatadogAgent)));
+        matches!(self.protocol, ProtocolOptions::DatadogAgent(..))
+            && self.name == "tracers"
+            && self.listen == Some(default)
+    }
+
     /// Declares the memory that the listener can use.
     pub(super) fn declare(&self, bounds: &mut Bounds) {
         let of = format!("listeners.{}", self.name);
@@ -115,6 +131,10 @@ impl ListenerConfig {
         match &self.protocol {
             ProtocolOptions::Bytefrog(_) | ProtocolOptions::Datadog(_) | ProtocolOptions::Rbkit(_) => {
                 bounds.need(self.options.most_buffered_bytes());
+            }
+            ProtocolOptions::DatadogAgent(options, http) => {
+                http.declare(&of, bounds);
+                options.declare(&of, bounds);
             }
             ProtocolOptions::Endless(options, seen, http) => {
                 http.declare(&of, bounds);
@@ -155,7 +175,7 @@ pub(super) fn read(
 fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Option<ListenerConfig> {
     check_name(name, section);
     section.about(
-        "The protocol: \"bytefrog\", \"datadog\", \"endless\", \"rbkit\", \"zico\", or \"nats\" for events of other collectors.",
+        "The protocol: \"bytefrog\", \"datadog\", \"datadog_agent\", \"endless\", \"rbkit\", \"zico\", or \"nats\" for events of other collectors.",
     );
     let protocol = section.required_choice("protocol", &Protocol::ALL.map(|protocol| (protocol.as_str(), protocol)));
     let listen = match protocol {
@@ -236,6 +256,7 @@ fn default_port(protocol: Protocol) -> u16 {
         Protocol::Nats => 4222,
         Protocol::Bytefrog => 8765,
         Protocol::Datadog => 8136,
+        Protocol::DatadogAgent => 8126,
         Protocol::Endless => 8080,
         Protocol::Zico => 8640,
     }

@@ -237,6 +237,9 @@ protocol = "bytefrog"
 [listeners.desktops]
 protocol = "endless"
 
+[listeners.tracers]
+protocol = "datadog_agent"
+
 [listeners.zorka]
 protocol = "zico"
 

@@ -27,7 +27,9 @@ impl Account {
     /// Takes over what a call has decided.
     pub fn settle(&mut self, counters: &ListenerCounters, out: &mut Output) {
         self.received = self.received.wrapping_add_signed(out.inflated_bytes);
+        let ignored: u64 = out.ignored_bytes.iter().map(|(_, bytes)| bytes).sum();
         self.decided = self.decided.wrapping_add(out.decoded_bytes).wrapping_add(out.lost_bytes.iter().sum());
+        self.decided = self.decided.wrapping_add(ignored);
         counters.settle(out);
     }
 
@@ -37,6 +39,13 @@ impl Account {
         counters.lost(reason, bytes);
         self.decided += bytes;
         (offset, bytes)
+    }
+
+    /// Counts every buffered byte as ignored, of a request to this endpoint.
+    pub fn ignore_buffered(&mut self, counters: &ListenerCounters, endpoint: &'static str) {
+        let bytes = self.buffered();
+        counters.ignored(endpoint, bytes);
+        self.decided += bytes;
     }
 
     /// Bytes received.
@@ -70,7 +79,8 @@ mod tests {
     /// The law, as the counters of the listener state it.
     fn assert_balance(account: &Account, counters: &ListenerCounters) {
         let totals = counters.totals();
-        let [bytes_in, rest] = [totals.bytes_in, totals.bytes_decoded + totals.lost() + account.buffered()];
+        let [bytes_in, rest] =
+            [totals.bytes_in, totals.bytes_decoded + totals.ignored() + totals.lost() + account.buffered()];
         assert_eq!(bytes_in, rest, "{account:?}");
         assert_eq!(totals.bytes_in, account.total_received());
     }

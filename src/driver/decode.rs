@@ -132,7 +132,11 @@ pub fn answer<E: Exchange>(
         HeadDecision::Answer(response, reason) => Some((response, reason)),
     };
     if let Some((response, reason)) = refusal {
-        if bytes > 0 {
+        let ignored_as = exchange.ignored_as(&request.head).filter(|_| reason != Reason::TooLarge);
+        if let Some(endpoint) = ignored_as {
+            calls.account.received(counters, bytes);
+            calls.account.ignore_buffered(counters, endpoint);
+        } else if bytes > 0 {
             let detail = format!("the request was refused: {}", String::from_utf8_lossy(&response.body).trim_end());
             let excerpt = if exchange.is_secret(&request.head) { &[][..] } else { &request.body };
             let loss = Loss { reason, bytes, events: None, detail: &detail, excerpt };

@@ -333,6 +333,8 @@ names! {
     DATADOG_META = "datadog.meta.";
     /// Prefix of a metric whose own key is reserved or used.
     DATADOG_METRIC = "datadog.metric.";
+    /// Prefix of a `meta_struct` whose own key is used.
+    DATADOG_META_STRUCT = "datadog.meta_struct.";
     /// Prefix of a meta whose key was never defined; the key's raw id follows.
     DATADOG_NAMELESS_META = "datadog.nameless_meta.";
     /// Prefix of a meta whose value was never defined; its key follows, and its attribute's value is the raw id of the
@@ -342,6 +344,62 @@ names! {
     DATADOG_NAMELESS_METRIC = "datadog.nameless_metric.";
     /// Entries that a limit cut from the record.
     DATADOG_ENTRIES_DROPPED = "datadog.entries_dropped";
+    /// The name of the spans of a group.
+    DATADOG_NAME = "datadog.name";
+    /// The spans of a group are roots of their traces.
+    DATADOG_IS_TRACE_ROOT = "datadog.is_trace_root";
+    /// The spans of a group come from synthetic tests.
+    DATADOG_SYNTHETICS = "datadog.synthetics";
+    /// Spans of a group in a bucket of time.
+    DATADOG_TRACE_HITS = "datadog.trace.hits";
+    /// Those with an error.
+    DATADOG_TRACE_ERRORS = "datadog.trace.errors";
+    /// Those that are the first of their service.
+    DATADOG_TRACE_TOP_LEVEL_HITS = "datadog.trace.top_level_hits";
+    /// The sum of their durations.
+    DATADOG_TRACE_DURATION = "datadog.trace.duration";
+    /// Quantiles of the durations of spans without an error.
+    DATADOG_OK_P50 = "datadog.trace.duration.ok.p50";
+    /// 75 %.
+    DATADOG_OK_P75 = "datadog.trace.duration.ok.p75";
+    /// 90 %.
+    DATADOG_OK_P90 = "datadog.trace.duration.ok.p90";
+    /// 95 %.
+    DATADOG_OK_P95 = "datadog.trace.duration.ok.p95";
+    /// 99 %.
+    DATADOG_OK_P99 = "datadog.trace.duration.ok.p99";
+    /// The longest.
+    DATADOG_OK_MAX = "datadog.trace.duration.ok.max";
+    /// Quantiles of the durations of spans with an error.
+    DATADOG_ERROR_P50 = "datadog.trace.duration.error.p50";
+    /// 75 %.
+    DATADOG_ERROR_P75 = "datadog.trace.duration.error.p75";
+    /// 90 %.
+    DATADOG_ERROR_P90 = "datadog.trace.duration.error.p90";
+    /// 95 %.
+    DATADOG_ERROR_P95 = "datadog.trace.duration.error.p95";
+    /// 99 %.
+    DATADOG_ERROR_P99 = "datadog.trace.duration.error.p99";
+    /// The longest.
+    DATADOG_ERROR_MAX = "datadog.trace.duration.error.max";
+    /// The method of a request over HTTP.
+    HTTP_REQUEST_METHOD = "http.request.method";
+    /// The status of a response over HTTP.
+    HTTP_RESPONSE_STATUS_CODE = "http.response.status_code";
+    /// The route that a request matched.
+    HTTP_ROUTE = "http.route";
+    /// The status of a call of gRPC.
+    RPC_GRPC_STATUS_CODE = "rpc.grpc.status_code";
+    /// The sampling priority of a chunk.
+    DATADOG_CHUNK_PRIORITY = "datadog.chunk.priority";
+    /// Where the trace of a chunk began, e.g. `synthetics`.
+    DATADOG_CHUNK_ORIGIN = "datadog.chunk.origin";
+    /// The tracer has marked the chunk as dropped.
+    DATADOG_CHUNK_DROPPED = "datadog.chunk.dropped";
+    /// The number of traces of a body that was refused, as its header says.
+    DATADOG_TRACE_COUNT = "datadog.trace_count";
+    /// Tags of the process.
+    DATADOG_PROCESS_TAGS = "_dd.tags.process";
     /// Warnings about the record: an array of codes.
     DATADOG_WARNINGS = "datadog.warnings";
     /// Raw id of a name that was never defined.
@@ -482,6 +540,18 @@ names! {
     HOST_ID = "host.id";
     /// A host's name.
     HOST_NAME = "host.name";
+    /// The version of a service.
+    SERVICE_VERSION = "service.version";
+    /// The id of an instance of a service.
+    SERVICE_INSTANCE_ID = "service.instance.id";
+    /// The name of the library that sends.
+    TELEMETRY_SDK_NAME = "telemetry.sdk.name";
+    /// Its version.
+    TELEMETRY_SDK_VERSION = "telemetry.sdk.version";
+    /// The version of the runtime of a process.
+    PROCESS_RUNTIME_VERSION = "process.runtime.version";
+    /// A container's id.
+    CONTAINER_ID = "container.id";
     /// Where a service runs, e.g. production.
     DEPLOYMENT_ENVIRONMENT_NAME = "deployment.environment.name";
     /// An exception's message.

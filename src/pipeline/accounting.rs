@@ -1,7 +1,7 @@
 //! The counters of listeners and sinks: what was received, what became of it, and whether the two agree.
 //!
 //! Two equations hold whenever nothing is in flight, and always after the daemon has stopped:
-//! `bytes_in = bytes_decoded + bytes_lost + buffered` per listener, and `events + resumed =
+//! `bytes_in = bytes_decoded + bytes_ignored + bytes_lost + buffered` per listener, and `events + resumed =
 //! written + shed + failed + filtered + waiting` per sink.
 
 use std::collections::BTreeMap;
@@ -41,6 +41,8 @@ counters! {
         bytes_in: AtomicU64,
         /// Decoded to events or to the state of a protocol.
         bytes_decoded: AtomicU64,
+        /// Of requests that are answered and not kept, by endpoint.
+        bytes_ignored: Mutex<BTreeMap<&'static str, u64>>,
         /// By reason, in the order of [`Reason::ALL`].
         bytes_lost: [AtomicU64; Reason::ALL.len()],
         /// By kind, in the order of [`Kind::ALL`].
@@ -66,6 +68,8 @@ counters! {
         responses: Mutex<BTreeMap<u16, u64>>,
         /// Warnings about data that was decoded in spite of a peculiarity, by code.
         warnings: Mutex<BTreeMap<&'static str, u64>>,
+        /// Requests that were answered before their events were delivered.
+        early_answers: AtomicU64,
         /// Events that were left out because this daemon, or another one, has delivered them before.
         repeats: [AtomicU64; 2],
         /// Of the stream that it receives from.
@@ -126,6 +130,16 @@ impl ListenerCounters {
         self.counters.protocol
     }
 
+    /// Counts bytes of a request to this endpoint that is answered and not kept.
+    pub fn ignored(&self, endpoint: &'static str, bytes: u64) {
+        add_all(&self.counters.bytes_ignored, &mut vec![(endpoint, bytes)]);
+    }
+
+    /// Counts a request that was answered before its events were delivered.
+    pub fn answered_early(&self) {
+        self.counters.early_answers.fetch_add(1, Relaxed);
+    }
+
     /// Counts bytes that were read from a connection.
     pub fn received(&self, bytes: u64) {
         self.counters.bytes_in.fetch_add(bytes, Relaxed);
@@ -147,12 +161,8 @@ impl ListenerCounters {
             }
         }
         self.counters.events_found.fetch_add(std::mem::take(&mut out.found_events), Relaxed);
-        if !out.warnings.is_empty() {
-            let mut warnings = self.counters.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-            for (code, count) in out.warnings.drain(..) {
-                *warnings.entry(code).or_default() += count;
-            }
-        }
+        add_all(&self.counters.warnings, &mut out.warnings);
+        add_all(&self.counters.bytes_ignored, &mut out.ignored_bytes);
     }
 
     /// Shows the status of this store from now on. One that the listener has used before is not shown any longer.
@@ -354,6 +364,15 @@ impl Totals {
     }
 }
 
+fn add_all(totals: &Mutex<BTreeMap<&'static str, u64>>, counts: &mut Vec<(&'static str, u64)>) {
+    if !counts.is_empty() {
+        let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
+        for (of, count) in counts.drain(..) {
+            *totals.entry(of).or_default() += count;
+        }
+    }
+}
+
 impl ListenerTotals {
     /// Bytes lost for any reason.
     pub fn lost(&self) -> u64 {
@@ -362,7 +381,15 @@ impl ListenerTotals {
 
     /// Bytes received, and neither decoded nor lost yet. A negative value is a bug, and is shown too.
     pub fn buffered(&self) -> i128 {
-        i128::from(self.bytes_in) - i128::from(self.bytes_decoded) - i128::from(self.lost())
+        i128::from(self.bytes_in)
+            - i128::from(self.bytes_decoded)
+            - i128::from(self.ignored())
+            - i128::from(self.lost())
+    }
+
+    /// Bytes of requests that were answered and not kept.
+    pub fn ignored(&self) -> u64 {
+        self.bytes_ignored.values().sum()
     }
 
     /// Events that are missing from the output, as far as loss events know their number; by reason. Repeats are not

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -43,6 +44,22 @@ pub trait Exchange: Send + Sync + 'static {
     /// An admitted request was received completely. What it needs beside its body it takes of `memory`, that of the peer's
     /// address. None: of the memory of the exchange.
     fn work(&self, request: Request, memory: Option<&Arc<MemoryBudget>>, now: Now) -> Self::Work;
+
+    /// As what bytes count as ignored of a request that is refused because of its head, or for lack of memory: nobody wants them, or the
+    /// peer keeps them. `None`: they are lost.
+    fn ignored_as(&self, _head: &RequestHead) -> Option<&'static str> {
+        None
+    }
+
+    /// The answer to a request that cannot be taken now. `why`: what is missing.
+    fn overloaded(&self, _head: &RequestHead, why: &'static str) -> Response {
+        Response::unavailable(why)
+    }
+
+    /// After how long the peer gets this answer, although its events are not delivered yet. `None`: it waits for them.
+    fn early_answer(&self, _head: &RequestHead) -> Option<(Duration, Response)> {
+        None
+    }
 
     /// Called about once a second: writes what is due. [`Flow::Again`]: take the events and call again.
     fn tick(&self, _now: Now, _out: &mut Output) -> Flow {

@@ -29,6 +29,7 @@ pub enum Protocol {
     Rbkit,
     Bytefrog,
     Datadog,
+    DatadogAgent,
     Endless,
     Zico,
     /// Events of other collectors, from a stream. Only losses of such a listener have it as their protocol.
@@ -37,12 +38,25 @@ pub enum Protocol {
 
 impl Protocol {
     /// Every protocol.
-    pub const ALL: [Protocol; 6] =
-        [Protocol::Rbkit, Protocol::Bytefrog, Protocol::Datadog, Protocol::Endless, Protocol::Zico, Protocol::Nats];
+    pub const ALL: [Protocol; 7] = [
+        Protocol::Rbkit,
+        Protocol::Bytefrog,
+        Protocol::Datadog,
+        Protocol::DatadogAgent,
+        Protocol::Endless,
+        Protocol::Zico,
+        Protocol::Nats,
+    ];
 
     /// Those that agents speak.
-    pub const OF_AGENTS: [Protocol; 5] =
-        [Protocol::Rbkit, Protocol::Bytefrog, Protocol::Datadog, Protocol::Endless, Protocol::Zico];
+    pub const OF_AGENTS: [Protocol; 6] = [
+        Protocol::Rbkit,
+        Protocol::Bytefrog,
+        Protocol::Datadog,
+        Protocol::DatadogAgent,
+        Protocol::Endless,
+        Protocol::Zico,
+    ];
 
     /// The name in configuration and in `origin.protocol`.
     pub fn as_str(self) -> &'static str {
@@ -50,6 +64,7 @@ impl Protocol {
             Protocol::Rbkit => "rbkit",
             Protocol::Bytefrog => "bytefrog",
             Protocol::Datadog => "datadog",
+            Protocol::DatadogAgent => "datadog_agent",
             Protocol::Endless => "endless",
             Protocol::Zico => "zico",
             Protocol::Nats => "nats",
@@ -59,14 +74,14 @@ impl Protocol {
     /// Whether its agents are answered when their events are delivered.
     pub fn acknowledges(self) -> bool {
         match self {
-            Protocol::Endless | Protocol::Zico | Protocol::Nats => true,
+            Protocol::DatadogAgent | Protocol::Endless | Protocol::Zico | Protocol::Nats => true,
             Protocol::Rbkit | Protocol::Bytefrog | Protocol::Datadog => false,
         }
     }
 
     /// Whether it leaves events out that were delivered before.
     pub fn recognizes_repeats(self) -> bool {
-        self == Protocol::Endless
+        matches!(self, Protocol::Endless | Protocol::DatadogAgent)
     }
 
     /// The protocol of this name.

@@ -20,6 +20,8 @@ pub struct Output {
     pub decoded_bytes: u64,
     /// Bytes reported lost, by reason, since the driver last took the numbers.
     pub lost_bytes: [u64; Reason::ALL.len()],
+    /// Bytes of requests that are answered and not kept, by endpoint, since the driver last took them.
+    pub ignored_bytes: Vec<(&'static str, u64)>,
     /// By how many bytes inflating made more of what was received, since the driver last took the number.
     pub inflated_bytes: i64,
     /// Events that were left out because this daemon, or another one, has delivered them before, since the driver last took the
@@ -45,6 +47,7 @@ impl Output {
             reply: BytesMut::new(),
             decoded_bytes: 0,
             lost_bytes: [0; Reason::ALL.len()],
+            ignored_bytes: Vec::new(),
             inflated_bytes: 0,
             repeats: [0; 2],
             found_events: 0,
@@ -129,9 +132,18 @@ impl Output {
 
     /// Counts a warning that is no loss.
     pub fn warn(&mut self, code: &'static str) {
-        match self.warnings.iter_mut().find(|(known, _)| *known == code) {
-            Some((_, count)) => *count += 1,
-            None => self.warnings.push((code, 1)),
-        }
+        add(&mut self.warnings, code, 1);
+    }
+
+    /// Counts bytes of a request to this endpoint that is answered and not kept.
+    pub fn ignore(&mut self, endpoint: &'static str, bytes: u64) {
+        add(&mut self.ignored_bytes, endpoint, bytes);
+    }
+}
+
+fn add(counts: &mut Vec<(&'static str, u64)>, of: &'static str, count: u64) {
+    match counts.iter_mut().find(|(known, _)| *known == of) {
+        Some((_, known)) => *known += count,
+        None => counts.push((of, count)),
     }
 }

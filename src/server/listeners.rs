@@ -22,6 +22,7 @@ use crate::quarantine::Quarantined;
 use crate::rbkit_store::ProfileStore;
 use tributary_bytefrog::Hq;
 use tributary_datadog::DatadogSession;
+use tributary_datadog_agent::DatadogAgentExchange;
 use tributary_endless::EndlessExchange;
 use tributary_memory::MemoryBudget;
 use tributary_nats::NatsError;
@@ -413,6 +414,9 @@ impl Runtime {
                     DatadogSession::new(options.clone(), max_message_bytes, emit_definitions, memory)
                 };
                 tokio::spawn(listener.serve(make, context))
+            }
+            (ProtocolOptions::DatadogAgent(options, http), _, Some(listener)) => {
+                tokio::spawn(listener.serve_http(DatadogAgentExchange::new(options), http, context))
             }
             (ProtocolOptions::Endless(options, seen, http), _, Some(listener)) => {
                 let time = options.dedup.time;

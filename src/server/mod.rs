@@ -172,7 +172,8 @@ impl Server {
         };
         let mut bound_listeners = Vec::new();
         for config in &config.listeners {
-            let mut bound_listener = BoundListener::open(config, given(config.listen), &accounting, decoding)?;
+            let opened = BoundListener::open(config, given(config.listen), &accounting, decoding);
+            let Some(mut bound_listener) = unless_in_use(config, opened)? else { continue };
             bound_listener.open_agents(config, None, decoding)?;
             bound_listeners.push((bound_listener, config));
         }
@@ -460,6 +461,21 @@ fn heartbeat_interval(config: &Config) -> Duration {
         _ => None,
     };
     config.listeners.iter().filter_map(interval).max().unwrap_or_default()
+}
+
+/// A listener, unless it is optional and its address is in use.
+fn unless_in_use(
+    config: &ListenerConfig,
+    opened: Result<BoundListener, StartError>,
+) -> Result<Option<BoundListener>, StartError> {
+    match opened {
+        Err(error) if config.is_optional() && error.source.kind() == io::ErrorKind::AddrInUse => {
+            let (listener, why) = (config.name.as_str(), &error.source);
+            warn!(listener, %why, "there is no listener for Datadog tracers: its default address is in use; listen sets another one");
+            Ok(None)
+        }
+        opened => opened.map(Some),
+    }
 }
 
 /// Binds the addresses of the admin endpoint that the configuration has. If the default address is in use, as by a second

@@ -13,7 +13,7 @@ use tributary_transport::tls::TlsError;
 use tributary_zico::registrations::Registrations;
 
 use super::listeners::{BoundListener, ListenerHandle, Runtime};
-use super::{Admin, Server, StartError, add_sink, open_admin};
+use super::{Admin, Server, StartError, add_sink, open_admin, unless_in_use};
 
 /// Pause before the next try to open a store that connections which end still use.
 const STORE_RETRY: Duration = Duration::from_millis(50);
@@ -71,7 +71,8 @@ impl Server {
             };
             let socket = self.listeners.iter().find(bound).and_then(ListenerHandle::socket);
             let replaced = self.listeners.iter().find(bound);
-            let mut bound_listener = BoundListener::open(listener, socket, &self.accounting, &self.runtime.decoding)?;
+            let opened = BoundListener::open(listener, socket, &self.accounting, &self.runtime.decoding);
+            let Some(mut bound_listener) = unless_in_use(listener, opened)? else { continue };
             if let Some(replaced) = replaced {
                 replaced_listeners.push(replaced.config.name.clone());
                 bound_listener.replace(replaced);

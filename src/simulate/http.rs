@@ -7,30 +7,49 @@ use tokio::net::TcpStream;
 use tokio::time::{Duration, Instant, MissedTickBehavior};
 
 use super::Counts;
-use super::endless::Machine;
 use super::pace::SLICE;
 use super::tcp::{Outcome, SimulatedConnection, unix_nanos};
 
-/// The most events in a bundle.
+/// The most events in an upload.
 const MOST_EVENTS: u64 = 500;
-/// How often a bundle is sent again that the collector cannot accept now, as real agents do.
+/// How often an upload is sent again that the collector cannot accept now, as real agents do.
 const ATTEMPTS: u32 = 8;
 /// How long an answer may take: longer than the collector waits for its sinks.
 pub(super) const LAST_ANSWER: Duration = Duration::from_secs(60);
 
-/// Runs `connection`. `machine` creates the machine, given the time in nanoseconds since 1970.
-pub(super) async fn run(connection: SimulatedConnection, machine: impl FnOnce(u64) -> Machine) -> Outcome {
+/// An agent that uploads over HTTP.
+pub(super) trait Uploader {
+    /// Advances the time; a step back is ignored.
+    fn set_clock(&mut self, unix_nanos: u64);
+
+    /// The next upload, with this many events.
+    ///
+    /// # Errors
+    /// Those of the libraries that write it.
+    fn upload(&mut self, events: u64, host: &str) -> io::Result<Upload>;
+}
+
+/// A request, ready to be sent.
+#[derive(Debug)]
+pub(super) struct Upload {
+    pub(super) request: Vec<u8>,
+    /// Its content, in requests and in the events that the daemon makes of it.
+    pub(super) counts: Counts,
+}
+
+/// Runs `connection`. `agent` creates the agent, given the time in nanoseconds since 1970.
+pub(super) async fn run<U: Uploader>(connection: SimulatedConnection, agent: impl FnOnce(u64) -> U) -> Outcome {
     let mut outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };
-    if let Err(error) = converse(&connection, machine, &mut outcome).await {
+    if let Err(error) = converse(&connection, agent, &mut outcome).await {
         let text = format!("connection {} to {}: {error}", connection.number, connection.to);
         outcome.fault = Some(io::Error::new(error.kind(), text));
     }
     outcome
 }
 
-async fn converse(
+async fn converse<U: Uploader>(
     connection: &SimulatedConnection,
-    machine: impl FnOnce(u64) -> Machine,
+    agent: impl FnOnce(u64) -> U,
     outcome: &mut Outcome,
 ) -> io::Result<()> {
     let stream = tokio::select! {
@@ -41,7 +60,7 @@ async fn converse(
     let mut stream = BufReader::new(stream);
     let mut slices = tokio::time::interval(SLICE);
     slices.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut machine = machine(unix_nanos());
+    let mut agent = agent(unix_nanos());
     let host = connection.to.to_string();
     while outcome.counts.events < connection.events && !connection.halt.is_cancelled() {
         let due = connection.pace.due(connection.start.elapsed()).min(connection.events);
@@ -52,10 +71,9 @@ async fn converse(
             }
             continue;
         }
-        machine.set_clock(unix_nanos());
-        let upload = machine.upload((due - outcome.counts.events).min(MOST_EVENTS))?;
-        let request = machine.request(&upload, &host)?;
-        deliver(&mut stream, &request, outcome).await?;
+        agent.set_clock(unix_nanos());
+        let upload = agent.upload((due - outcome.counts.events).min(MOST_EVENTS), &host)?;
+        deliver(&mut stream, &upload.request, outcome).await?;
         outcome.counts += upload.counts;
     }
     stream.shutdown().await
@@ -71,7 +89,7 @@ async fn deliver(stream: &mut BufReader<TcpStream>, request: &[u8], outcome: &mu
         outcome.finished = Instant::now();
         match status {
             200..=299 => return Ok(()),
-            503 if attempt < ATTEMPTS => tokio::time::sleep(Duration::from_millis(100) * attempt).await,
+            429 | 503 if attempt < ATTEMPTS => tokio::time::sleep(Duration::from_millis(100) * attempt).await,
             _ => return Err(io::Error::other(format!("the collector answers {status}"))),
         }
     }

@@ -7,6 +7,7 @@
 pub mod bytefrog;
 mod counts;
 pub mod datadog;
+pub mod datadog_agent;
 pub mod endless;
 mod http;
 mod pace;
@@ -37,6 +38,8 @@ pub enum AgentKind {
     Datadog(datadog::DatadogDialect),
     /// Java agents of Bytefrog and Code Pulse.
     Bytefrog(bytefrog::Options),
+    /// Tracers that send to a Datadog agent over HTTP.
+    DatadogAgent(datadog_agent::TraceVersion),
     /// Machines that upload Endless OS metrics over HTTP.
     Endless(endless::AgentVersion),
     /// Java programs with a Zorka agent.
@@ -49,6 +52,7 @@ impl AgentKind {
         match self {
             AgentKind::Datadog(_) => Protocol::Datadog,
             AgentKind::Bytefrog(_) => Protocol::Bytefrog,
+            AgentKind::DatadogAgent(_) => Protocol::DatadogAgent,
             AgentKind::Endless(_) => Protocol::Endless,
             AgentKind::Zico(_) => Protocol::Zico,
         }
@@ -149,6 +153,10 @@ fn spawn_connections(agent: AgentKind, plan: Plan, start: Instant, halt: &Cancel
             }
             AgentKind::Bytefrog(options) => {
                 tasks.spawn(bytefrog::AgentTask { number, seed, to, options, events, pace, start, halt }.run());
+            }
+            AgentKind::DatadogAgent(version) => {
+                let connection = SimulatedConnection { number, to, events, pace, start, halt };
+                tasks.spawn(http::run(connection, move |now| datadog_agent::Tracer::new(seed, number, now, version)));
             }
             AgentKind::Endless(version) => {
                 let connection = SimulatedConnection { number, to, events, pace, start, halt };

@@ -50,6 +50,11 @@ impl UndecidedBytes {
         call(out, &mut self.account, &self.context.counters, now, work)
     }
 
+    /// Counts every undecided byte as ignored, of a request to this endpoint.
+    pub(super) fn ignore(&mut self, endpoint: &'static str) {
+        self.account.ignore_buffered(&self.context.counters, endpoint);
+    }
+
     /// Reports every undecided byte as lost, and charges the peer for the event.
     pub(super) async fn lose(&mut self, reason: Reason, detail: &str, excerpt: &[u8]) {
         let excerpt = if self.is_secret { &[] } else { excerpt };
@@ -114,13 +119,15 @@ enum Cut {
 /// Reads a body of at most `limit` bytes, whose configuration key is `key`.
 ///
 /// # Errors
-/// The body was not received completely; the response and a loss say why, and `show` gets what was received.
+/// The body was not received completely; the response and a loss say why, and `show` gets what was received. Without memory the
+/// response is that of `overloaded`, and the bytes are ignored if it names an endpoint.
 pub(super) async fn read_body(
     mut incoming: Incoming,
     (limit, key): (u64, &'static str),
     mut lease: MemoryLease,
     mut undecided: UndecidedBytes,
     show: impl FnOnce(&[u8]),
+    overloaded: impl FnOnce(&'static str) -> (Response, Option<&'static str>),
 ) -> Result<ReceivedBody, Response> {
     let context = undecided.context.clone();
     let began = context.clock.now().elapsed;
@@ -180,8 +187,13 @@ pub(super) async fn read_body(
     let (reason, response) = match cut {
         Cut::TooLarge => (Reason::TooLarge, too_large(limit, key)),
         Cut::OutOfMemory => {
-            let sentence = "the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)";
-            (Reason::Failed, Response::unavailable(sentence))
+            let why = "the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)";
+            let (response, ignored_as) = overloaded(why);
+            if let Some(endpoint) = ignored_as {
+                undecided.ignore(endpoint);
+                return Err(response);
+            }
+            (Reason::Failed, response)
         }
         Cut::TimedOut => (Reason::Truncated, Response::text(408, "the body did not arrive in time (message_timeout)")),
         Cut::Stopped => (Reason::Truncated, Response::unavailable("the collector is stopping")),
@@ -194,11 +206,12 @@ pub(super) async fn read_body(
 }
 
 /// Refuses a body because of its head: reads for a moment what arrives all the same, so that the peer receives the response
-/// rather than a reset, and reports it lost. `is_expecting`: the peer waits for `100 Continue`, so nothing arrives.
+/// rather than a reset, and counts it as ignored or reports it lost. `is_expecting`: the peer waits for `100 Continue`, so nothing
+/// arrives.
 pub(super) async fn refuse_body(
     mut incoming: Incoming,
     is_expecting: bool,
-    reason: Reason,
+    (reason, ignored_as): (Reason, Option<&'static str>),
     why: &str,
     mut undecided: UndecidedBytes,
 ) {
@@ -206,7 +219,9 @@ pub(super) async fn refuse_body(
         return;
     }
     let excerpt = drain_body(&mut incoming, &mut undecided).await;
-    if undecided.account.buffered() > 0 {
+    if let Some(endpoint) = ignored_as {
+        undecided.ignore(endpoint);
+    } else if undecided.account.buffered() > 0 {
         undecided.lose(reason, &format!("the request was refused: {why}"), &excerpt).await;
     }
 }

@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -95,7 +95,8 @@ impl<E: Exchange> HttpConnection<E> {
                 if !incoming.is_end_stream() {
                     let target = without_secrets(&head.target);
                     let why = format!("{} {target:.200}, {}", head.method, response.status);
-                    Box::pin(refuse_body(incoming, is_expecting, reason, &why, undecided)).await;
+                    let refusal = (reason, self.http.exchange.ignored_as(&head));
+                    Box::pin(refuse_body(incoming, is_expecting, refusal, &why, undecided)).await;
                 }
                 return response;
             }
@@ -105,12 +106,14 @@ impl<E: Exchange> HttpConnection<E> {
             let response = too_large(limit.0, limit.1);
             self.show(&head, number, Bytes::new, is_secret, false);
             let why = String::from_utf8_lossy(&response.body).trim_end().to_owned();
-            Box::pin(refuse_body(incoming, is_expecting, Reason::TooLarge, &why, undecided)).await;
+            Box::pin(refuse_body(incoming, is_expecting, (Reason::TooLarge, None), &why, undecided)).await;
             return response;
         }
         let show_part = |body: &[u8]| self.show(&head, number, || Bytes::copy_from_slice(body), is_secret, true);
         let lease = self.context.memory.passing(SMALL_BODY_BYTES);
-        match read_body(incoming, limit, lease, undecided, show_part).await {
+        let exchange = &self.http.exchange;
+        let overloaded = |why| (exchange.overloaded(&head, why), exchange.ignored_as(&head));
+        match read_body(incoming, limit, lease, undecided, show_part, overloaded).await {
             Ok(received) => {
                 let is_secret = is_secret && !self.http.exchange.is_explained_without_keys(&head);
                 self.show(&head, number, || received.body.clone(), is_secret, false);
@@ -141,14 +144,20 @@ impl<E: Exchange> HttpConnection<E> {
         };
         let Some(permit) = permit else {
             let why = "too many requests are being decoded (max_requests)";
-            // Its report may wait for a sink that cannot write; the answer does not.
-            let _ = timeout(REPORT_TIME, Box::pin(undecided.lose(Reason::Failed, why, &body))).await;
-            return Response::unavailable(why);
+            if let Some(endpoint) = self.http.exchange.ignored_as(&head) {
+                undecided.ignore(endpoint);
+            } else {
+                // Its report may wait for a sink that cannot write; the answer does not.
+                let _ = timeout(REPORT_TIME, Box::pin(undecided.lose(Reason::Failed, why, &body))).await;
+            }
+            return self.http.exchange.overloaded(&head, why);
         };
+        let early = self.http.exchange.early_answer(&head);
         let request = Request { head, body, number };
         let delivery = self.context.sender.delivery();
         let unconfirmed = delivery.unconfirmed();
-        let job = Job::new(request, undecided, self.clone(), (lease, permit));
+        let is_answered = Arc::<AtomicBool>::default();
+        let job = Job::new(request, undecided, self.clone(), is_answered.clone(), (lease, permit));
         let job = InFlightRequest {
             job: Some(Box::pin(job.run(delivery))),
             unconfirmed: unconfirmed.clone(),
@@ -156,6 +165,12 @@ impl<E: Exchange> HttpConnection<E> {
         };
         let answered = tokio::select! {
             answered = timeout_at(until, job) => answered,
+            response = early_answer(early, complete) => {
+                // Its events are in memory, and a task of its own delivers them.
+                is_answered.store(true, Ordering::Relaxed);
+                self.context.counters.answered_early();
+                return response;
+            }
             () = self.while_every(|| !self.is_stuck(&unconfirmed)) => {
                 return Response::unavailable("a sink cannot write now; send the events again");
             }
@@ -198,6 +213,13 @@ impl<E: Exchange> HttpConnection<E> {
     fn put_loss_limit_back(&self, limit: Option<Box<LossLimit>>) {
         *self.loss_limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
     }
+}
+
+/// The answer that a peer gets after a time, from `complete` on. Without one this never ends.
+async fn early_answer(answer: Option<(Duration, Response)>, complete: Instant) -> Response {
+    let Some((within, response)) = answer else { return std::future::pending().await };
+    tokio::time::sleep_until(complete + within).await;
+    response
 }
 
 /// A response, and the level that the events of its request have reached if it is a success.
@@ -255,6 +277,8 @@ struct Job<E: Exchange> {
     out: Output,
     undecided: UndecidedBytes,
     connection: Arc<HttpConnection<E>>,
+    /// The peer has its answer: it does not send the events again.
+    is_answered: Arc<AtomicBool>,
     /// The memory of the body, and one of `max_requests`.
     _held: (MemoryLease, OwnedSemaphorePermit),
 }
@@ -265,12 +289,13 @@ impl<E: Exchange> Job<E> {
         request: Request,
         undecided: UndecidedBytes,
         connection: Arc<HttpConnection<E>>,
+        is_answered: Arc<AtomicBool>,
         held: (MemoryLease, OwnedSemaphorePermit),
     ) -> Box<Self> {
         let HttpConnection { http, origin, context, .. } = &*connection;
         let work = http.exchange.work(request, Some(&context.memory), context.clock.now());
         let out = http.decode_buffers.take(origin, &context.allowance, connection.take_loss_limit());
-        Box::new(Job { work, out, undecided, connection, _held: held })
+        Box::new(Job { work, out, undecided, connection, is_answered, _held: held })
     }
 
     async fn run(mut self: Box<Self>, delivery: Delivery) -> LeveledResponse {
@@ -297,7 +322,8 @@ impl<E: Exchange> Job<E> {
             if let Some(batch) = step.batch.map(Arc::new) {
                 // A sink that is known to be unable to write gets nothing of the request, so that it is not written twice: the
                 // peer sends it again. It is decoded to its end, so that its bytes are accounted for.
-                is_refused |= !has_sent && context.sender.refuses(&batch);
+                let is_answered = self.is_answered.load(Ordering::Relaxed);
+                is_refused |= !has_sent && !is_answered && context.sender.refuses(&batch);
                 if !is_refused {
                     has_sent = true;
                     delivery.send(batch).await;

@@ -48,7 +48,7 @@ fn demo_prints_events_and_ends_with_a_table() {
     let head: Vec<_> = ended.line("events/s").split_whitespace().collect();
     assert_eq!(head, ["protocol", "sent", "events", "bytes", "losses", "events/s"]);
     for protocol in Protocol::OF_AGENTS.into_iter().map(Protocol::as_str) {
-        let row: Vec<_> = ended.line(&format!("{protocol:<10}")).split_whitespace().collect();
+        let row: Vec<_> = ended.line(&format!("{protocol:<13}  ")).split_whitespace().collect();
         let count = events.iter().filter(|event| event["origin"]["protocol"] == protocol).count().to_string();
         assert_eq!((row[1], row[2], row[4]), (&*count, &*count, "0"), "{}", ended.stderr);
     }

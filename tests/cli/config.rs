@@ -68,7 +68,9 @@ fn the_built_in_listeners_are_on_loopback_and_connect_to_nothing() {
     for config in [Config::builtin(), read(MINIMAL).config, read(DEBIAN).config] {
         let mut protocols: Vec<_> = config.listeners.iter().map(|listener| listener.protocol.protocol()).collect();
         protocols.sort_by_key(|protocol| protocol.as_str());
-        assert_eq!(protocols, [Protocol::Bytefrog, Protocol::Datadog, Protocol::Endless, Protocol::Zico]);
+        let expected =
+            [Protocol::Bytefrog, Protocol::Datadog, Protocol::DatadogAgent, Protocol::Endless, Protocol::Zico];
+        assert_eq!(protocols, expected);
         assert!(
             config.listeners.iter().all(|listener| listener.listen.is_some_and(|listen| listen.ip().is_loopback()))
         );
@@ -414,8 +416,8 @@ fn the_reference_file_shows_every_default() {
     assert_eq!(*ruby, read("[listeners.ruby]\nprotocol = \"rbkit\"\n").config.listeners[0]);
     let [console, archive] = shown.sinks.as_slice() else { panic!("two sinks") };
     let with_examples = read(&with_examples()).config;
-    let Some(ProtocolOptions::Nats(stream)) = with_examples.listeners.get(5).map(|listener| &listener.protocol) else {
-        panic!("six listeners")
+    let Some(ProtocolOptions::Nats(stream)) = with_examples.listeners.get(6).map(|listener| &listener.protocol) else {
+        panic!("seven listeners")
     };
     let Servers { servers: addresses, tls, credentials_file, token_file, .. } = stream.servers.clone();
     assert!(tls.identity.is_some() && credentials_file.is_some() && token_file.is_some() && addresses.len() == 2);

@@ -4,7 +4,7 @@ use std::future::pending;
 
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
-use tributary::simulate::{AgentKind, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
+use tributary::simulate::{AgentKind, Amount, Plan, bytefrog, datadog, datadog_agent, endless, rbkit, zico};
 
 use crate::live::{Daemon, Stopped, within};
 
@@ -44,6 +44,7 @@ async fn observed(protocol: &str, options: &str) -> Stopped {
         }
         "bytefrog" => AgentKind::Bytefrog(bytefrog::Options::default()),
         "datadog" => AgentKind::Datadog(datadog::DatadogDialect::default()),
+        "datadog_agent" => AgentKind::DatadogAgent(datadog_agent::TraceVersion::default()),
         "endless" => AgentKind::Endless(endless::AgentVersion::default()),
         // Newer agents do not register, and send no name of their application.
         _ => AgentKind::Zico(zico::ZicoDialect::Gen1),
@@ -55,7 +56,7 @@ async fn observed(protocol: &str, options: &str) -> Stopped {
     daemon.stop().await
 }
 
-const PROTOCOLS: [&str; 5] = ["rbkit", "bytefrog", "datadog", "endless", "zico"];
+const PROTOCOLS: [&str; 6] = ["rbkit", "bytefrog", "datadog", "datadog_agent", "endless", "zico"];
 
 #[tokio::test]
 async fn what_an_agent_does_not_send_is_in_every_resource() {
@@ -69,7 +70,7 @@ async fn what_an_agent_does_not_send_is_in_every_resource() {
         }
         // These agents send names of their own; the others send none.
         let own = events.iter().filter(|event| event["resource"]["service.name"] != "store-front").count();
-        assert_eq!(own > 0, ["datadog", "zico"].contains(&protocol), "{protocol}");
+        assert_eq!(own > 0, ["datadog", "datadog_agent", "zico"].contains(&protocol), "{protocol}");
     }
 }
 
@@ -84,7 +85,7 @@ async fn with_resource_wins_an_agent_cannot_change_the_name() {
         }
         // What a span's own service is, is not lost.
         let kept = |event: &&Value| event["attributes"]["service.name"].is_string();
-        assert_eq!(events.iter().any(|event| kept(&event)), protocol == "datadog", "{protocol}");
+        assert_eq!(events.iter().any(|event| kept(&event)), protocol.starts_with("datadog"), "{protocol}");
     }
 }
 

@@ -40,9 +40,12 @@ fn a_client_of_another_protocol_is_one_line_in_the_log_for_each_listener_and_rea
     }
     daemon.signal("TERM");
     let ended = daemon.end();
-    for (listener, detail) in
-        [("datadog", "looks like HTTP"), ("bytefrog", "looks like HTTP"), ("endless", "HTTP"), ("zico", "HTTP")]
-    {
+    for (listener, detail) in [
+        ("datadog", "looks like HTTP, which released Datadog tracers speak: their protocol is datadog_agent"),
+        ("bytefrog", "looks like HTTP"),
+        ("endless", "HTTP"),
+        ("zico", "HTTP"),
+    ] {
         let of_listener = format!("listener=\"{listener}\" protocol=");
         let lines: Vec<_> =
             ended.stderr.lines().filter(|line| line.contains("WARN") && line.contains(&of_listener)).collect();

@@ -19,6 +19,7 @@ fn main() -> io::Result<()> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let seeds = Seeds { data: here.join("../data"), corpus: here.join("corpus") };
     seeds.datadog()?;
+    seeds.datadog_agent()?;
     seeds.bytefrog()?;
     seeds.rbkit()?;
     seeds.endless()?;
@@ -39,6 +40,20 @@ impl Seeds {
             let is_padded = case.ends_with("js-reference-padded-lists");
             self.put("datadog", &[(3, u8::from(is_padded))], &wire)?;
             self.put("datadog", &[(0, 17), (1, 90), (3, u8::from(is_padded) | 2)], &wire)?;
+        }
+        Ok(())
+    }
+
+    fn datadog_agent(&self) -> io::Result<()> {
+        const PATHS: [&str; 4] = ["/v0.4/traces", "/v0.5/traces", "/v0.7/traces", "/v1.0/traces"];
+        for case in self.folders("datadog_agent/traces")? {
+            let recorded: Value = serde_json::from_slice(&fs::read(case.join("1.json"))?)?;
+            let path = PATHS.iter().position(|path| recorded["path"] == *path).unwrap_or(0) as u8;
+            self.put("datadog_agent", &[(0, path)], &fs::read(case.join("1.bin"))?)?;
+            self.put("datadog_agent", &[(0, 6)], recorded["resolved"].to_string().as_bytes())?;
+        }
+        for case in self.folders("datadog_agent/stats")? {
+            self.put("datadog_agent", &[(0, 5)], &fs::read(case.join("1.bin"))?)?;
         }
         Ok(())
     }

@@ -358,7 +358,7 @@ async fn losses_are_grouped_explained_and_name_the_key_that_governs_them() {
         .until("three losses in one group", "return document.querySelector('.line')?.children[3].innerText === '3'")
         .await;
     browser.click(".line", "malformed").await;
-    browser.until_text(".detail-pane", "another protocol").await;
+    browser.until_text(".detail-pane", "released Datadog tracers").await;
     browser.until_text(".detail-pane pre", "47 45 54").await;
     browser.close().await;
     world.stop().await;

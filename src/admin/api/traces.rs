@@ -480,7 +480,10 @@ fn shown_span(
         },
         status_message: span.status_message().map(|message| cut(message.text()).to_owned()),
         incomplete,
-        kind: span.kind.map(SpanKind::as_str),
+        kind: span
+            .kind
+            .or_else(|| attribute(*event, semconv::SPAN_KIND.as_str()).and_then(SpanKind::of))
+            .map(SpanKind::as_str),
         links: span.links().take(MAX_LINKS).map(ShownLink::of).collect(),
     }
 }

@@ -30,7 +30,8 @@ pub(in crate::admin) fn listener(name: &str, protocol: Protocol) -> ListenerTota
     };
     ListenerTotals {
         bytes_in: 10_000,
-        bytes_decoded: 9_000,
+        bytes_decoded: 8_000,
+        bytes_ignored: BTreeMap::from([("telemetry", 1_000)]),
         bytes_lost: Reason::ALL.map(|reason| reason.index() as u64),
         events: Kind::ALL.map(|kind| 100 + kind.index() as u64),
         losses: Reason::ALL.map(|reason| 200 + reason.index() as u64),
@@ -43,6 +44,7 @@ pub(in crate::admin) fn listener(name: &str, protocol: Protocol) -> ListenerTota
         responses: BTreeMap::from([(200, 46), (503, 47)]),
         warnings: BTreeMap::from([("late_list", 48), ("odd", 49)]),
         repeats: [56, 57],
+        early_answers: 58,
         events_found: 301,
         stream,
         ..ListenerCounters::new(name.into(), protocol).totals()

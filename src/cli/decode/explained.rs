@@ -14,6 +14,7 @@ use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use tributary_bytefrog::Hq;
 use tributary_codec::terminal;
 use tributary_datadog::DatadogSession;
+use tributary_datadog_agent as datadog_agent;
 use tributary_driver::capture::{self, CaptureRecord, Reader, What};
 use tributary_endless as endless;
 use tributary_endless::EndlessExchange;
@@ -32,7 +33,7 @@ use crate::cli::input::Input;
 use crate::cli::{CommandLineError, printed};
 
 use super::output::DecodeOutput;
-use super::requests::{submitted, upload};
+use super::requests::{submitted, traces, upload};
 use super::{Arguments, ENDLESS_VERSION, PIECE_BYTES, START_BYTES, decode, listener};
 
 /// Explains all files on stdout.
@@ -188,6 +189,11 @@ impl Explainers {
                     Player::new(agent.clone(), own.clone(), max_message_bytes, start, channel, is_last).explainer()
                 }))
             }
+            ProtocolOptions::DatadogAgent(..) => Explainers::Requests {
+                bodies: datadog_agent::explain::body,
+                is_secret: Arc::new(|_| false),
+                wrap: Box::new(traces(arguments.path.clone())),
+            },
             ProtocolOptions::Endless(own, ..) => {
                 let exchange = EndlessExchange::new(own, &memory);
                 let version = version.unwrap_or(ENDLESS_VERSION);

@@ -39,3 +39,13 @@ pub(super) fn submitted(body: Vec<u8>) -> Request {
     let head = RequestHead { method: "POST".to_owned(), target: path.to_owned(), headers };
     Request { head, body: body.into(), number: 1 }
 }
+
+/// The request of a body of a Datadog tracer to this path.
+pub(super) fn traces(path: Option<String>) -> impl Fn(Vec<u8>) -> Request {
+    let target = path.unwrap_or_else(|| "/v0.4/traces".to_owned());
+    move |body| Request {
+        head: RequestHead { method: "PUT".to_owned(), target: target.clone(), headers: Vec::new() },
+        body: body.into(),
+        number: 1,
+    }
+}

@@ -182,7 +182,9 @@ async fn of_agent(agent: &SeenAgent, time: Duration) -> Result<Collected, Comman
             Err(CommandLineError::Failed("collectors have no profiles; ask those of their agents".to_owned()))
         }
         Protocol::Bytefrog => of_calls(agent, agent.feed(&["sample", "span", "log"]).await?, time).await,
-        Protocol::Datadog | Protocol::Zico => of_calls(agent, agent.feed(&["sample", "span"]).await?, time).await,
+        Protocol::Datadog | Protocol::DatadogAgent | Protocol::Zico => {
+            of_calls(agent, agent.feed(&["sample", "span"]).await?, time).await
+        }
     }
 }
 

@@ -300,7 +300,7 @@ impl DatadogSession {
                 "; this looks like TLS: set `tls` on the listener or turn it off in the agent"
             }
             (SessionState::Magic, Some(byte)) if byte.is_ascii_uppercase() => {
-                "; this looks like HTTP, another protocol"
+                "; this looks like HTTP, which released Datadog tracers speak: their protocol is datadog_agent, by default on port 8126"
             }
             _ => "",
         };

@@ -15,8 +15,8 @@ use ring::digest::{SHA512, digest};
 use zgvariant::serialized::{Context, Data};
 use zgvariant::{LE, Variant, to_bytes};
 
-use super::Counts;
 use super::rng::Rng;
+use super::{Counts, http};
 
 /// The protocol version of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -64,6 +64,17 @@ type Aggregate3 = (Vec<u8>, String, String, u32, Option<Variant<'static>>);
 
 const OS_VERSION: &str = "6.0.4";
 const IMAGE: &str = "eos-eos6.0-amd64-amd64.240115-103012.base";
+
+impl http::Uploader for Machine {
+    fn set_clock(&mut self, unix_nanos: u64) {
+        Machine::set_clock(self, unix_nanos);
+    }
+
+    fn upload(&mut self, events: u64, host: &str) -> io::Result<http::Upload> {
+        let upload = Machine::upload(self, events)?;
+        Ok(http::Upload { request: self.request(&upload, host)?, counts: upload.counts })
+    }
+}
 
 impl Machine {
     /// A machine that has not sent anything. `seed` and `connection` (its number in a run) determine everything but the

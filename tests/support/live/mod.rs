@@ -74,7 +74,7 @@ pub fn add<S: Sink + Sync>(sinks: &mut Sinks, name: &str, sink: S) {
 
 /// Whether something that ends soon keeps a daemon from starting.
 fn is_held(error: &str) -> bool {
-    ["another tributary", "Address already in use"].iter().any(|cause| error.contains(cause))
+    error.contains("Address already in use")
 }
 
 impl Daemon {
@@ -93,8 +93,7 @@ impl Daemon {
             let (memory, lines) = Memory::new();
             match Server::start_with(config, |sinks| add(sinks, "memory", memory)).await {
                 Ok(server) => return Daemon { server, lines, parsed: Mutex::default() },
-                // A child that another test has forked holds the lock of the daemon before, until it runs its program. A connection
-                // of another test may have the port of the daemon before as its own.
+                // A connection of another test may have the port of the daemon before as its own.
                 Err(error) if is_held(&error.to_string()) && started.elapsed() < PATIENCE => pauses.next().await,
                 Err(error) => panic!("{error}"),
             }

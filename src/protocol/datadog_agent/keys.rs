@@ -1,0 +1,125 @@
+//! The keys of tags: what each one means, and where its text is in the batch.
+
+use std::borrow::Cow;
+
+use foldhash::quality::RandomState;
+use hashbrown::HashMap;
+
+use tributary_event::{BatchBuilder, Interned, Key, Name, names_whole_number, semconv};
+
+/// The most keys that are remembered, and the longest: tracers use the same few again and again.
+const MAX_KEYS: usize = 1024;
+const MAX_KEY_BYTES: usize = 128;
+
+/// What a tag is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Meaning {
+    /// An attribute with its own key.
+    Attribute,
+    /// A key that this program writes itself: the tag gets a prefix.
+    Reserved,
+    /// A part of the resource.
+    Resource,
+    /// The upper half of the id of the trace.
+    TraceId,
+    Kind,
+    ErrorMessage,
+    ErrorType,
+    ErrorStack,
+    /// JSON of links.
+    Links,
+    /// JSON of events.
+    Events,
+}
+
+/// What is known of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KnownKey {
+    pub(super) meaning: Meaning,
+    pub(super) is_whole_number: bool,
+    name: Option<Name>,
+    text: Interned,
+}
+
+/// The keys of one listener's bodies, while a body is read.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    known: HashMap<Box<[u8]>, KnownKey, RandomState>,
+}
+
+impl Keys {
+    /// The key in the batch, and what is known of it.
+    #[inline]
+    pub(super) fn get(&mut self, key: &[u8], batch: &mut BatchBuilder) -> (Key, Meaning, bool) {
+        if let Some(known) = self.known.get_mut(key) {
+            return (known.key(key, batch), known.meaning, known.is_whole_number);
+        }
+        let mut known = KnownKey::of(key);
+        let written = known.key(key, batch);
+        let result = (written, known.meaning, known.is_whole_number);
+        if key.len() <= MAX_KEY_BYTES {
+            if self.known.len() >= MAX_KEYS {
+                self.known.clear();
+            }
+            self.known.insert(key.into(), known);
+        }
+        result
+    }
+}
+
+impl KnownKey {
+    fn of(key: &[u8]) -> KnownKey {
+        let text = text_of(key);
+        let meaning = match &*text {
+            "env" | "version" | "runtime-id" | "process_id" | "language" | "_dd.hostname" => Meaning::Resource,
+            "_dd.p.tid" => Meaning::TraceId,
+            "span.kind" => Meaning::Kind,
+            "error.message" | "error.msg" => Meaning::ErrorMessage,
+            "error.type" => Meaning::ErrorType,
+            "error.stack" => Meaning::ErrorStack,
+            "_dd.span_links" => Meaning::Links,
+            "events" => Meaning::Events,
+            text if is_reserved(text) => Meaning::Reserved,
+            _ => Meaning::Attribute,
+        };
+        KnownKey {
+            meaning,
+            is_whole_number: names_whole_number(&text),
+            name: Name::of(&text),
+            text: Interned::default(),
+        }
+    }
+
+    #[inline]
+    fn key(&mut self, key: &[u8], batch: &mut BatchBuilder) -> Key {
+        match (self.meaning, self.name) {
+            (Meaning::Reserved, _) => {
+                let text = text_of(key);
+                batch.push_parts(&[semconv::DATADOG_META.as_str(), &text]).into()
+            }
+            (_, Some(name)) => name.into(),
+            (_, None) => {
+                let text = text_of(key);
+                batch.intern(&mut self.text, &text).into()
+            }
+        }
+    }
+}
+
+/// The text of a key. Different bytes that are not UTF-8 are different texts: keys of an event must not repeat.
+pub(super) fn text_of(key: &[u8]) -> Cow<'_, str> {
+    match str::from_utf8(key) {
+        Ok(text) => text.into(),
+        Err(_) => key.escape_ascii().to_string().into(),
+    }
+}
+
+/// Whether an event has an attribute of this key from this program.
+fn is_reserved(key: &str) -> bool {
+    const WRITTEN: [Name; 4] =
+        [semconv::SERVICE_NAME, semconv::EXCEPTION_TYPE, semconv::EXCEPTION_MESSAGE, semconv::EXCEPTION_STACKTRACE];
+    key.is_empty()
+        || key.starts_with("datadog.")
+        || key.starts_with("tributary.")
+        || WRITTEN.iter().any(|name| name.as_str() == key)
+}

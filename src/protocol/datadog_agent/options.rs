@@ -1,0 +1,110 @@
+//! The options of a `datadog_agent` listener.
+
+use std::time::Duration;
+
+use tributary_event::ResourceValue;
+use tributary_memory::Amplification;
+use tributary_options::{Bounds, LONGEST, Section, options};
+
+/// The memory of a body that is remembered so that its repeats are recognised, and of the upper half of a trace's id.
+const REPEAT_BYTES: u64 = 160;
+const TRACE_ID_BYTES: u64 = 96;
+/// The memory of a string of a table.
+const STRING_BYTES: u64 = 8;
+
+options! {
+    /// Options of a `datadog_agent` listener.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Options {
+        /// The largest body. The default is that of Datadog's Agent.
+        pub max_body_bytes: u64 = size(25 << 20, 1 << 10..=1 << 30),
+        /// The number of strings of one body of version 0.5 or 1.0.
+        pub max_strings: usize = count(1_000_000, 1..=100_000_000),
+        /// The number of tags of one span, and of its links and of its events each; further ones are counted and dropped.
+        pub max_span_entries: usize = count(4_096, 1..=1_000_000),
+        /// The longest text; a longer one is cut at a character.
+        pub max_text_bytes: u64 = size(256 << 10, 16..=16 << 20),
+        /// The number of traces whose ids have 128 bits that are remembered: spans that name the lower half only get the upper one.
+        /// 0: none.
+        pub max_trace_ids: usize = count(100_000, 0..=10_000_000),
+        /// How long a body of traces is remembered after it was delivered. One that is sent again is answered and counted, and
+        /// not written again. "0s": none is.
+        pub repeat_time: Duration = duration(Duration::from_secs(60), Duration::ZERO..=LONGEST),
+        /// The number of bodies that are remembered.
+        pub max_repeats: usize = count(10_000, 1..=10_000_000),
+        /// Tracers send a body again that is not answered within 2 to 3 seconds. After this time a body of traces is answered although
+        /// not all sinks have its events, which wait in memory. At most `delivery_timeout`. "0s": never.
+        pub answer_within: Duration = duration(Duration::from_secs(1), Duration::ZERO..=LONGEST),
+        /// Which share of the traces tracers keep, from 0 to 1, by "service:NAME,env:NAME"; `default` is for all others. With 0 a
+        /// tracer sends its spans and marks them as unsampled.
+        pub sample_rates: SampleRates = flat(SampleRates::read),
+        /// How much output a request may cause.
+        pub amplification: Amplification = section(
+            |section| Amplification::read(section, Amplification { ratio: 64, burst: 64 << 20, rate: 4 << 20 })
+        ),
+    }
+}
+
+impl Options {
+    /// Declares the memory that a listener can use beside its requests.
+    pub fn declare(&self, of: &str, bounds: &mut Bounds) {
+        bounds.need(self.max_body_bytes.saturating_add(self.max_strings as u64 * STRING_BYTES));
+        let what = format!("{} bodies whose repeats are recognised (max_repeats)", self.max_repeats);
+        bounds.add(of, what, self.max_repeats as u64 * REPEAT_BYTES);
+        let what = format!("{} ids of traces (max_trace_ids)", self.max_trace_ids);
+        bounds.add(of, what, self.max_trace_ids as u64 * TRACE_ID_BYTES);
+    }
+}
+
+/// The rates that tracers are told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleRates {
+    /// The rate of services that are not named.
+    pub default: f64,
+    /// The others, by `service:NAME,env:NAME`.
+    pub rates: Vec<(String, f64)>,
+}
+
+impl Default for SampleRates {
+    fn default() -> Self {
+        SampleRates { default: 1.0, rates: Vec::new() }
+    }
+}
+
+impl SampleRates {
+    /// Reads the table `sample_rates`.
+    pub fn read(section: &mut Section<'_>) -> SampleRates {
+        const KEY: &str = "sample_rates";
+        let mut rates = SampleRates::default();
+        for (name, value) in section.attributes(KEY) {
+            let rate = match value {
+                ResourceValue::F64(rate) => Some(rate),
+                ResourceValue::I64(rate) => Some(rate as f64),
+                ResourceValue::U64(rate) => Some(rate as f64),
+                ResourceValue::Bool(_) | ResourceValue::Text(_) => None,
+            };
+            let Some(rate) = rate.filter(|rate| (0.0..=1.0).contains(rate)) else {
+                section.error(KEY, format!("the rate of `{name}` is no number from 0 to 1"), None);
+                continue;
+            };
+            let is_service = name.strip_prefix("service:").is_some_and(|rest| rest.contains(",env:"));
+            match name.as_str() {
+                "default" => rates.default = rate,
+                _ if is_service => rates.rates.push((name, rate)),
+                _ => {
+                    let help = "write \"service:NAME,env:NAME\" = 0.5, or default = 0.5";
+                    section.error(KEY, format!("`{name}` names no service and environment"), Some(help.to_owned()));
+                }
+            }
+        }
+        rates
+    }
+
+    /// The answer to a body of traces: `{"rate_by_service":{…}}`. The empty service is the one for all others.
+    pub(super) fn response(&self) -> String {
+        let default = ("service:,env:", self.default);
+        let all = self.rates.iter().map(|(name, rate)| (name.as_str(), *rate)).chain([default]);
+        let rates: serde_json::Map<_, _> = all.map(|(name, rate)| (name.to_owned(), rate.into())).collect();
+        serde_json::json!({ "rate_by_service": rates }).to_string()
+    }
+}

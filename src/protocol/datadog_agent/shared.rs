@@ -1,0 +1,77 @@
+//! What the requests of a listener share.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use tributary_protocol::Response;
+
+use super::options::Options;
+use super::repeats::Repeats;
+use super::route::Route;
+use super::trace_ids::TraceIds;
+
+/// The state of a listener.
+#[derive(Debug)]
+pub(super) struct SharedExchange {
+    pub(super) options: Options,
+    pub(super) repeats: Arc<Repeats>,
+    pub(super) trace_ids: TraceIds,
+    /// The answer to a body of traces.
+    rates: String,
+    /// The answer to `/info`.
+    info: String,
+}
+
+impl SharedExchange {
+    pub(super) fn new(options: Options) -> SharedExchange {
+        SharedExchange {
+            repeats: Arc::new(Repeats::new(options.repeat_time, options.max_repeats)),
+            trace_ids: TraceIds::new(options.max_trace_ids),
+            rates: options.sample_rates.response(),
+            info: info(&options),
+            options,
+        }
+    }
+
+    /// The answer to a request whose content is delivered.
+    pub(super) fn answer(&self, route: Route) -> Response {
+        match route {
+            Route::Info => json(200, self.info.clone()),
+            Route::Traces { is_text: true, .. } => plain(200, "OK"),
+            Route::Traces { is_text: false, .. } => json(200, self.rates.clone()),
+            Route::Stats => json(200, "{}".to_owned()),
+            Route::Ignored(endpoint) => match endpoint.answer() {
+                (status, body @ "OK") => plain(status, body),
+                (status, body) => json(status, body.to_owned()),
+            },
+        }
+    }
+}
+
+/// What exists here (notes, section 2, point 2). Tracers ignore the whole document if they cannot read a part of it.
+fn info(options: &Options) -> String {
+    let endpoints = ["/v0.3/traces", "/v0.4/traces", "/v0.5/traces", "/v0.7/traces", "/v1.0/traces", "/v0.6/stats"];
+    json!({
+        "version": "7.70.0",
+        "endpoints": endpoints,
+        "feature_flags": [],
+        "client_drop_p0s": false,
+        "span_events": true,
+        "span_meta_structs": true,
+        "long_running_spans": true,
+        "config": { "max_request_bytes": options.max_body_bytes },
+        "peer_tags": [],
+    })
+    .to_string()
+}
+
+fn json(status: u16, body: String) -> Response {
+    let headers = vec![("content-type", "application/json".to_owned())];
+    Response { status, headers, body: body.into_bytes().into() }
+}
+
+fn plain(status: u16, body: &'static str) -> Response {
+    let headers = vec![("content-type", "text/plain; charset=utf-8".to_owned())];
+    Response { status, headers, body: body.as_bytes().into() }
+}

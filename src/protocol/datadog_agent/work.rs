@@ -1,0 +1,440 @@
+//! One request: a body of traces that is checked and then written in bounded steps, or something that is not kept.
+
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use bytes::Bytes;
+use foldhash::quality::RandomState;
+use hashbrown::HashMap;
+
+use tributary_codec::reader::{DecodeError, DecodeErrorKind};
+use tributary_event::{Header, Loss, Position, Reason, semconv};
+use tributary_protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
+
+use super::body::{BodyLimits, Chunk, Layout, TraceBody};
+use super::facts::{ChunkFacts, SpanTags, upper_half};
+use super::json_body;
+use super::keys::Keys;
+use super::normalize::{self, SpanContext};
+use super::repeats::{BodyLookup, FirstBody};
+use super::resources::{Resources, SenderHeaders, SpanSource};
+use super::route::Route;
+use super::shared::SharedExchange;
+use super::span::{BodyPart, WireSpan, WireValue};
+use super::stats::StatsWriter;
+
+/// One request.
+#[derive(Debug)]
+pub struct DatadogAgentWork {
+    shared: Arc<SharedExchange>,
+    request: Request,
+    route: Route,
+    stage: RequestStage,
+    /// `None`: a repeat, or a body whose repeats are not recognised.
+    first: Option<FirstBody>,
+    spans: u64,
+    /// Transmitted bytes that were not yet charged to the allowance.
+    unearned: u64,
+    /// Why the request goes to the quarantine.
+    quarantine_reason: Option<String>,
+    /// The answer if the events are delivered.
+    answer: Response,
+}
+
+#[derive(Debug)]
+enum RequestStage {
+    Start,
+    /// The same body is being worked on.
+    WaitingForFirst([u8; 32]),
+    Writing(Box<TraceWriter>),
+    WritingStats(Box<StatsWriter>),
+    Done,
+}
+
+/// The spans of a body that are written.
+#[derive(Debug)]
+struct TraceWriter {
+    body: TraceBody,
+    headers: SenderHeaders,
+    resources: Resources,
+    keys: Keys,
+    span: WireSpan,
+    /// Attributes of the payload.
+    of_payload: Vec<(BodyPart, WireValue)>,
+    chunks_left: u32,
+    /// Where the next chunk or span begins.
+    offset: usize,
+    chunk: Option<OpenChunk>,
+    number: u64,
+}
+
+/// A chunk whose spans are being written.
+#[derive(Debug)]
+struct OpenChunk {
+    chunk: Chunk,
+    facts: ChunkFacts,
+    spans_left: u32,
+    inherited: Vec<(BodyPart, WireValue)>,
+    /// The id of the trace of its first span, as it is sent and whole.
+    first_trace_id: u64,
+    first_whole_id: u128,
+}
+
+impl DatadogAgentWork {
+    pub(super) fn new(request: Request, route: Route, shared: Arc<SharedExchange>) -> Self {
+        DatadogAgentWork {
+            answer: shared.answer(route),
+            unearned: request.body.len() as u64,
+            shared,
+            request,
+            route,
+            stage: RequestStage::Start,
+            first: None,
+            spans: 0,
+            quarantine_reason: None,
+        }
+    }
+}
+
+impl Work for DatadogAgentWork {
+    fn step(&mut self, now: Now, out: &mut Output) -> Flow {
+        let before = out.batch.total_expanded_bytes();
+        match std::mem::replace(&mut self.stage, RequestStage::Done) {
+            RequestStage::Start => self.start(now, out),
+            RequestStage::WaitingForFirst(digest) => self.begin(Some(digest), now, out),
+            RequestStage::Writing(mut writer) => {
+                if writer.step(&self.shared, now, out) == Flow::Again {
+                    self.stage = RequestStage::Writing(writer);
+                }
+            }
+            RequestStage::WritingStats(mut writer) => match writer.step(now, out) {
+                Ok(Flow::Again) => self.stage = RequestStage::WritingStats(writer),
+                Ok(_) => {}
+                Err(error) => report_contradiction(&error, now, out),
+            },
+            RequestStage::Done => {}
+        }
+        let limits = self.shared.options.amplification;
+        let expanded = out.batch.total_expanded_bytes() - before;
+        let earning = expanded.div_ceil(limits.ratio).min(self.unearned);
+        self.unearned -= earning;
+        out.charge(limits, earning, expanded, now.elapsed);
+        if let RequestStage::Done = self.stage { Flow::Continue } else { Flow::Again }
+    }
+
+    fn poll_ready(&mut self, context: &mut TaskContext<'_>) -> Poll<()> {
+        match &self.stage {
+            RequestStage::WaitingForFirst(digest) => self.shared.repeats.poll_ended(*digest, context),
+            _ => Poll::Ready(()),
+        }
+    }
+
+    fn quarantine_reason(&self) -> Option<&str> {
+        self.quarantine_reason.as_deref()
+    }
+
+    fn request(&self) -> &Request {
+        &self.request
+    }
+
+    fn respond(mut self, outcome: RequestOutcome, now: Now) -> Response {
+        if outcome == RequestOutcome::Failed {
+            return Response::unavailable("the events cannot be stored now");
+        }
+        if let Some(first) = self.first.take() {
+            first.delivered(self.spans, now.elapsed);
+        }
+        self.answer
+    }
+}
+
+impl DatadogAgentWork {
+    fn start(&mut self, now: Now, out: &mut Output) {
+        match self.route {
+            Route::Traces { .. } | Route::Stats => {
+                let digest = self.shared.repeats.digest(self.request.head.path(), &self.request.body);
+                self.begin(digest, now, out);
+            }
+            Route::Ignored(_) | Route::Info => out.ignore(self.route.endpoint(), self.request.body.len() as u64),
+        }
+    }
+
+    /// Begins to write the spans, unless the same body was delivered or is being worked on.
+    fn begin(&mut self, digest: Option<[u8; 32]>, now: Now, out: &mut Output) {
+        if let Some(digest) = digest {
+            match self.shared.repeats.find(digest, now.elapsed) {
+                BodyLookup::First(first) => self.first = Some(first),
+                BodyLookup::InProgress => {
+                    self.stage = RequestStage::WaitingForFirst(digest);
+                    return;
+                }
+                BodyLookup::Repeat(spans) => {
+                    out.repeats[0] += spans;
+                    out.ignore(self.route.endpoint(), self.request.body.len() as u64);
+                    return;
+                }
+            }
+        }
+        if self.route == Route::Stats {
+            return self.begin_stats(now, out);
+        }
+        match self.check() {
+            Ok(mut body) => {
+                out.decoded_bytes += self.request.body.len() as u64;
+                self.spans = body.spans;
+                let of_payload = body.payload.attributes.map(|start| body.members(start).unwrap_or_default());
+                let of_payload = last_of_each(of_payload.iter().flatten(), &body.bytes);
+                self.stage = RequestStage::Writing(Box::new(TraceWriter {
+                    headers: SenderHeaders::read(&self.request.head),
+                    resources: Resources::default(),
+                    keys: Keys::default(),
+                    span: WireSpan::default(),
+                    of_payload,
+                    chunks_left: body.payload.chunks,
+                    offset: body.payload.chunks_at,
+                    chunk: None,
+                    number: 0,
+                    body,
+                }));
+            }
+            Err(error) => self.refuse(&error, now, out),
+        }
+    }
+
+    fn begin_stats(&mut self, now: Now, out: &mut Output) {
+        let limit = usize::try_from(self.shared.options.max_text_bytes).unwrap_or(usize::MAX);
+        let headers = SenderHeaders::read(&self.request.head);
+        match StatsWriter::check(self.request.body.clone(), headers, limit) {
+            Ok(writer) => {
+                out.decoded_bytes += self.request.body.len() as u64;
+                self.stage = RequestStage::WritingStats(Box::new(writer));
+            }
+            Err(error) => self.refuse(&BodyError::Decode(error), now, out),
+        }
+    }
+
+    fn check(&self) -> Result<TraceBody, BodyError> {
+        let Route::Traces { layout, .. } = self.route else { return Err(BodyError::Empty) };
+        let options = &self.shared.options;
+        let limits = BodyLimits { max_strings: options.max_strings, max_entries: options.max_span_entries };
+        let mut bytes = self.request.body.clone();
+        if bytes.is_empty() {
+            return Err(BodyError::Empty);
+        }
+        if is_json(&self.request) {
+            if !matches!(layout, Layout::Spans | Layout::Chunks) {
+                return Err(BodyError::JsonOfLaterVersion);
+            }
+            bytes = Bytes::from(json_body::to_msgpack(&bytes).map_err(BodyError::Json)?);
+        }
+        TraceBody::check(bytes, layout, limits).map_err(BodyError::Decode)
+    }
+
+    /// All of the body is lost.
+    fn refuse(&mut self, error: &BodyError, now: Now, out: &mut Output) {
+        let body = &self.request.body;
+        let detail = error.to_string();
+        let bytes = body.len() as u64;
+        let excerpt = &body[error.offset().min(body.len())..];
+        let position = Position { sequence: Some(self.request.number), offset: 0, length: bytes };
+        let loss = Loss { reason: error.reason(), bytes, events: None, detail: &detail, excerpt };
+        let count = self.request.head.header("x-datadog-trace-count").and_then(|count| count.parse::<u64>().ok());
+        let attributes: Vec<_> =
+            count.into_iter().map(|count| (semconv::DATADOG_TRACE_COUNT.into(), count.into())).collect();
+        out.loss_with(Header::observed_at(semconv::LOSS, now.unix, position), loss, &attributes);
+        self.first = None;
+        self.answer = Response::text(400, detail.clone());
+        self.quarantine_reason = Some(detail);
+    }
+}
+
+/// Each key once, with its last value.
+fn last_of_each<'a>(all: impl Iterator<Item = &'a (BodyPart, WireValue)>, body: &[u8]) -> Vec<(BodyPart, WireValue)> {
+    let mut places: HashMap<&[u8], usize, RandomState> = HashMap::default();
+    let mut kept: Vec<(BodyPart, WireValue)> = Vec::new();
+    for (key, value) in all {
+        let place = *places.entry(key.of(body)).or_insert(kept.len());
+        match kept.get_mut(place) {
+            Some(known) => *known = (*key, *value),
+            None => kept.push((*key, *value)),
+        }
+    }
+    kept
+}
+
+/// A body that was checked cannot be read: a fault of this program, which must not be silent.
+fn report_contradiction(error: &DecodeError, now: Now, out: &mut Output) {
+    let detail = format!("read otherwise than when it was checked: {error}");
+    let loss = Loss { reason: Reason::Failed, bytes: 0, events: None, detail: &detail, excerpt: &[] };
+    let position = Position { sequence: None, offset: error.offset as u64, length: 0 };
+    out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
+}
+
+/// Why a body is refused.
+#[derive(Debug)]
+enum BodyError {
+    Empty,
+    JsonOfLaterVersion,
+    Json(json_body::JsonError),
+    Decode(DecodeError),
+}
+
+impl BodyError {
+    fn reason(&self) -> Reason {
+        match self {
+            BodyError::JsonOfLaterVersion => Reason::Unsupported,
+            BodyError::Decode(error) => match error.kind {
+                DecodeErrorKind::TooLarge { .. } => Reason::TooLarge,
+                _ => Reason::Malformed,
+            },
+            BodyError::Empty | BodyError::Json(_) => Reason::Malformed,
+        }
+    }
+
+    /// Where it was found.
+    fn offset(&self) -> usize {
+        match self {
+            BodyError::Decode(error) => error.offset,
+            _ => 0,
+        }
+    }
+}
+
+impl std::fmt::Display for BodyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            BodyError::Empty => f.write_str("the body is empty"),
+            BodyError::JsonOfLaterVersion => f.write_str("JSON bodies exist up to version 0.4"),
+            BodyError::Json(error) => write!(f, "{error}"),
+            BodyError::Decode(error) => write!(f, "at {}: {error}", error.offset),
+        }
+    }
+}
+
+/// Old clients send JSON; a body without a type is MessagePack.
+fn is_json(request: &Request) -> bool {
+    request
+        .head
+        .header("content-type")
+        .is_some_and(|of| of.starts_with("application/json") || of.starts_with("text/json"))
+}
+
+impl TraceWriter {
+    /// Writes spans until the batch is full. [`Flow::Continue`]: all are written.
+    fn step(&mut self, shared: &SharedExchange, now: Now, out: &mut Output) -> Flow {
+        while !out.batch.is_full() {
+            match self.next(shared, now, out) {
+                Ok(true) => {}
+                Ok(false) => return Flow::Continue,
+                Err(error) => {
+                    report_contradiction(&error, now, out);
+                    return Flow::Continue;
+                }
+            }
+        }
+        Flow::Again
+    }
+
+    /// Writes the next span, or opens the next chunk. `false`: there is none.
+    fn next(&mut self, shared: &SharedExchange, now: Now, out: &mut Output) -> Result<bool, DecodeError> {
+        match &mut self.chunk {
+            Some(open) if open.spans_left > 0 => {
+                open.spans_left -= 1;
+                self.span(shared, now, out)?;
+                Ok(true)
+            }
+            Some(open) => {
+                if open.chunk.end > 0 {
+                    self.offset = open.chunk.end;
+                }
+                self.chunk = None;
+                Ok(true)
+            }
+            None if self.chunks_left == 0 => Ok(false),
+            None => {
+                self.chunks_left -= 1;
+                self.open_chunk()?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn open_chunk(&mut self) -> Result<(), DecodeError> {
+        let chunk = self.body.chunk(self.offset)?;
+        self.offset = chunk.spans_at;
+        let facts = if chunk.spans == 0 {
+            ChunkFacts::default()
+        } else if self.body.facts.has_late_trace_ids || self.body.facts.has_several_processes {
+            self.body.chunk_facts(&chunk)?
+        } else {
+            // What it says it says on its first span.
+            ChunkFacts::default()
+        };
+        let inherited = if chunk.spans == 0 { Vec::new() } else { self.inherited(&chunk)? };
+        let spans_left = chunk.spans;
+        self.chunk = Some(OpenChunk { chunk, facts, spans_left, inherited, first_trace_id: 0, first_whole_id: 0 });
+        Ok(())
+    }
+
+    /// The attributes of the payload and of a chunk; of the same key that of the chunk counts.
+    fn inherited(&mut self, chunk: &Chunk) -> Result<Vec<(BodyPart, WireValue)>, DecodeError> {
+        let Some(start) = chunk.attributes else { return Ok(self.of_payload.clone()) };
+        let own = self.body.members(start)?;
+        Ok(last_of_each(self.of_payload.iter().chain(&own), &self.body.bytes))
+    }
+
+    fn span(&mut self, shared: &SharedExchange, now: Now, out: &mut Output) -> Result<(), DecodeError> {
+        let (start, is_list) = (self.offset, self.body.layout == Layout::Spans);
+        self.offset = self.body.span(start, &mut self.span)?;
+        let (Some(open), span) = (&mut self.chunk, &self.span) else { return Ok(()) };
+        let bytes = self.body.bytes.clone();
+        let tags = SpanTags::of(span, &bytes);
+        let own_half = tags.trace_id_high.and_then(|text| upper_half(text.of(&bytes)));
+        let is_first = open.chunk.spans - open.spans_left == 1;
+        if is_first {
+            open.first_trace_id = span.trace_id;
+            open.facts.trace_id_high = open.facts.trace_id_high.or(own_half);
+        }
+        let trace_id = match open.chunk.trace_id {
+            Some(whole) => whole,
+            None if is_first || is_list || span.trace_id != open.first_trace_id => {
+                let of_chunk = open.facts.trace_id_high.filter(|_| is_first && !is_list);
+                shared.trace_ids.whole(span.trace_id, own_half.or(of_chunk))
+            }
+            None => open.first_whole_id,
+        };
+        if is_first {
+            open.first_whole_id = trace_id;
+        }
+        let process = match self.body.facts.has_several_processes {
+            true => &open.facts.process,
+            false => &self.body.facts.process,
+        };
+        let source = SpanSource::of(span, &tags, &self.body.payload);
+        let payload = &self.body.payload;
+        let resource = self.resources.get(source, process, payload, &self.headers, &bytes, &mut out.batch);
+        let limit = usize::try_from(shared.options.max_text_bytes).unwrap_or(usize::MAX);
+        let length = (self.offset - start) as u64;
+        self.number += 1;
+        let header = Header {
+            name: normalize::name(span, &bytes, limit, &mut out.batch),
+            time: normalize::start(span),
+            observed: now.unix,
+            position: Position { sequence: Some(self.number), offset: start as u64, length },
+        };
+        let context = SpanContext {
+            chunk: &open.chunk,
+            trace_id,
+            inherited: &open.inherited,
+            resource,
+            max_text_bytes: limit,
+            has_invalid_half: tags.trace_id_high.is_some() && own_half.is_none(),
+            first_trace_id: if is_list { span.trace_id } else { open.first_trace_id },
+        };
+        if span.unknown_keys > 0 {
+            out.warn("unknown_span_key");
+        }
+        normalize::write(span, header, &context, &mut self.body, &mut self.keys, out);
+        Ok(())
+    }
+}

@@ -1,0 +1,13 @@
+//! Protocol `datadog_agent`: bodies of released tracers, without and with HTTP.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
+
+mod expected;
+mod growth;
+mod hostile;
+mod http;
+mod offline;
+mod recorded;
+mod repeats;
+mod stats;
+
+use tributary_testing::{growth as growth_support, live};
