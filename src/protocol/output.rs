@@ -87,6 +87,14 @@ impl Output {
         self.throttle = allowance.and_then(|allowance| allowance.spend(limits, received, expanded, elapsed));
     }
 
+    /// The same for a part of a request. The bytes of its body that are not charged yet, `unearned`, are charged as output is
+    /// written, because the allowance is bounded.
+    pub fn charge_request(&mut self, limits: Amplification, unearned: &mut u64, expanded: u64, elapsed: Duration) {
+        let earning = expanded.div_ceil(limits.ratio).min(*unearned);
+        *unearned -= earning;
+        self.charge(limits, earning, expanded, elapsed);
+    }
+
     /// Writes a loss event and counts its bytes. With [`Output::loss_with`] the only way to report lost bytes.
     pub fn loss(&mut self, header: Header, loss: Loss<'_>) {
         self.loss_with(header, loss, &[]);

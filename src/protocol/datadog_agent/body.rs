@@ -6,9 +6,9 @@ use bytes::Bytes;
 use tributary_codec::msgpack::MsgpackValue;
 use tributary_codec::reader::DecodeError;
 
-use super::cursor::{Cursor, StringTable, invalid};
+use super::cursor::{Cursor, StringTable};
 use super::facts::{BodyFacts, ChunkFacts};
-use super::span::{BodyPart, WireSpan};
+use super::span::{BodyPart, WireSpan, WireValue};
 use super::streaming::StreamingReader;
 use super::{maps, table};
 
@@ -68,9 +68,8 @@ pub(super) struct TraceBody {
     pub(super) layout: Layout,
     pub(super) payload: TracePayload,
     pub(super) facts: BodyFacts,
-    /// The number of its spans, and of its chunks that have any.
+    /// The number of its spans.
     pub(super) spans: u64,
-    pub(super) traces: u64,
     strings: StringTable,
     max_entries: usize,
 }
@@ -93,24 +92,20 @@ impl TraceBody {
             payload: TracePayload::default(),
             facts: BodyFacts::default(),
             spans: 0,
-            traces: 0,
             strings: StringTable::new(limits.max_strings),
             max_entries: limits.max_entries,
             bytes: bytes.clone(),
         };
         let mut cursor = Cursor::at(&bytes, 0);
         body.walk(&mut cursor)?;
-        if !cursor.is_at_end() {
-            let rest = (bytes.len() - cursor.offset()) as u64;
-            return Err(invalid("end", cursor.offset(), rest, "no bytes behind the payload"));
-        }
+        cursor.finish()?;
         body.strings.is_complete = true;
         Ok(body)
     }
 
     fn walk(&mut self, cursor: &mut Cursor<'_>) -> Result<(), DecodeError> {
         let (mut span, limit) = (WireSpan::default(), self.max_entries);
-        let TraceBody { strings, facts, payload, spans, traces, .. } = self;
+        let TraceBody { strings, facts, payload, spans, .. } = self;
         match self.layout {
             Layout::Spans => {
                 payload.chunks = 1;
@@ -121,7 +116,6 @@ impl TraceBody {
                     *spans += 1;
                     facts.add(&span, cursor.body, &mut chunk);
                 }
-                *traces += u64::from(*spans > 0);
             }
             Layout::Chunks | Layout::Table => {
                 if self.layout == Layout::Table {
@@ -140,7 +134,6 @@ impl TraceBody {
                         facts.add(&span, cursor.body, &mut chunk);
                     }
                     *spans += u64::from(count);
-                    *traces += u64::from(count > 0);
                 }
             }
             Layout::WithPayload => {
@@ -152,7 +145,6 @@ impl TraceBody {
                         Ok(())
                     })?;
                     *spans += u64::from(read.spans);
-                    *traces += u64::from(read.spans > 0);
                     Ok(())
                 })?;
             }
@@ -168,7 +160,6 @@ impl TraceBody {
                         Ok(())
                     })?;
                     *spans += u64::from(read.spans);
-                    *traces += u64::from(read.spans > 0);
                     Ok(())
                 })?;
                 *cursor = reader.cursor;
@@ -225,7 +216,7 @@ impl TraceBody {
     }
 
     /// The keys and values of the attributes that begin at an offset.
-    pub(super) fn members(&mut self, start: usize) -> Result<Vec<(BodyPart, super::span::WireValue)>, DecodeError> {
+    pub(super) fn members(&mut self, start: usize) -> Result<Vec<(BodyPart, WireValue)>, DecodeError> {
         let (bytes, limit, mut all) = (self.bytes.clone(), self.max_entries, Vec::new());
         let each = |key, value| {
             if all.len() < limit {
@@ -240,7 +231,7 @@ impl TraceBody {
     }
 
     /// The values of the array that begins at an offset.
-    pub(super) fn items(&mut self, start: usize) -> Result<Vec<super::span::WireValue>, DecodeError> {
+    pub(super) fn items(&mut self, start: usize) -> Result<Vec<WireValue>, DecodeError> {
         let (bytes, limit, mut all) = (self.bytes.clone(), self.max_entries, Vec::new());
         match self.layout {
             Layout::Streaming => {

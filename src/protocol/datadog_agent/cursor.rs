@@ -64,8 +64,10 @@ impl<'a> Cursor<'a> {
         self.reader.offset()
     }
 
-    pub(super) fn is_at_end(&self) -> bool {
-        self.reader.is_at_end()
+    /// Checks that nothing follows.
+    pub(super) fn finish(&self) -> Result<(), DecodeError> {
+        let rest = self.reader.rest().len() as u64;
+        if rest == 0 { Ok(()) } else { Err(invalid("end", self.offset(), rest, "no bytes behind the payload")) }
     }
 
     #[inline]
@@ -85,6 +87,19 @@ impl<'a> Cursor<'a> {
             MsgpackValue::Nil => Ok(0),
             _ => Err(self.wrong(field, at, "an array")),
         }
+    }
+
+    /// Reads the elements of an array by `each`; returns their number, and where the first one begins.
+    pub(super) fn elements(
+        &mut self,
+        field: &'static str,
+        mut each: impl FnMut(&mut Self) -> Result<(), DecodeError>,
+    ) -> Result<(u32, usize), DecodeError> {
+        let (count, start) = (self.array(field)?, self.offset());
+        for _ in 0..count {
+            each(self)?;
+        }
+        Ok((count, start))
     }
 
     /// The number of pairs of a map; of nil none.

@@ -1,4 +1,4 @@
-//! Bodies of JSON, of old clients, as MessagePack: the same readers decode both.
+//! Old clients send JSON. It is written as MessagePack, so that the same readers decode it.
 
 use std::fmt;
 

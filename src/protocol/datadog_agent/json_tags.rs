@@ -59,20 +59,21 @@ pub(super) fn events(json: &[u8], batch: &mut BatchBuilder) -> Option<Vec<SpanEv
 }
 
 fn members(attributes: Option<Map<String, Json>>, batch: &mut BatchBuilder) -> Span32 {
-    let all: Vec<(Key, Value)> = attributes
-        .unwrap_or_default()
-        .iter()
-        .filter(|(_, json)| !json.is_null())
-        .map(|(key, json)| {
-            let key = batch.push_text(key).into();
-            (key, value(json, batch))
-        })
-        .collect();
+    let attributes = attributes.unwrap_or_default();
+    let all = pairs(attributes.iter().filter(|(_, json)| !json.is_null()), batch);
     batch.members(&all)
 }
 
+fn pairs<'a>(all: impl Iterator<Item = (&'a String, &'a Json)>, batch: &mut BatchBuilder) -> Vec<(Key, Value)> {
+    let pair = |(key, json): (&String, &Json)| {
+        let key = batch.push_text(key).into();
+        (key, value(json, batch))
+    };
+    all.map(pair).collect()
+}
+
 /// A value of the batch. Nesting is limited by the JSON reader.
-pub(super) fn value(json: &Json, batch: &mut BatchBuilder) -> Value {
+fn value(json: &Json, batch: &mut BatchBuilder) -> Value {
     match json {
         Json::Null => Value::Null,
         Json::Bool(value) => Value::Bool(*value),
@@ -86,13 +87,7 @@ pub(super) fn value(json: &Json, batch: &mut BatchBuilder) -> Value {
             batch.array(&items)
         }
         Json::Object(members) => {
-            let members: Vec<(Key, Value)> = members
-                .iter()
-                .map(|(key, json)| {
-                    let key = batch.push_text(key).into();
-                    (key, value(json, batch))
-                })
-                .collect();
+            let members = pairs(members.iter(), batch);
             batch.map(&members)
         }
     }

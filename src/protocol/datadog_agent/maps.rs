@@ -143,11 +143,7 @@ pub(super) fn read_payload(
             b"app_version" => payload.app_version = cursor.text("payload.app_version")?,
             b"tags" => payload.attributes = Some(skip_map(cursor, "payload.tags")?),
             b"chunks" => {
-                payload.chunks = cursor.array("payload.chunks")?;
-                payload.chunks_at = cursor.offset();
-                for _ in 0..payload.chunks {
-                    each(cursor)?;
-                }
+                (payload.chunks, payload.chunks_at) = cursor.elements("payload.chunks", &mut each)?;
             }
             _ => cursor.skip("payload value")?,
         }
@@ -168,11 +164,7 @@ pub(super) fn read_chunk(
             b"tags" => chunk.attributes = Some(skip_map(cursor, "chunk.tags")?),
             b"dropped_trace" => chunk.is_dropped = cursor.bool("chunk.dropped_trace")?,
             b"spans" => {
-                chunk.spans = cursor.array("chunk.spans")?;
-                chunk.spans_at = cursor.offset();
-                for _ in 0..chunk.spans {
-                    each(cursor)?;
-                }
+                (chunk.spans, chunk.spans_at) = cursor.elements("chunk.spans", &mut each)?;
             }
             _ => cursor.skip("chunk value")?,
         }

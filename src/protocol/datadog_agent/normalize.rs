@@ -68,7 +68,7 @@ pub(super) fn write(
         (semconv::DATADOG_RESOURCE, span.resource),
         (semconv::DATADOG_TYPE, span.span_type),
     ];
-    // Values of arrays and maps are made before the event is begun; they are in the batch if it is discarded.
+    // The event borrows the batch, so everything that is written to the batch comes before it.
     let mut writer = Writer { body, bytes: &bytes, keys, limit: context.max_text_bytes };
     let attributes = writer.entries(span, context, &mut parts, &mut out.batch);
     for link in &span.links {

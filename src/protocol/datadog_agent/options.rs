@@ -56,7 +56,7 @@ impl Options {
     }
 }
 
-/// The rates that tracers are told.
+/// The shares of traces that tracers keep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleRates {
     /// The rate of services that are not named.

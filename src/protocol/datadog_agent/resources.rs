@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use tributary_codec::http::RequestHead;
 use tributary_codec::text::repair;
-use tributary_event::{
-    BatchBuilder, BatchResource, InternedResource, Resource, ResourceValue, names_whole_number, semconv, whole_number,
-};
+use tributary_event::{BatchBuilder, BatchResource, InternedResource, Resource, ResourceValue, semconv, whole_number};
 
 use super::body::TracePayload;
 use super::facts::{ProcessFacts, SpanTags};
@@ -143,7 +141,6 @@ fn agent(
 }
 
 fn pid_value(pid: WireValue, body: &[u8]) -> Option<ResourceValue> {
-    debug_assert!(names_whole_number(semconv::PROCESS_PID.as_str()));
     match pid {
         WireValue::U64(number) => Some(ResourceValue::U64(number)),
         WireValue::I64(number) => Some(ResourceValue::I64(number)),

@@ -34,6 +34,11 @@ impl SharedExchange {
         }
     }
 
+    /// The longest text.
+    pub(super) fn max_text_bytes(&self) -> usize {
+        usize::try_from(self.options.max_text_bytes).unwrap_or(usize::MAX)
+    }
+
     /// The answer to a request whose content is delivered.
     pub(super) fn answer(&self, route: Route) -> Response {
         match route {

@@ -1,6 +1,6 @@
 //! Sketches of durations: the protobuf message `DDSketch` of Datadog's sketches, read as the Agent reads it (notes, section 3).
 
-use tributary_codec::protobuf::{ProtobufFields, ProtobufValue, bytes_of};
+use tributary_codec::protobuf::{ProtobufFields, ProtobufValue, bytes_of, varint_of};
 
 // Fields of DDSketch.
 const MAPPING: u64 = 1;
@@ -39,7 +39,7 @@ impl Sketch {
         for (index, count) in store(bytes_of(message, NEGATIVE))? {
             bins.push((-mapping.value(index), count));
         }
-        let zeros = doubles(message, ZERO_COUNT)?.unwrap_or(0.0);
+        let zeros = double(message, ZERO_COUNT)?.unwrap_or(0.0);
         bins.push((0.0, zeros));
         for (index, count) in store(bytes_of(message, POSITIVE))? {
             bins.push((mapping.value(index), count));
@@ -75,9 +75,9 @@ impl Sketch {
 
 impl Mapping {
     fn read(message: &[u8]) -> Option<Mapping> {
-        let gamma = doubles(message, GAMMA)?.unwrap_or(0.0);
-        let offset = doubles(message, INDEX_OFFSET)?.unwrap_or(0.0);
-        let interpolation = tributary_codec::protobuf::varint_of(message, INTERPOLATION);
+        let gamma = double(message, GAMMA)?.unwrap_or(0.0);
+        let offset = double(message, INDEX_OFFSET)?.unwrap_or(0.0);
+        let interpolation = varint_of(message, INTERPOLATION);
         let is_valid = gamma > 1.0 && gamma.is_finite() && offset.is_finite() && is_message(message);
         // Quadratic interpolation (2) exists in the format only.
         (is_valid && [0, 1, 3].contains(&interpolation)).then_some(Mapping { gamma, offset, interpolation })
@@ -120,8 +120,8 @@ fn store(message: &[u8]) -> Option<Vec<(f64, f64)>> {
     for field in fields.by_ref() {
         match (field.number, field.value) {
             (BIN_COUNTS, ProtobufValue::Bytes(entry)) => {
-                let index = zigzag(tributary_codec::protobuf::varint_of(entry, 1));
-                bins.push((index as f64, doubles(entry, 2)?.unwrap_or(0.0)));
+                let index = zigzag(varint_of(entry, 1));
+                bins.push((index as f64, double(entry, 2)?.unwrap_or(0.0)));
             }
             (CONTIGUOUS_COUNTS, ProtobufValue::Bytes(packed)) => {
                 let (all, rest) = packed.as_chunks::<8>();
@@ -136,13 +136,13 @@ fn store(message: &[u8]) -> Option<Vec<(f64, f64)>> {
             _ => {}
         }
     }
-    let first = zigzag(tributary_codec::protobuf::varint_of(message, CONTIGUOUS_OFFSET));
+    let first = zigzag(varint_of(message, CONTIGUOUS_OFFSET));
     bins.extend(counts.into_iter().enumerate().map(|(place, count)| (first as f64 + place as f64, count)));
     fields.is_valid().then_some(bins)
 }
 
 /// The double of the first field with this number; `Some(None)`: there is none. `None`: it has another type.
-fn doubles(message: &[u8], number: u64) -> Option<Option<f64>> {
+fn double(message: &[u8], number: u64) -> Option<Option<f64>> {
     match ProtobufFields::of(message).find(|field| field.number == number).map(|field| field.value) {
         None => Some(None),
         Some(ProtobufValue::Fixed(bytes)) => bytes.first_chunk().map(|bytes| Some(f64::from_le_bytes(*bytes))),
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn values_are_within_the_error_of_their_bin_in_each_mapping() {
-        for (interpolation, value_of) in [(0u8, None), (1, Some(1.0)), (3, Some(0.7))] {
+        for interpolation in [0u8, 1, 3] {
             let gamma: f64 = 1.02;
             // The bin of 1000 of this mapping.
             let x = match interpolation {
@@ -198,7 +198,7 @@ mod tests {
             };
             let read = Sketch::read(&sketch(gamma, 0.0, interpolation, x.floor() as i64, &[1.0])).unwrap();
             let found = read.quantile(1.0);
-            assert!((found / 1000.0 - 1.0).abs() < 0.03, "{interpolation} {value_of:?}: {found}");
+            assert!((found / 1000.0 - 1.0).abs() < 0.03, "{interpolation}: {found}");
         }
     }
 

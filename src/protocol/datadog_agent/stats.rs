@@ -11,7 +11,7 @@ use tributary_event::{
 use tributary_protocol::{Flow, Now, Output};
 
 use super::body::TracePayload;
-use super::cursor::{Cursor, invalid};
+use super::cursor::Cursor;
 use super::facts::ProcessFacts;
 use super::keys::{Keys, text_of};
 use super::resources::{Resources, SenderHeaders, SpanSource};
@@ -123,19 +123,13 @@ impl StatsWriter {
                 b"ContainerID" => payload.container_id = cursor.text("payload.ContainerID")?,
                 b"ProcessTags" => process.tags = cursor.text("payload.ProcessTags")?,
                 b"Stats" => {
-                    payload.chunks = cursor.array("payload.Stats")?;
-                    payload.chunks_at = cursor.offset();
-                    for _ in 0..payload.chunks {
-                        bucket(&mut cursor, |cursor| group.read(cursor))?;
-                    }
+                    let mut check = |cursor: &mut Cursor<'_>| bucket(cursor, |cursor| group.read(cursor)).map(drop);
+                    (payload.chunks, payload.chunks_at) = cursor.elements("payload.Stats", &mut check)?;
                 }
                 _ => cursor.skip("payload value")?,
             }
         }
-        if !cursor.is_at_end() {
-            let rest = (bytes.len() - cursor.offset()) as u64;
-            return Err(invalid("end", cursor.offset(), rest, "no bytes behind the payload"));
-        }
+        cursor.finish()?;
         Ok(StatsWriter {
             buckets_left: payload.chunks,
             offset: payload.chunks_at,
@@ -301,11 +295,7 @@ fn bucket(
             b"Start" => read.start = cursor.unsigned("bucket.Start")?,
             b"Duration" => read.duration = cursor.unsigned("bucket.Duration")?,
             b"Stats" => {
-                read.groups = cursor.array("bucket.Stats")?;
-                read.groups_at = cursor.offset();
-                for _ in 0..read.groups {
-                    each(cursor)?;
-                }
+                (read.groups, read.groups_at) = cursor.elements("bucket.Stats", &mut each)?;
             }
             _ => cursor.skip("bucket value")?,
         }

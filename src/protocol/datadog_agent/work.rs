@@ -102,11 +102,11 @@ impl Work for DatadogAgentWork {
         match std::mem::replace(&mut self.stage, RequestStage::Done) {
             RequestStage::Start => self.start(now, out),
             RequestStage::WaitingForFirst(digest) => self.begin(Some(digest), now, out),
-            RequestStage::Writing(mut writer) => {
-                if writer.step(&self.shared, now, out) == Flow::Again {
-                    self.stage = RequestStage::Writing(writer);
-                }
-            }
+            RequestStage::Writing(mut writer) => match writer.step(&self.shared, now, out) {
+                Ok(Flow::Again) => self.stage = RequestStage::Writing(writer),
+                Ok(_) => {}
+                Err(error) => report_contradiction(&error, now, out),
+            },
             RequestStage::WritingStats(mut writer) => match writer.step(now, out) {
                 Ok(Flow::Again) => self.stage = RequestStage::WritingStats(writer),
                 Ok(_) => {}
@@ -114,11 +114,8 @@ impl Work for DatadogAgentWork {
             },
             RequestStage::Done => {}
         }
-        let limits = self.shared.options.amplification;
         let expanded = out.batch.total_expanded_bytes() - before;
-        let earning = expanded.div_ceil(limits.ratio).min(self.unearned);
-        self.unearned -= earning;
-        out.charge(limits, earning, expanded, now.elapsed);
+        out.charge_request(self.shared.options.amplification, &mut self.unearned, expanded, now.elapsed);
         if let RequestStage::Done = self.stage { Flow::Continue } else { Flow::Again }
     }
 
@@ -202,7 +199,7 @@ impl DatadogAgentWork {
     }
 
     fn begin_stats(&mut self, now: Now, out: &mut Output) {
-        let limit = usize::try_from(self.shared.options.max_text_bytes).unwrap_or(usize::MAX);
+        let limit = self.shared.max_text_bytes();
         let headers = SenderHeaders::read(&self.request.head);
         match StatsWriter::check(self.request.body.clone(), headers, limit) {
             Ok(writer) => {
@@ -321,18 +318,16 @@ fn is_json(request: &Request) -> bool {
 
 impl TraceWriter {
     /// Writes spans until the batch is full. [`Flow::Continue`]: all are written.
-    fn step(&mut self, shared: &SharedExchange, now: Now, out: &mut Output) -> Flow {
+    ///
+    /// # Errors
+    /// None: the body was checked.
+    fn step(&mut self, shared: &SharedExchange, now: Now, out: &mut Output) -> Result<Flow, DecodeError> {
         while !out.batch.is_full() {
-            match self.next(shared, now, out) {
-                Ok(true) => {}
-                Ok(false) => return Flow::Continue,
-                Err(error) => {
-                    report_contradiction(&error, now, out);
-                    return Flow::Continue;
-                }
+            if !self.next(shared, now, out)? {
+                return Ok(Flow::Continue);
             }
         }
-        Flow::Again
+        Ok(Flow::Again)
     }
 
     /// Writes the next span, or opens the next chunk. `false`: there is none.
@@ -413,7 +408,7 @@ impl TraceWriter {
         let source = SpanSource::of(span, &tags, &self.body.payload);
         let payload = &self.body.payload;
         let resource = self.resources.get(source, process, payload, &self.headers, &bytes, &mut out.batch);
-        let limit = usize::try_from(shared.options.max_text_bytes).unwrap_or(usize::MAX);
+        let limit = shared.max_text_bytes();
         let length = (self.offset - start) as u64;
         self.number += 1;
         let header = Header {

@@ -257,9 +257,7 @@ impl EndlessWork {
         let body = self.inflated.as_deref().unwrap_or(&self.request.body);
         let progress = reading.write_events(body, now, &self.shared, out);
         let expanded = out.batch.total_expanded_bytes() - before;
-        let earning = expanded.div_ceil(self.shared.options.amplification.ratio).min(self.unearned);
-        self.unearned -= earning;
-        out.charge(self.shared.options.amplification, earning, expanded, now.elapsed);
+        out.charge_request(self.shared.options.amplification, &mut self.unearned, expanded, now.elapsed);
         match progress {
             BundleProgress::BatchFull => self.stage = UploadStage::Reading(reading),
             BundleProgress::Done { lost, events, fault } => {

@@ -122,9 +122,7 @@ impl Work for ZicoWork {
             RequestStage::Done => {}
         }
         let expanded = out.batch.total_expanded_bytes() - before;
-        let earning = expanded.div_ceil(self.shared.options.amplification.ratio).min(self.unearned);
-        self.unearned -= earning;
-        out.charge(self.shared.options.amplification, earning, expanded, now.elapsed);
+        out.charge_request(self.shared.options.amplification, &mut self.unearned, expanded, now.elapsed);
         for kind in Kind::ALL {
             let count = if kind == Kind::Loss { &mut self.counters.losses } else { &mut self.counters.events };
             *count += out.batch.count(kind);

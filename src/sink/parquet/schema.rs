@@ -65,6 +65,9 @@ pub(super) enum Shape {
 impl Shape {
     /// Empty leaves for such a column.
     pub(super) fn leaves(self) -> Vec<Leaf> {
+        // Members of the entries of a list.
+        let required = |of| Leaf::new(of, 1, true);
+        let optional = |of| Leaf::new(of, 2, true);
         match self {
             Shape::Text => vec![Leaf::new(Physical::Text, 1, false)],
             Shape::Int | Shape::Uint | Shape::Time | Shape::Micros => vec![Leaf::new(Physical::Int, 1, false)],
@@ -72,24 +75,16 @@ impl Shape {
             Shape::Bool => vec![Leaf::new(Physical::Bool, 1, false)],
             Shape::Ints => vec![Leaf::new(Physical::Int, 2, true)],
             Shape::Map(of) => vec![Leaf::new(Physical::Text, 1, true), Leaf::new(of, 1, true)],
-            Shape::Frames => {
-                let of = [Physical::Text, Physical::Text, Physical::Int];
-                of.map(|physical| Leaf::new(physical, 2, true)).into()
-            }
-            Shape::Links => {
-                let of = [
-                    (Physical::Text, 1),
-                    (Physical::Text, 1),
-                    (Physical::Text, 2),
-                    (Physical::Text, 2),
-                    (Physical::Int, 2),
-                ];
-                of.map(|(physical, definition)| Leaf::new(physical, definition, true)).into()
-            }
-            Shape::SpanEvents => {
-                let of = [(Physical::Int, 2), (Physical::Text, 1), (Physical::Text, 2)];
-                of.map(|(physical, definition)| Leaf::new(physical, definition, true)).into()
-            }
+            Shape::Frames => [optional(Physical::Text), optional(Physical::Text), optional(Physical::Int)].into(),
+            Shape::Links => [
+                required(Physical::Text),
+                required(Physical::Text),
+                optional(Physical::Text),
+                optional(Physical::Text),
+                optional(Physical::Int),
+            ]
+            .into(),
+            Shape::SpanEvents => [optional(Physical::Int), required(Physical::Text), optional(Physical::Text)].into(),
         }
     }
 
@@ -107,10 +102,12 @@ impl Shape {
             let items = group("list", REPEATED, None, vec![element])?;
             group(name, repetition, Some(LogicalType::List), vec![items])
         };
+        let text = |name: &str, repetition| leaf(name, PhysicalType::BYTE_ARRAY, repetition, Some(LogicalType::String));
+        let uint = |name: &str| leaf(name, PhysicalType::INT64, OPTIONAL, Some(LogicalType::integer(64, false)));
         match self {
-            Shape::Text => leaf(name, PhysicalType::BYTE_ARRAY, OPTIONAL, Some(LogicalType::String)),
+            Shape::Text => text(name, OPTIONAL),
             Shape::Int => leaf(name, PhysicalType::INT64, OPTIONAL, None),
-            Shape::Uint => leaf(name, PhysicalType::INT64, OPTIONAL, Some(LogicalType::integer(64, false))),
+            Shape::Uint => uint(name),
             Shape::Double => leaf(name, PhysicalType::DOUBLE, OPTIONAL, None),
             Shape::Bool => leaf(name, PhysicalType::BOOLEAN, OPTIONAL, None),
             Shape::Time => {
@@ -138,23 +135,16 @@ impl Shape {
                 group(name, REQUIRED, Some(LogicalType::Map), vec![entries])
             }
             Shape::Frames => {
-                let text = |name| leaf(name, PhysicalType::BYTE_ARRAY, OPTIONAL, Some(LogicalType::String));
-                let line = leaf("line", PhysicalType::INT64, OPTIONAL, Some(LogicalType::integer(64, false)))?;
-                list(name, REQUIRED, vec![text("function")?, text("file")?, line])
+                list(name, REQUIRED, vec![text("function", OPTIONAL)?, text("file", OPTIONAL)?, uint("line")?])
             }
             Shape::Links => {
-                let text =
-                    |name, repetition| leaf(name, PhysicalType::BYTE_ARRAY, repetition, Some(LogicalType::String));
-                let flags = leaf("flags", PhysicalType::INT64, OPTIONAL, Some(LogicalType::integer(64, false)))?;
                 let ids = [text("trace_id", REQUIRED)?, text("span_id", REQUIRED)?];
-                let [attributes, state] = [text("attributes_json", OPTIONAL)?, text("trace_state", OPTIONAL)?];
-                list(name, REQUIRED, ids.into_iter().chain([attributes, state, flags]).collect())
+                let more = [text("attributes_json", OPTIONAL)?, text("trace_state", OPTIONAL)?, uint("flags")?];
+                list(name, REQUIRED, ids.into_iter().chain(more).collect())
             }
             Shape::SpanEvents => {
-                let text =
-                    |name, repetition| leaf(name, PhysicalType::BYTE_ARRAY, repetition, Some(LogicalType::String));
-                let time = leaf("time_ns", PhysicalType::INT64, OPTIONAL, Some(LogicalType::integer(64, false)))?;
-                list(name, REQUIRED, vec![time, text("name", REQUIRED)?, text("attributes_json", OPTIONAL)?])
+                let (name_of_event, attributes) = (text("name", REQUIRED)?, text("attributes_json", OPTIONAL)?);
+                list(name, REQUIRED, vec![uint("time_ns")?, name_of_event, attributes])
             }
         }
     }

@@ -12,7 +12,7 @@ use super::lossless_json;
 use super::schema::{Column, EventLeaf, Map, Role, Shape, TIME_KEY};
 use tributary_event::{
     DataView, EventView, KeyView, Member, Members, MetricType, Name, Number, Resource, ResourceValue, SpanView, Status,
-    Temporality, UnixNanos, ValueView, Values, semconv, write_hex,
+    Temporality, TextView, UnixNanos, ValueView, Values, semconv, write_hex,
 };
 
 /// The columns of a row group, while it is collected.
@@ -183,16 +183,9 @@ impl RowGroup {
                     self.text(EventLeaf::KIND + 4, clock.as_str());
                 }
                 for frame in sample.frames() {
-                    for (leaf, text) in [(EventLeaf::KIND + 5, frame.function), (EventLeaf::KIND + 6, frame.file)] {
-                        match text {
-                            Some(text) => self.text(leaf, text.text()),
-                            None => self.leaves[leaf].null(row),
-                        }
-                    }
-                    match frame.line {
-                        Some(line) => self.uint(EventLeaf::KIND + 7, Some(line)),
-                        None => self.leaves[EventLeaf::KIND + 7].null(row),
-                    }
+                    self.entry_text(EventLeaf::KIND + 5, frame.function);
+                    self.entry_text(EventLeaf::KIND + 6, frame.file);
+                    self.entry_uint(EventLeaf::KIND + 7, frame.line);
                 }
             }
             DataView::Loss(loss) => {
@@ -213,26 +206,33 @@ impl RowGroup {
             self.hex(FIRST, &link.to.trace_id.0);
             self.hex(FIRST + 1, &link.to.span_id.0);
             self.attributes_json(FIRST + 2, link.attributes);
-            match link.trace_state {
-                Some(state) => self.text(FIRST + 3, state.text()),
-                None => self.leaves[FIRST + 3].null(self.rows),
-            }
-            match link.flags {
-                Some(flags) => self.uint(FIRST + 4, Some(flags.into())),
-                None => self.leaves[FIRST + 4].null(self.rows),
-            }
+            self.entry_text(FIRST + 3, link.trace_state);
+            self.entry_uint(FIRST + 4, link.flags.map(u64::from));
         }
     }
 
     fn span_events(&mut self, span: SpanView<'_>) {
         const FIRST: usize = EventLeaf::KIND + 13;
         for event in span.events() {
-            match event.time {
-                Some(time) => self.uint(FIRST, Some(time.0)),
-                None => self.leaves[FIRST].null(self.rows),
-            }
+            self.entry_uint(FIRST, event.time.map(|time| time.0));
             self.text(FIRST + 1, event.name.text());
             self.attributes_json(FIRST + 2, event.attributes);
+        }
+    }
+
+    /// A text of an entry of a list, or null.
+    fn entry_text(&mut self, leaf: usize, text: Option<TextView<'_>>) {
+        match text {
+            Some(text) => self.text(leaf, text.text()),
+            None => self.leaves[leaf].null(self.rows),
+        }
+    }
+
+    /// An integer of an entry of a list, or null.
+    fn entry_uint(&mut self, leaf: usize, number: Option<u64>) {
+        match number {
+            Some(_) => self.uint(leaf, number),
+            None => self.leaves[leaf].null(self.rows),
         }
     }
 

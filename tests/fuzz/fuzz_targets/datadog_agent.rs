@@ -17,7 +17,7 @@ const PATH: usize = 0;
 const SIZES: usize = 1;
 
 const PATHS: [&str; 6] = ["/v0.4/traces", "/v0.5/traces", "/v0.7/traces", "/v1.0/traces", "/spans", "/v0.6/stats"];
-/// After the paths: JSON of old clients.
+/// Paths to which old clients send JSON. Their numbers follow those of `PATHS`.
 const JSON: [&str; 2] = ["/v0.4/traces", "/v0.1/spans"];
 
 fn property(input: &[u8]) {

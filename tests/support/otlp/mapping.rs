@@ -298,8 +298,8 @@ fn span(event: EventView<'_>, with_origin: bool) -> Span {
     };
     let kinds = [("internal", 1), ("server", 2), ("client", 3), ("producer", 4), ("consumer", 5)];
     let own = data.kind.map(SpanKind::as_str);
-    let told = own.or(text_of("span.kind"));
-    let kind = kinds.into_iter().find(|(name, _)| told == Some(name)).map(|(_, kind)| kind);
+    let name_of_kind = own.or(text_of("span.kind"));
+    let kind = kinds.into_iter().find(|(name, _)| name_of_kind == Some(name)).map(|(_, kind)| kind);
     let mut missing: Vec<&str> = Vec::new();
     missing.extend(event.time().is_none().then_some("start"));
     missing.extend(data.end.is_none().then_some("end"));
