@@ -14,6 +14,7 @@ pub mod health;
 #[cfg(not(feature = "archive"))]
 #[doc(hidden)]
 pub mod no_archive;
+mod profile_files;
 pub mod quarantine;
 pub mod rbkit_store;
 pub mod server;

@@ -81,7 +81,7 @@ impl SharedDirectory {
         if !keep_time.is_zero() {
             files.expire(keep_time)?;
         }
-        let removed = files.make_room(size, max_bytes)?;
+        let removed = files.free_space(size, max_bytes)?;
         if removed > 0
             && let Some(suppressed) = self.full.permit()
         {

@@ -144,7 +144,7 @@ impl Decoder {
                 again(&EndlessExchange::new(options.clone(), &memory), request, origin, counters, now, take)
             }),
             ProtocolOptions::DatadogAgent(options, _) => Box::new(move |request, origin, counters, now, take| {
-                again(&DatadogAgentExchange::new(options.clone()), request, origin, counters, now, take)
+                again(&DatadogAgentExchange::new(options.clone(), &memory), request, origin, counters, now, take)
             }),
             ProtocolOptions::Zico(options, ..) => Box::new(move |request, origin, counters, now, take| {
                 let exchange = ZicoExchange::recorded(options.clone(), definitions, &memory);

@@ -273,7 +273,9 @@ fn decode(
             decoder.rest(&exchange)
         }
         ProtocolOptions::DatadogAgent(own, _) => {
-            decoder.requests(&DatadogAgentExchange::new(own), traces(arguments.path.clone()))
+            let exchange = DatadogAgentExchange::new(own, &memory);
+            decoder.requests(&exchange, traces(arguments.path.clone()))?;
+            decoder.rest(&exchange)
         }
         ProtocolOptions::Endless(own, ..) => {
             let version = version.unwrap_or(ENDLESS_VERSION);

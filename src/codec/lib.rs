@@ -3,6 +3,7 @@
 
 pub mod base64;
 pub mod cbor;
+pub mod decompress;
 pub mod digest;
 pub mod edn;
 pub mod gvariant;
@@ -12,7 +13,9 @@ pub mod lru;
 pub mod lz4;
 pub mod mix;
 pub mod msgpack;
+pub mod multipart;
 pub mod mutf8;
+pub mod pprof;
 pub mod protobuf;
 pub mod proxy;
 pub mod reader;

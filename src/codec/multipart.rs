@@ -4,7 +4,7 @@ use memchr::memmem;
 
 /// A part of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part<'a> {
+pub struct FormPart<'a> {
     /// The name in its head.
     pub name: &'a str,
     /// The name of the file in its head; empty: it has none.
@@ -39,7 +39,7 @@ pub fn boundary(content_type: &str) -> Option<&str> {
 ///
 /// # Errors
 /// The body is not as the boundary says, or has more parts.
-pub fn parts<'a>(body: &'a [u8], boundary: &str, limit: usize) -> Result<Vec<Part<'a>>, MultipartError> {
+pub fn parts<'a>(body: &'a [u8], boundary: &str, limit: usize) -> Result<Vec<FormPart<'a>>, MultipartError> {
     let delimiter = [b"\r\n--", boundary.as_bytes()].concat();
     let finder = memmem::Finder::new(&delimiter);
     let error = |offset, expected| MultipartError { offset, expected };
@@ -67,7 +67,7 @@ pub fn parts<'a>(body: &'a [u8], boundary: &str, limit: usize) -> Result<Vec<Par
         // An empty content shares its line feed with the head.
         let length = finder.find(&body[content - 2..]).ok_or_else(|| error(content, "the boundary behind a part"))?;
         let stop = (content - 2 + length).max(content);
-        parts.push(Part {
+        parts.push(FormPart {
             name: parameter(head, "name"),
             file_name: parameter(head, "filename"),
             content: &body[content..stop],
@@ -91,7 +91,7 @@ fn parameter<'a>(head: &'a str, name: &str) -> &'a str {
 mod tests {
     use super::*;
 
-    fn names<'a>(parts: &[Part<'a>]) -> Vec<(&'a str, &'a str, &'a [u8])> {
+    fn names<'a>(parts: &[FormPart<'a>]) -> Vec<(&'a str, &'a str, &'a [u8])> {
         parts.iter().map(|part| (part.name, part.file_name, part.content)).collect()
     }
 

@@ -30,12 +30,12 @@ enum ReaderPhase {
 #[derive(Debug, Default)]
 pub struct Pprof {
     message: Vec<u8>,
-    strings: Vec<Place>,
+    strings: Vec<MessageRange>,
     functions: Vec<(u64, Function)>,
     mappings: Vec<(u64, u32)>,
     locations: Vec<(u64, Location)>,
     lines: Vec<Line>,
-    samples: Vec<Place>,
+    samples: Vec<MessageRange>,
     /// The most entries of a table; the most locations, values and labels of a sample.
     max_entries: usize,
     max_entries_key: &'static str,
@@ -52,7 +52,7 @@ pub struct Pprof {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct MessageRange {
     start: u32,
     end: u32,
 }
@@ -70,7 +70,7 @@ pub struct Function {
 struct Location {
     mapping: u64,
     address: u64,
-    lines: Place,
+    lines: MessageRange,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -191,7 +191,7 @@ impl PprofReader {
                 }
             }
             (2, ProtobufValue::Bytes(bytes)) => {
-                samples.push(Place::ending_at(end, bytes));
+                samples.push(MessageRange::ending_at(end, bytes));
                 if samples.len() > limit {
                     return Err(too_many("profile.sample", samples.len()));
                 }
@@ -215,7 +215,7 @@ impl PprofReader {
                         lines.push(Line { function, line: line as i64 });
                     }
                 }
-                let of_location = Place { start: first as u32, end: lines.len() as u32 };
+                let of_location = MessageRange { start: first as u32, end: lines.len() as u32 };
                 locations.push((id, Location { mapping, address, lines: of_location }));
                 if locations.len() > limit {
                     return Err(too_many("profile.location", locations.len()));
@@ -229,7 +229,7 @@ impl PprofReader {
                 }
             }
             (6, ProtobufValue::Bytes(bytes)) => {
-                strings.push(Place::ending_at(end, bytes));
+                strings.push(MessageRange::ending_at(end, bytes));
                 if strings.len() > limit {
                     return Err(too_many("profile.string_table", strings.len()));
                 }
@@ -253,12 +253,12 @@ impl Pprof {
     pub fn memory_bytes(&self) -> usize {
         let Pprof { message, strings, functions, mappings, locations, lines, samples, .. } = self;
         message.capacity()
-            + strings.capacity() * size_of::<Place>()
+            + strings.capacity() * size_of::<MessageRange>()
             + functions.capacity() * size_of::<(u64, Function)>()
             + mappings.capacity() * size_of::<(u64, u32)>()
             + locations.capacity() * size_of::<(u64, Location)>()
             + lines.capacity() * size_of::<Line>()
-            + samples.capacity() * size_of::<Place>()
+            + samples.capacity() * size_of::<MessageRange>()
     }
 
     /// The number of its samples.
@@ -329,7 +329,7 @@ impl Pprof {
         }
     }
 
-    fn check_sample(&self, place: Place, sample: &mut PprofSample) -> Result<(), DecodeError> {
+    fn check_sample(&self, place: MessageRange, sample: &mut PprofSample) -> Result<(), DecodeError> {
         let at = place.start as usize;
         self.read_sample(place, sample)?;
         if let Some(id) = sample.locations.iter().find(|id| find(&self.locations, **id).is_none()) {
@@ -346,7 +346,7 @@ impl Pprof {
         }
     }
 
-    fn read_sample(&self, place: Place, into: &mut PprofSample) -> Result<(), DecodeError> {
+    fn read_sample(&self, place: MessageRange, into: &mut PprofSample) -> Result<(), DecodeError> {
         let end = place.end as usize;
         into.locations.clear();
         into.values.clear();
@@ -373,10 +373,10 @@ impl Pprof {
     }
 }
 
-impl Place {
+impl MessageRange {
     /// That of `part`, which ends before `end`. Messages are smaller than 4 GiB.
-    fn ending_at(end: usize, part: &[u8]) -> Place {
-        Place { start: (end - part.len()) as u32, end: end as u32 }
+    fn ending_at(end: usize, part: &[u8]) -> MessageRange {
+        MessageRange { start: (end - part.len()) as u32, end: end as u32 }
     }
 
     #[inline]

@@ -185,7 +185,7 @@ pub fn varint_of(message: &[u8], number: u64) -> u64 {
     found.unwrap_or_default()
 }
 
-fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0u64;
     for (at, byte) in bytes.iter().enumerate().take(10) {
         value |= u64::from(byte & 0x7f) << (7 * at);

@@ -1,6 +1,8 @@
 //! `[listeners.NAME]`: the addresses that agents connect to, and their protocols.
 
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use super::conflicts::{Addresses, check_name};
@@ -56,7 +58,38 @@ pub enum ProtocolOptions {
     Nats(Box<NatsOptions>),
 }
 
+/// An address beside that of `listen`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FurtherAddress {
+    /// A path for connections, with the permissions of the socket.
+    Unix(PathBuf, u32),
+    /// A path for datagrams.
+    UnixDatagram(PathBuf, u32),
+    /// An address for datagrams.
+    Udp(SocketAddr),
+}
+
+impl fmt::Display for FurtherAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FurtherAddress::Unix(path, _) | FurtherAddress::UnixDatagram(path, _) => write!(f, "{}", path.display()),
+            FurtherAddress::Udp(address) => write!(f, "UDP {address}"),
+        }
+    }
+}
+
 impl ProtocolOptions {
+    /// The addresses that it binds beside that of `listen`.
+    pub fn further_addresses(&self) -> Vec<FurtherAddress> {
+        let ProtocolOptions::DatadogAgent(options, _) = self else { return Vec::new() };
+        let mode = options.unix_mode.0;
+        let path = |path: &PathBuf| Some(path.clone()).filter(|path| !path.as_os_str().is_empty());
+        let unix = path(&options.unix).map(|path| FurtherAddress::Unix(path, mode));
+        let datagrams = path(&options.dogstatsd.unix).map(|path| FurtherAddress::UnixDatagram(path, mode));
+        let udp = options.dogstatsd.listen.map(FurtherAddress::Udp);
+        [unix, datagrams, udp].into_iter().flatten().collect()
+    }
+
     /// The protocol.
     pub fn protocol(&self) -> Protocol {
         match self {
@@ -180,6 +213,14 @@ fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Opt
     let protocol = section.required_choice("protocol", &Protocol::ALL.map(|protocol| (protocol.as_str(), protocol)));
     let listen = match protocol {
         Some(Protocol::Rbkit | Protocol::Nats) => None,
+        Some(Protocol::DatadogAgent) => {
+            section.about(
+                "The IP address and port that it binds. The default is that of Datadog's agent. Empty: none, see `unix`. With port 0 the \
+                 system chooses a port. Two listeners cannot bind the same address.",
+            );
+            let default = SocketAddr::from((Ipv4Addr::LOCALHOST, default_port(Protocol::DatadogAgent)));
+            section.address_or_none("listen", default)
+        }
         _ => {
             let port = protocol.map_or(0, default_port);
             section.about(
@@ -208,6 +249,12 @@ fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Opt
     {
         let message = format!("listener `{name}` cannot listen on {listen}: {owner} listens on {other}");
         section.error(key, message, Some("set another port".into()));
+    }
+    if listen.is_none()
+        && matches!(protocol, ProtocolOptions::DatadogAgent(..))
+        && protocol.further_addresses().is_empty()
+    {
+        section.error("listen", "the listener has no address", Some("set listen, unix or dogstatsd".into()));
     }
     Some(ListenerConfig { name: name.to_owned(), listen, options, protocol })
 }

@@ -24,7 +24,7 @@ use tributary_sink_view::options as view;
 use tributary_transport::options::TlsOptions;
 
 use conflicts::Addresses;
-pub use listeners::{ListenerConfig, ProtocolOptions};
+pub use listeners::{FurtherAddress, ListenerConfig, ProtocolOptions};
 pub use sinks::{SinkConfig, SinkKind};
 
 /// The whole configuration.

@@ -341,13 +341,46 @@ pub enum Status {
     Error,
 }
 
+/// A unit or a type: a constant of ours, or a text that the peer sent.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub enum Label {
+    Constant(&'static str),
+    /// Valid only with its batch.
+    Text(Text),
+}
+
+impl From<&'static str> for Label {
+    #[inline]
+    fn from(constant: &'static str) -> Self {
+        Label::Constant(constant)
+    }
+}
+
+impl From<Text> for Label {
+    #[inline]
+    fn from(text: Text) -> Self {
+        Label::Text(text)
+    }
+}
+
+impl Label {
+    /// The most bytes of it in the output, escaped.
+    pub(super) fn output_len(self) -> usize {
+        match self {
+            Label::Constant(text) => text.len(),
+            Label::Text(text) => text.output_len(),
+        }
+    }
+}
+
 /// One number data point.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct MetricData {
     /// Gauge or sum.
     pub metric_type: MetricType,
     /// Unit in UCUM notation, e.g. `By`; empty when there is none.
-    pub unit: &'static str,
+    pub unit: Label,
     /// The number.
     pub value: Number,
     /// Start of the time that the number stands for.
@@ -380,12 +413,12 @@ pub enum Number {
 }
 
 /// The value of a stack.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct SampleData {
     /// The type of the sample, e.g. `cpu`.
-    pub sample_type: &'static str,
+    pub sample_type: Label,
     /// Unit of the value, e.g. `count`.
-    pub unit: &'static str,
+    pub unit: Label,
     /// The value.
     pub value: Number,
     /// The time between two samples by `clock`, in nanoseconds: a sample stands for that much time. `None`: the samples are
@@ -398,8 +431,8 @@ pub struct SampleData {
 impl SampleData {
     /// A sample that is not taken by time.
     #[inline]
-    pub fn new(sample_type: &'static str, unit: &'static str, value: Number) -> Self {
-        SampleData { sample_type, unit, value, period_nanos: None, clock: None }
+    pub fn new(sample_type: impl Into<Label>, unit: impl Into<Label>, value: Number) -> Self {
+        SampleData { sample_type: sample_type.into(), unit: unit.into(), value, period_nanos: None, clock: None }
     }
 }
 
@@ -501,6 +534,11 @@ impl Key {
         }
     }
 
+    /// Whether it is this name of ours.
+    pub fn is(self, name: Name) -> bool {
+        matches!(self.named(), KeyContent::Name(own) if own == name)
+    }
+
     /// The most bytes of it in the output, escaped.
     #[inline]
     pub(super) fn output_len(self) -> usize {
@@ -577,7 +615,7 @@ impl From<Text> for Value {
 }
 
 /// A range in one of the vectors of the batch.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span32 {
     start: u32,
     end: u32,

@@ -63,6 +63,14 @@ pub struct BatchResource {
     bytes: u32,
 }
 
+/// A stack of a batch, for samples of that batch.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchStack {
+    frames: Span32,
+    /// Its output size.
+    output_len: usize,
+}
+
 /// Writes batches. One per session; [`BatchBuilder::take`] ends a batch and begins the next.
 #[derive(Debug)]
 pub struct BatchBuilder {
@@ -373,6 +381,16 @@ impl BatchBuilder {
         Span32::new(start, self.batch.members.len())
     }
 
+    /// Adds a stack for samples; frames innermost first.
+    #[inline]
+    pub fn stack(&mut self, frames: &[Frame]) -> BatchStack {
+        let start = self.batch.frames.len();
+        self.batch.frames.extend_from_slice(frames);
+        let text = |text: Option<Text>| text.map_or(0, Text::output_len);
+        let output_len = frames.iter().map(|it| 40 + text(it.function) + text(it.file)).sum();
+        BatchStack { frames: Span32::new(start, self.batch.frames.len()), output_len }
+    }
+
     /// Begins an event. One of the ending calls of [`EventBuilder`] adds it to the batch; if it is dropped before, nothing
     /// is added.
     #[inline]
@@ -591,6 +609,7 @@ impl EventBuilder<'_> {
     /// Ends a metric.
     #[inline]
     pub fn metric(self, metric: MetricData) {
+        self.batch.expanded += metric.unit.output_len();
         let metrics = &mut self.batch.batch.metrics;
         metrics.push(metric);
         let place = index32(metrics.len() - 1);
@@ -600,15 +619,18 @@ impl EventBuilder<'_> {
     /// Ends a sample; frames innermost first.
     #[inline]
     pub fn sample(self, data: SampleData, frames: &[Frame]) {
-        let start = self.batch.batch.frames.len();
-        self.batch.batch.frames.extend_from_slice(frames);
-        let text = |text: Option<Text>| text.map_or(0, Text::output_len);
-        self.batch.expanded += frames.iter().map(|it| 40 + text(it.function) + text(it.file)).sum::<usize>();
-        let frames = Span32::new(start, self.batch.batch.frames.len());
-        let samples = &mut self.batch.batch.samples;
-        samples.push(data);
-        let data = index32(samples.len() - 1);
-        self.end(EventData::Sample { data, frames });
+        let stack = self.batch.stack(frames);
+        self.sample_with(data, stack);
+    }
+
+    /// Ends a sample with a stack of this batch, which other samples may have too.
+    #[inline]
+    pub fn sample_with(self, data: SampleData, stack: BatchStack) {
+        let BatchBuilder { batch, expanded, .. } = &mut *self.batch;
+        *expanded += stack.output_len + data.sample_type.output_len() + data.unit.output_len();
+        batch.samples.push(data);
+        let data = index32(batch.samples.len() - 1);
+        self.end(EventData::Sample { data, frames: stack.frames });
     }
 
     fn end(self, data: EventData) {

@@ -9,8 +9,8 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use super::batch::{
-    Attribute, Batch, Event, EventData, Frame, Key, KeyContent, LossData, NO_CONTEXT, Run, Span32, SpanEvent, SpanLink,
-    Value,
+    Attribute, Batch, Event, EventData, Frame, Key, KeyContent, Label, LossData, MetricData, NO_CONTEXT, Run,
+    SampleData, Span32, SpanEvent, SpanLink, Value,
 };
 use super::text::{Escapes, Text, index32};
 use super::view::{KeyView, ValueView, of_span};
@@ -196,6 +196,8 @@ struct Copier<'a, E> {
     origins: Vec<Option<u32>>,
     resources: Vec<Option<u32>>,
     path: String,
+    /// The stack that was copied last, and its copy.
+    last_stack: (Span32, Span32),
 }
 
 impl<'a, E: Edits> Copier<'a, E> {
@@ -208,6 +210,7 @@ impl<'a, E: Edits> Copier<'a, E> {
             runs: vec![None; from.runs.len()],
             origins: vec![None; from.origins.len()],
             resources: vec![None; from.resources.len()],
+            last_stack: Default::default(),
             path: String::new(),
         }
     }
@@ -257,19 +260,17 @@ impl<'a, E: Edits> Copier<'a, E> {
             }
             EventData::Span(place) => self.span(*place),
             EventData::Metric(place) => {
-                self.to.metrics.push(from.metrics[*place as usize]);
+                let metric = from.metrics[*place as usize];
+                let unit = self.label(metric.unit);
+                self.to.metrics.push(MetricData { unit, ..metric });
                 EventData::Metric(index32(self.to.metrics.len() - 1))
             }
             EventData::Sample { data, frames } => {
-                self.to.samples.push(from.samples[*data as usize]);
+                let sample = from.samples[*data as usize];
+                let (sample_type, unit) = (self.label(sample.sample_type), self.label(sample.unit));
+                self.to.samples.push(SampleData { sample_type, unit, ..sample });
                 let data = index32(self.to.samples.len() - 1);
-                let start = self.to.frames.len();
-                for Frame { function, file, line } in &from.frames[frames.range()] {
-                    let function = function.map(|text| self.text(text));
-                    let file = file.map(|text| self.text(text));
-                    self.to.frames.push(Frame { function, file, line: *line });
-                }
-                EventData::Sample { data, frames: Span32::new(start, self.to.frames.len()) }
+                EventData::Sample { data, frames: self.stack(*frames) }
             }
             EventData::Loss(place) => {
                 let LossData { reason, bytes, events, detail, excerpt } = &from.losses[*place as usize];
@@ -427,6 +428,29 @@ impl<'a, E: Edits> Copier<'a, E> {
             self.to.resources.push(self.edits.resource(resource).unwrap_or_else(|| resource.clone()));
             index32(self.to.resources.len() - 1)
         })
+    }
+
+    /// Samples that follow each other often have the same stack.
+    fn stack(&mut self, frames: Span32) -> Span32 {
+        if self.last_stack.0 == frames {
+            return self.last_stack.1;
+        }
+        let start = self.to.frames.len();
+        for Frame { function, file, line } in &self.from.frames[frames.range()] {
+            let function = function.map(|text| self.text(text));
+            let file = file.map(|text| self.text(text));
+            self.to.frames.push(Frame { function, file, line: *line });
+        }
+        let copy = Span32::new(start, self.to.frames.len());
+        self.last_stack = (frames, copy);
+        copy
+    }
+
+    fn label(&mut self, label: Label) -> Label {
+        match label {
+            Label::Constant(_) => label,
+            Label::Text(text) => self.text(text).into(),
+        }
     }
 
     fn key(&mut self, key: Key) -> Key {

@@ -23,11 +23,11 @@ mod whole_number;
 
 pub use agent::{AgentFacts, AgentIdentity, AgentName};
 pub use batch::{
-    Batch, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, SampleClock, SampleData, Span32,
+    Batch, Frame, Header, Key, Label, Link, MetricData, MetricType, Number, Position, SampleClock, SampleData, Span32,
     SpanData, SpanEvent, SpanKind, SpanLink, Status, Temporality, TraceContext, Value,
 };
 pub use builder::{
-    BatchBuilder, BatchResource, EventBuilder, Interned, InternedResource, InternedRun, MOST_BATCH_BYTES,
+    BatchBuilder, BatchResource, BatchStack, EventBuilder, Interned, InternedResource, InternedRun, MOST_BATCH_BYTES,
 };
 pub use content::ContentId;
 pub use id::{SpanId, TraceId, UnixNanos, hex, write_hex};
@@ -39,8 +39,8 @@ pub use origin::{Origin, Resource, ResourceValue, peer_address};
 pub use semconv::Name;
 pub use text::{Text, output_len};
 pub use view::{
-    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LinkView, LossView, Member, Members, RunView,
-    SampleView, SpanEventView, SpanView, TextView, ValueView, Values,
+    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LinkView, LossView, Member, Members,
+    MetricView, RunView, SampleView, SpanEventView, SpanView, TextView, ValueView, Values,
 };
 pub use whole_number::{names_whole_number, whole_number};
 

@@ -398,6 +398,58 @@ names! {
     DATADOG_CHUNK_DROPPED = "datadog.chunk.dropped";
     /// The number of traces of a body that was refused, as its header says.
     DATADOG_TRACE_COUNT = "datadog.trace_count";
+    /// The environment of the pod of a DogStatsD client, as it has it from outside.
+    DATADOG_EXTERNAL_ENV = "datadog.external_env";
+    /// Which tags of the container a DogStatsD client wants.
+    DATADOG_CARDINALITY = "datadog.cardinality";
+    /// The number of distinct values of a set is an estimate.
+    DOGSTATSD_ESTIMATE = "dogstatsd.estimate";
+    /// An event of a DogStatsD client.
+    DOGSTATSD_EVENT = "dogstatsd.event";
+    /// What it groups with.
+    DOGSTATSD_EVENT_AGGREGATION_KEY = "dogstatsd.event.aggregation_key";
+    /// How it is classed.
+    DOGSTATSD_EVENT_ALERT_TYPE = "dogstatsd.event.alert_type";
+    /// Its priority.
+    DOGSTATSD_EVENT_PRIORITY = "dogstatsd.event.priority";
+    /// What it is from.
+    DOGSTATSD_EVENT_SOURCE_TYPE = "dogstatsd.event.source_type";
+    /// Its title.
+    DOGSTATSD_EVENT_TITLE = "dogstatsd.event.title";
+    /// The state of a service, as a DogStatsD client sees it.
+    DOGSTATSD_SERVICE_CHECK = "dogstatsd.service_check";
+    /// Which check found it.
+    DOGSTATSD_SERVICE_CHECK_NAME = "dogstatsd.service_check.name";
+    /// What it found.
+    DOGSTATSD_SERVICE_CHECK_STATUS = "dogstatsd.service_check.status";
+    /// A message of a tracer about itself.
+    DATADOG_TELEMETRY = "datadog.telemetry";
+    /// The kind of the message.
+    DATADOG_TELEMETRY_TYPE = "datadog.telemetry.type";
+    /// An upload of a profiler.
+    DATADOG_PROFILE = "datadog.profile";
+    /// The names of its files.
+    DATADOG_PROFILE_ATTACHMENTS = "datadog.profile.attachments";
+    /// When the profile ended.
+    DATADOG_PROFILE_END = "datadog.profile.end";
+    /// The kind of the profiler.
+    DATADOG_PROFILE_FAMILY = "datadog.profile.family";
+    /// Its files that were kept, as paths within the directory.
+    DATADOG_PROFILE_FILES = "datadog.profile.files";
+    /// A value of a stack of a profile.
+    DATADOG_PROFILE_SAMPLE = "datadog.profile.sample";
+    /// The number of stacks with values.
+    DATADOG_PROFILE_SAMPLES = "datadog.profile.samples";
+    /// When the profile began.
+    DATADOG_PROFILE_START = "datadog.profile.start";
+    /// The types of its values.
+    DATADOG_PROFILE_TYPES = "datadog.profile.types";
+    /// The span at the root of the service when a sample was taken.
+    DATADOG_LOCAL_ROOT_SPAN_ID = "datadog.local_root_span_id";
+    /// The resource of that span.
+    DATADOG_TRACE_ENDPOINT = "datadog.trace.endpoint";
+    /// Prefix of the labels of a sample.
+    PPROF_LABEL = "pprof.label.";
     /// Tags of the process.
     DATADOG_PROCESS_TAGS = "_dd.tags.process";
     /// Warnings about the record: an array of codes.

@@ -8,7 +8,7 @@ use super::batch::{
 };
 use super::text::{Escapes, Text};
 use super::{
-    Batch, Header, Kind, Link, MetricData, Name, Origin, Position, Reason, Resource, ResourceValue, SampleData,
+    Batch, Header, Kind, Label, Link, MetricData, Name, Origin, Position, Reason, Resource, ResourceValue, SampleData,
     Severity, SpanData, TraceContext, UnixNanos,
 };
 
@@ -224,7 +224,7 @@ impl ResourceValue {
 pub enum DataView<'a> {
     Log { severity: Severity, context: Option<&'a TraceContext>, body: Option<ValueView<'a>> },
     Span(SpanView<'a>),
-    Metric(&'a MetricData),
+    Metric(MetricView<'a>),
     Sample(SampleView<'a>),
     Loss(LossView<'a>),
 }
@@ -256,10 +256,17 @@ pub struct SpanEventView<'a> {
     pub attributes: Members<'a>,
 }
 
+/// A data point and its unit.
+#[derive(Clone, Copy, Debug)]
+pub struct MetricView<'a> {
+    batch: &'a Batch,
+    data: &'a MetricData,
+}
+
 /// A sample and its stack.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleView<'a> {
-    /// Type, unit and value.
+    /// Its value, and by what it was taken.
     pub data: &'a SampleData,
     batch: &'a Batch,
     frames: &'a [Frame],
@@ -290,6 +297,14 @@ impl Batch {
     #[inline]
     pub fn events(&self) -> impl ExactSizeIterator<Item = EventView<'_>> + Clone {
         self.events.iter().map(|event| EventView { batch: self, event })
+    }
+
+    #[inline]
+    fn label(&self, label: Label) -> &str {
+        match label {
+            Label::Constant(text) => text,
+            Label::Text(text) => self.text(text).text(),
+        }
     }
 
     #[inline]
@@ -399,7 +414,7 @@ impl<'a> EventView<'a> {
             EventData::Span(place) => {
                 DataView::Span(SpanView { batch, place: *place, data: &batch.spans[*place as usize] })
             }
-            EventData::Metric(place) => DataView::Metric(&batch.metrics[*place as usize]),
+            EventData::Metric(place) => DataView::Metric(MetricView { batch, data: &batch.metrics[*place as usize] }),
             EventData::Sample { data, frames } => {
                 let data = &batch.samples[*data as usize];
                 DataView::Sample(SampleView { data, batch, frames: &batch.frames[frames.range()] })
@@ -440,6 +455,23 @@ impl Deref for SpanView<'_> {
     #[inline]
     fn deref(&self) -> &SpanData {
         self.data
+    }
+}
+
+impl Deref for MetricView<'_> {
+    type Target = MetricData;
+
+    #[inline]
+    fn deref(&self) -> &MetricData {
+        self.data
+    }
+}
+
+impl<'a> MetricView<'a> {
+    /// Its unit in UCUM notation; empty when there is none.
+    #[inline]
+    pub fn unit(&self) -> &'a str {
+        self.batch.label(self.data.unit)
     }
 }
 
@@ -486,6 +518,18 @@ pub(super) fn of_span<T>(all: &[(u32, T)], place: u32) -> &[(u32, T)] {
 }
 
 impl<'a> SampleView<'a> {
+    /// The type of the sample, e.g. `cpu`.
+    #[inline]
+    pub fn sample_type(&self) -> &'a str {
+        self.batch.label(self.data.sample_type)
+    }
+
+    /// The unit of its value, e.g. `count`.
+    #[inline]
+    pub fn unit(&self) -> &'a str {
+        self.batch.label(self.data.unit)
+    }
+
     /// The stack, innermost frame first.
     #[inline]
     pub fn frames(&self) -> impl ExactSizeIterator<Item = FrameView<'a>> {

@@ -136,13 +136,13 @@ impl Section<'_> {
     }
 
     /// An IP address with a port, or an empty string for none.
-    pub fn address_or_none(&mut self, key: &str, default: SocketAddr) -> Option<SocketAddr> {
+    pub fn address_or_none(&mut self, key: &str, default: impl Into<Option<SocketAddr>>) -> Option<SocketAddr> {
         let read = |value: &DeValue<'_>| match value.as_str() {
             Some("") => Ok(None),
             _ => read_address(value).map(Some),
         };
         let show = |address: &Option<SocketAddr>| toml_text(&address.map_or_else(String::new, |one| one.to_string()));
-        self.with_default(key, ValueKind::Text, Some(default), read, show)
+        self.with_default(key, ValueKind::Text, default.into(), read, show)
     }
 
     /// An IP address with a port.

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tracing::info;
+
 use tributary_event::{Batch, DataView, EventView, Kind, Reason};
 use tributary_protocol::{Output, Protocol};
 use tributary_sink::FileTotals;
@@ -70,6 +72,8 @@ counters! {
         warnings: Mutex<BTreeMap<&'static str, u64>>,
         /// Requests that were answered before their events were delivered.
         early_answers: AtomicU64,
+        /// Datagrams that the kernel has dropped.
+        dropped_datagrams: AtomicU64,
         /// Events that were left out because this daemon, or another one, has delivered them before.
         repeats: [AtomicU64; 2],
         /// Of the stream that it receives from.
@@ -136,6 +140,11 @@ impl ListenerCounters {
     }
 
     /// Counts a request that was answered before its events were delivered.
+    pub fn dropped_datagrams(&self, count: u64) {
+        self.counters.dropped_datagrams.fetch_add(count, Relaxed);
+    }
+
+    /// Counts a request that was answered before its events were delivered.
     pub fn answered_early(&self) {
         self.counters.early_answers.fetch_add(1, Relaxed);
     }
@@ -163,6 +172,9 @@ impl ListenerCounters {
         self.counters.events_found.fetch_add(std::mem::take(&mut out.found_events), Relaxed);
         add_all(&self.counters.warnings, &mut out.warnings);
         add_all(&self.counters.bytes_ignored, &mut out.ignored_bytes);
+        for line in out.log_lines.drain(..) {
+            info!(listener = self.name(), "{line}");
+        }
     }
 
     /// Shows the status of this store from now on. One that the listener has used before is not shown any longer.

@@ -8,7 +8,7 @@ use super::logs::CallLogs;
 use super::spans::Spans;
 use super::stacks::{OTHERS, Stacks, process_text};
 use super::words::counted;
-use super::{Call, CallStep, Clock, Counted, ProfileItem, pprof, report};
+use super::{Call, CallStep, Clock, Counted, ProfileItem, SampleKind, pprof, report};
 
 /// What stacks are made of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -20,11 +20,12 @@ pub enum StackSource {
     Entries,
     Allocations,
     Heap,
+    Profiled(&'static SampleKind),
 }
 
 impl StackSource {
-    /// In the order of preference.
-    pub const ALL: [StackSource; 6] = [
+    /// Those of our own quantities, in the order of preference.
+    pub const OWN: [StackSource; 6] = [
         StackSource::Cpu,
         StackSource::CallSamples,
         StackSource::Spans,
@@ -40,16 +41,26 @@ impl StackSource {
             Counted::Allocations => StackSource::Allocations,
             Counted::Wall | Counted::Calls => StackSource::CallSamples,
             Counted::HeapBytes | Counted::HeapObjects => StackSource::Heap,
+            Counted::Profiled(kind) => StackSource::Profiled(kind),
+        }
+    }
+
+    /// The sources that can show a quantity, in the order of preference.
+    pub fn that_show(counted: Counted) -> Vec<StackSource> {
+        match counted {
+            Counted::Profiled(kind) => vec![StackSource::Profiled(kind)],
+            own => StackSource::OWN.into_iter().filter(|source| source.quantities().contains(&own)).collect(),
         }
     }
 
     /// The quantities that it can show.
-    pub fn quantities(self) -> &'static [Counted] {
+    pub fn quantities(self) -> Vec<Counted> {
         match self {
-            StackSource::Cpu => &[Counted::Cpu],
-            StackSource::CallSamples | StackSource::Spans | StackSource::Entries => &[Counted::Wall, Counted::Calls],
-            StackSource::Allocations => &[Counted::Allocations],
-            StackSource::Heap => &[Counted::HeapBytes, Counted::HeapObjects],
+            StackSource::Cpu => vec![Counted::Cpu],
+            StackSource::CallSamples | StackSource::Spans | StackSource::Entries => vec![Counted::Wall, Counted::Calls],
+            StackSource::Allocations => vec![Counted::Allocations],
+            StackSource::Heap => vec![Counted::HeapBytes, Counted::HeapObjects],
+            StackSource::Profiled(kind) => vec![Counted::Profiled(kind)],
         }
     }
 
@@ -60,6 +71,9 @@ impl StackSource {
             StackSource::Allocations => format!("{} of allocations", counted(count, "sample")),
             StackSource::CallSamples => format!("{} of calls", counted(count, "sample")),
             StackSource::Heap => format!("{} of the heap", counted(count, "sample")),
+            StackSource::Profiled(kind) => {
+                format!("{} of {}", counted(count, "sample"), Counted::Profiled(kind).id())
+            }
             StackSource::Spans => counted(count, "span"),
             StackSource::Entries => format!("{count} entries and exits"),
         }
@@ -175,6 +189,11 @@ impl Collected {
         self.about.iter().filter(|((of, _), _)| *of == source).map(|(_, about)| about.events).sum()
     }
 
+    /// The sources that have events, those of our own first.
+    pub fn sources(&self) -> Vec<StackSource> {
+        self.stacks.keys().copied().filter(|source| self.events(*source) > 0).collect()
+    }
+
     /// The processes that a source has stacks of, in order.
     pub fn processes(&self, source: StackSource) -> Vec<(&str, &About)> {
         let of = self.about.iter().filter(|((of, _), _)| *of == source);
@@ -220,8 +239,8 @@ impl Shown<'_> {
         };
         let mut parts = vec![format!("{who}: {}", self.source.words(self.events()))];
         if self.counted != Counted::Cpu {
-            let unit =
-                if matches!(self.counted, Counted::Wall | Counted::HeapBytes) { "" } else { self.counted.things() };
+            let has_unit = matches!(self.counted.unit(), "nanoseconds" | "bytes");
+            let unit = if has_unit { "" } else { self.counted.things() };
             parts.push(format!("{} {unit}", report::value(self.counted, total)).trim_end().to_owned());
         }
         parts.extend(self.clock());
@@ -265,7 +284,7 @@ impl Shown<'_> {
     /// What a pprof profile says besides its stacks.
     pub fn about<'a>(&self, title: &'a str) -> pprof::About<'a> {
         let mut values: Vec<_> =
-            self.source.quantities().iter().map(|it| (it.sample_type(), it.unit(), *it, 1)).collect();
+            self.source.quantities().into_iter().map(|it| (it.sample_type(), it.unit(), it, 1)).collect();
         values.sort_by_key(|(_, _, counted, _)| *counted != self.counted);
         let mut periods = self.processes.iter().flat_map(|(_, about)| about.periods.iter());
         let mut period = None;

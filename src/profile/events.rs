@@ -4,12 +4,14 @@ use std::borrow::Cow;
 
 use super::coverage::{CoveredMethod, MethodLines as SourceLines, RunEvidence};
 use super::heap_fields::HeapFields;
-use super::{Call, CallStep, Clock, Counted, ProfileFrame, ProfileItem, ProfileSample, ProfileSpan, Site};
+use super::{Call, CallStep, Clock, Counted, ProfileFrame, ProfileItem, ProfileSample, ProfileSpan, SampleKind, Site};
 use tributary_event::{
     AgentFacts, Batch, DataView, EventView, KeyView, Number, SampleClock, SampleView, SpanData, UnixNanos,
     semconv as names,
 };
 
+/// Samples whose types are those of their profiler.
+const PROFILE_SAMPLE: &str = names::DATADOG_PROFILE_SAMPLE.as_str();
 const HEAP_OBJECT: &str = names::RBKIT_HEAP_OBJECT.as_str();
 const HEAP_DUMP: &str = names::RBKIT_HEAP_DUMP.as_str();
 const ENTRY: &str = names::BYTEFROG_METHOD_ENTRY.as_str();
@@ -59,7 +61,10 @@ pub fn item(event: EventView<'_>) -> Result<Option<ProfileItem<'_>>, ()> {
 }
 
 fn sample<'a>(event: EventView<'a>, view: SampleView<'a>) -> Option<ProfileSample<'a>> {
-    let counted = Counted::ALL.into_iter().find(|counted| counted.sample_type() == view.data.sample_type)?;
+    let counted = match event.name().text() {
+        PROFILE_SAMPLE => Counted::Profiled(SampleKind::of(view.sample_type(), view.unit())?),
+        _ => Counted::OWN.into_iter().find(|counted| counted.sample_type() == view.sample_type())?,
+    };
     let value = match view.data.value {
         Number::U64(value) => value,
         Number::I64(value) => u64::try_from(value).unwrap_or(0),

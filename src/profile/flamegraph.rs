@@ -43,7 +43,7 @@ fn xml_text(text: &str) -> String {
 impl Counted {
     /// What folded values are divided by: times are shown in microseconds.
     pub fn folded_divisor(self) -> u64 {
-        if self == Counted::Wall { 1000 } else { 1 }
+        if self.unit() == "nanoseconds" { 1000 } else { 1 }
     }
 }
 

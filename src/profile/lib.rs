@@ -34,6 +34,7 @@ pub mod tree;
 mod words;
 
 use std::borrow::Cow;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// An item of a profile.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,16 +71,19 @@ pub enum Counted {
     HeapBytes,
     /// The number of the objects of a heap.
     HeapObjects,
+    /// What a profiler counts, which names it.
+    Profiled(&'static SampleKind),
 }
 
 impl Counted {
-    /// All of them.
-    pub const ALL: [Counted; 6] =
+    /// Those of our own.
+    pub const OWN: [Counted; 6] =
         [Counted::Cpu, Counted::Allocations, Counted::Wall, Counted::Calls, Counted::HeapBytes, Counted::HeapObjects];
 
     /// The type of its samples in events.
-    pub const fn sample_type(self) -> &'static str {
+    pub fn sample_type(self) -> &'static str {
         match self {
+            Counted::Profiled(kind) => &kind.sample_type,
             Counted::Cpu => "cpu",
             Counted::Allocations => "alloc_objects",
             Counted::Wall => "wall",
@@ -89,9 +93,18 @@ impl Counted {
         }
     }
 
-    /// The unit of its values in profiles.
-    pub const fn unit(self) -> &'static str {
+    /// By which it is chosen: its type, unless that is one of our own.
+    pub fn id(self) -> &'static str {
         match self {
+            Counted::Profiled(kind) => &kind.id,
+            own => own.sample_type(),
+        }
+    }
+
+    /// The unit of its values in profiles.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Counted::Profiled(kind) => &kind.unit,
             Counted::Wall => "nanoseconds",
             Counted::HeapBytes => "bytes",
             Counted::Cpu | Counted::Allocations | Counted::Calls | Counted::HeapObjects => "count",
@@ -99,14 +112,75 @@ impl Counted {
     }
 
     /// What is counted, in the plural.
-    pub const fn things(self) -> &'static str {
+    pub fn things(self) -> &'static str {
         match self {
+            Counted::Profiled(kind) if kind.unit.as_ref() == "nanoseconds" => "microseconds",
+            Counted::Profiled(kind) if kind.unit.as_ref() == "count" => &kind.sample_type,
+            Counted::Profiled(kind) => &kind.unit,
             Counted::Cpu => "samples",
             Counted::Wall => "microseconds",
             Counted::Calls => "calls",
             Counted::HeapBytes => "bytes",
             Counted::Allocations | Counted::HeapObjects => "objects",
         }
+    }
+}
+
+/// A type of samples that a profiler names, and the unit of its values.
+#[derive(PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SampleKind {
+    id: Box<str>,
+    sample_type: Box<str>,
+    unit: Box<str>,
+}
+
+/// The most types that are distinguished, and the longest text: those of all profilers are far fewer and shorter.
+const MAX_SAMPLE_KINDS: usize = 1_024;
+const MAX_KIND_BYTES: usize = 128;
+
+impl SampleKind {
+    /// All types that samples had.
+    pub fn all() -> Vec<&'static SampleKind> {
+        SampleKind::known().clone()
+    }
+
+    /// The types with this id or name that samples had.
+    pub fn named(name: &str) -> Vec<&'static SampleKind> {
+        let known = SampleKind::known();
+        let mut named: Vec<_> =
+            known.iter().filter(|kind| *kind.id == *name || *kind.sample_type == *name).copied().collect();
+        named.sort_by_key(|kind| *kind.id != *name);
+        named
+    }
+
+    /// The type with this id, if a sample had it.
+    pub fn by_id(id: &str) -> Option<&'static SampleKind> {
+        SampleKind::known().iter().find(|kind| *kind.id == *id).copied()
+    }
+
+    fn known() -> MutexGuard<'static, Vec<&'static SampleKind>> {
+        static KNOWN: Mutex<Vec<&'static SampleKind>> = Mutex::new(Vec::new());
+        KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The type of this name and unit. `None`: it is too long, or there are too many.
+    pub fn of(sample_type: &str, unit: &str) -> Option<&'static SampleKind> {
+        if sample_type.is_empty() || sample_type.len().max(unit.len()) > MAX_KIND_BYTES {
+            return None;
+        }
+        let mut known = SampleKind::known();
+        let found = known.iter().find(|kind| (&*kind.sample_type, &*kind.unit) == (sample_type, unit)).copied();
+        if found.is_some() || known.len() >= MAX_SAMPLE_KINDS {
+            return found;
+        }
+        let is_taken = Counted::OWN.iter().any(|own| own.sample_type() == sample_type)
+            || known.iter().any(|kind| *kind.id == *sample_type);
+        let id = if is_taken { format!("{sample_type}/{unit}") } else { sample_type.to_owned() };
+        let kind = SampleKind { id: id.into(), sample_type: sample_type.into(), unit: unit.into() };
+        // It stays for the life of the process.
+        let kind: &'static SampleKind = Box::leak(Box::new(kind));
+        known.push(kind);
+        Some(kind)
     }
 }
 

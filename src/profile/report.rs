@@ -108,9 +108,9 @@ fn share(part: u64, all: u64) -> f64 {
 
 /// A value with its unit: times as milliseconds.
 pub fn value(counted: Counted, value: u64) -> String {
-    match counted {
-        Counted::Wall => format!("{}.{:03} ms", value / 1_000_000, value / 1000 % 1000),
-        Counted::HeapBytes => format!("{value} B"),
+    match counted.unit() {
+        "nanoseconds" => format!("{}.{:03} ms", value / 1_000_000, value / 1000 % 1000),
+        "bytes" => format!("{value} B"),
         _ => value.to_string(),
     }
 }

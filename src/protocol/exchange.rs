@@ -5,6 +5,7 @@
 //! written the events or failed. Before each step and the response [`Work::poll_ready`]. Nothing here waits or knows a socket.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -97,6 +98,12 @@ pub trait Work: Send + 'static {
 
     /// The response, when the outcome of the events is known.
     fn respond(self, outcome: RequestOutcome, now: Now) -> Response;
+}
+
+/// Reads datagrams. Each is complete.
+pub trait DatagramReader: Send + Sync + fmt::Debug + 'static {
+    /// Reads a datagram from `start` on until the batch is full; returns where the rest begins. Every byte is decoded or lost.
+    fn read(&self, datagram: &[u8], start: usize, now: Now, out: &mut Output) -> usize;
 }
 
 /// Another protocol than HTTP, by its first bytes.

@@ -31,6 +31,8 @@ pub struct Output {
     pub found_events: u64,
     /// Warnings that are no loss, by code, since the driver last took them.
     pub warnings: Vec<(&'static str, u64)>,
+    /// Lines for the log, which the caller writes. What makes them bounds their number.
+    pub log_lines: Vec<String>,
     /// How long to wait before reading on: the peer caused more output than its allowance.
     pub throttle: Option<Duration>,
     /// The peer's allowance of output. `None`: it has no limit.
@@ -52,6 +54,7 @@ impl Output {
             repeats: [0; 2],
             found_events: 0,
             warnings: Vec::new(),
+            log_lines: Vec::new(),
             throttle: None,
             allowance: Some(Allowance::default()),
             loss_limit: None,
@@ -141,6 +144,11 @@ impl Output {
     /// Counts a warning that is no loss.
     pub fn warn(&mut self, code: &'static str) {
         add(&mut self.warnings, code, 1);
+    }
+
+    /// Writes a line to the log.
+    pub fn log(&mut self, line: String) {
+        self.log_lines.push(line);
     }
 
     /// Counts bytes of a request to this endpoint that is answered and not kept.

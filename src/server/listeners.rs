@@ -7,17 +7,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::Socket;
+use socket2::{Socket, Type};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::commands::{BytefrogAgents, Directory, Processes};
-use crate::config::{ListenerConfig, ProtocolOptions};
+use crate::config::{FurtherAddress, ListenerConfig, ProtocolOptions};
 use crate::endless_store::SeenStore;
+use crate::profile_files::ProfileDirectory;
 use crate::quarantine::Quarantined;
 use crate::rbkit_store::ProfileStore;
 use tributary_bytefrog::Hq;
@@ -34,12 +35,16 @@ use tributary_sink::AckLevel;
 use tributary_transport::capture::Capture;
 use tributary_transport::clock::Clock;
 use tributary_transport::context::ListenerContext;
+use tributary_transport::datagrams::{self, DatagramListener};
 use tributary_transport::dialer::{Dialer, Finish, NothingToFinish};
+use tributary_transport::http::serve_http;
 #[cfg(feature = "fleet")]
 use tributary_transport::nats::NatsListener;
+use tributary_transport::options::ListenerOptions;
 use tributary_transport::port_holder;
 use tributary_transport::tcp::{self, Draining, Listener};
 use tributary_transport::tls::{Tls, TlsError};
+use tributary_transport::unix_socket;
 use tributary_zico::ZicoExchange;
 use tributary_zico::agents::Recorded;
 use tributary_zico::registrations::Registrations;
@@ -76,8 +81,23 @@ pub(super) struct BoundListener {
     listener: Option<Listener>,
     /// A second handle of its socket.
     socket: Option<Socket>,
+    further: Vec<FurtherSocket>,
     counters: Arc<ListenerCounters>,
     parts: ProtocolParts,
+}
+
+/// A socket beside that of `listen`.
+#[derive(Debug)]
+pub(super) struct FurtherSocket {
+    pub(super) address: FurtherAddress,
+    socket: Socket,
+}
+
+impl FurtherSocket {
+    /// Another handle of it.
+    pub(super) fn second(&self) -> io::Result<FurtherSocket> {
+        Ok(FurtherSocket { address: self.address.clone(), socket: self.socket.try_clone()? })
+    }
 }
 
 /// What a listener of one protocol has beside its socket.
@@ -98,6 +118,7 @@ pub(super) struct ListenerHandle {
     /// A second handle of its socket, through which a listener with other options takes over the connections that wait in
     /// its queue.
     socket: Option<Socket>,
+    pub(super) further: Vec<FurtherSocket>,
     agents: Option<Arc<dyn Registrations>>,
     /// The processes that it connects to.
     processes: Vec<RbkitAgent>,
@@ -118,16 +139,18 @@ impl BoundListener {
     pub(super) fn open(
         config: &ListenerConfig,
         socket: Option<Socket>,
+        further: &[&FurtherSocket],
         accounting: &Accounting,
         decoding: &Handle,
     ) -> Result<BoundListener, StartError> {
         // The socket's readiness belongs to the runtime that serves it.
         let _entered = decoding.enter();
         let ListenerConfig { name, listen, options, protocol } = config;
+        let further = open_further(name, protocol, further)?;
         let counters = accounting.listener(name, protocol.protocol());
         let parts = ProtocolParts::open(name, protocol)?;
         let Some(listen) = listen else {
-            return Ok(BoundListener { listener: None, socket: None, counters, parts });
+            return Ok(BoundListener { listener: None, socket: None, further, counters, parts });
         };
         let open = || {
             let bind = || tcp::bind(*listen).map_err(|error| port_holder::explained(*listen, &error));
@@ -137,7 +160,7 @@ impl BoundListener {
         };
         let (listener, second) =
             open().map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;
-        Ok(BoundListener { listener: Some(listener), socket: Some(second), counters, parts })
+        Ok(BoundListener { listener: Some(listener), socket: Some(second), further, counters, parts })
     }
 
     /// The processes that it connects to.
@@ -188,6 +211,29 @@ impl BoundListener {
         self.parts = ProtocolParts::Zico(Some(open()?), Some(status));
         Ok(())
     }
+}
+
+/// Opens the sockets of a listener beside that of `listen`: those of `known` with the same address, or new ones.
+fn open_further(
+    name: &str,
+    protocol: &ProtocolOptions,
+    known: &[&FurtherSocket],
+) -> Result<Vec<FurtherSocket>, StartError> {
+    let open = |address: FurtherAddress| {
+        let open = || match known.iter().find(|known| known.address == address) {
+            Some(known) => known.second(),
+            None => Ok(FurtherSocket {
+                socket: match &address {
+                    FurtherAddress::Udp(address) => datagrams::bind(*address)?,
+                    FurtherAddress::UnixDatagram(path, mode) => unix_socket::bind(path, Type::DGRAM, *mode)?,
+                    FurtherAddress::Unix(path, mode) => unix_socket::bind(path, Type::STREAM, *mode)?,
+                },
+                address: address.clone(),
+            }),
+        };
+        open().map_err(|source| StartError { part: format!("listener {name} on {address}"), source })
+    };
+    protocol.further_addresses().into_iter().map(open).collect()
 }
 
 /// Notes in the status of a store whether it can be used.
@@ -358,13 +404,14 @@ impl Runtime {
         level: AckLevel,
     ) -> ListenerHandle {
         let _entered = self.decoding.enter();
-        let BoundListener { listener, socket, counters, parts } = bound_listener;
+        let BoundListener { listener, socket, further, counters, parts } = bound_listener;
         let (stop, abort) = (self.stop.child_token(), self.abort.child_token());
         let level = RequestedLevel::new(level);
         let mut running = ListenerHandle {
             config: config.clone(),
-            address: listener.as_ref().and_then(|listener| listener.address().ok()),
+            address: listener.as_ref().and_then(Listener::address),
             socket,
+            further: further.iter().filter_map(|socket| socket.second().ok()).collect(),
             agents: None,
             processes: Vec::new(),
             tls: listener.as_ref().and_then(Listener::tls),
@@ -415,8 +462,31 @@ impl Runtime {
                 };
                 tokio::spawn(listener.serve(make, context))
             }
-            (ProtocolOptions::DatadogAgent(options, http), _, Some(listener)) => {
-                tokio::spawn(listener.serve_http(DatadogAgentExchange::new(options), http, context))
+            (ProtocolOptions::DatadogAgent(options, http), _, listener) => {
+                let files = ProfileDirectory::new(&options.keep_profiles, &config.name);
+                let mut exchange = DatadogAgentExchange::new(options, &context.memory);
+                if let Some(files) = files {
+                    exchange = exchange.with_profile_files(Arc::new(files));
+                }
+                let mut listeners: Vec<Listener> = listener.into_iter().collect();
+                for FurtherSocket { address, socket } in further {
+                    let served = match address {
+                        FurtherAddress::Unix(..) => {
+                            Listener::on(socket, &ListenerOptions { tls: None, ..config.options.clone() })
+                                .map(|listener| listeners.push(listener))
+                        }
+                        FurtherAddress::Udp(_) | FurtherAddress::UnixDatagram(..) => {
+                            DatagramListener::on(socket).map(|listener| {
+                                let serving = listener.serve(exchange.dogstatsd(), context.clone());
+                                running.tasks.push(tokio::spawn(serving));
+                            })
+                        }
+                    };
+                    if let Err(error) = served {
+                        error!(listener = config.name, %error, "a socket cannot be served");
+                    }
+                }
+                tokio::spawn(serve_http(listeners, exchange, http, context))
             }
             (ProtocolOptions::Endless(options, seen, http), _, Some(listener)) => {
                 let time = options.dedup.time;
@@ -428,7 +498,7 @@ impl Runtime {
                     let store = SeenStore::start(&seen, bucket, &config.name, time, note, &self.decoding);
                     exchange = exchange.with_shared_deliveries(Arc::new(store));
                 }
-                tokio::spawn(listener.serve_http(exchange, http, context))
+                tokio::spawn(serve_http(vec![listener], exchange, http, context))
             }
             (ProtocolOptions::Zico(options, store, http), ProtocolParts::Zico(agents, status), Some(listener)) => {
                 status.into_iter().for_each(|status| context.counters.set_store(status));
@@ -437,7 +507,7 @@ impl Runtime {
                 let agents = agents.unwrap_or_else(|| Arc::new(Recorded::new()));
                 let exchange =
                     ZicoExchange::new(options, store.session_timeout, agents, emit_definitions, &context.memory);
-                tokio::spawn(listener.serve_http(exchange, http, context))
+                tokio::spawn(serve_http(vec![listener], exchange, http, context))
             }
             (ProtocolOptions::Rbkit(options), ProtocolParts::Rbkit(processes, profiles), listener) => {
                 let context = context.with_max_wait(options.max_stall);

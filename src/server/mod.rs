@@ -172,7 +172,7 @@ impl Server {
         };
         let mut bound_listeners = Vec::new();
         for config in &config.listeners {
-            let opened = BoundListener::open(config, given(config.listen), &accounting, decoding);
+            let opened = BoundListener::open(config, given(config.listen), &[], &accounting, decoding);
             let Some(mut bound_listener) = unless_in_use(config, opened)? else { continue };
             bound_listener.open_agents(config, None, decoding)?;
             bound_listeners.push((bound_listener, config));

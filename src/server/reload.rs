@@ -71,7 +71,8 @@ impl Server {
             };
             let socket = self.listeners.iter().find(bound).and_then(ListenerHandle::socket);
             let replaced = self.listeners.iter().find(bound);
-            let opened = BoundListener::open(listener, socket, &self.accounting, &self.runtime.decoding);
+            let further: Vec<_> = self.listeners.iter().flat_map(|running| &running.further).collect();
+            let opened = BoundListener::open(listener, socket, &further, &self.accounting, &self.runtime.decoding);
             let Some(mut bound_listener) = unless_in_use(listener, opened)? else { continue };
             if let Some(replaced) = replaced {
                 replaced_listeners.push(replaced.config.name.clone());

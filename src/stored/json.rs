@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
 use self::line::{Loss, Members, StoredFrame, StoredLine, StoredLink, StoredSpan, StoredSpanEvent};
-use super::{OriginParts, Rebuilder, StoredData, constant, hex, hex_bytes, reason, severity};
+use super::{OriginParts, Rebuilder, StoredData, hex, hex_bytes, reason, severity};
 use tributary_event::{
     Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
     SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
@@ -191,7 +191,7 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
             let start = flat(metric.start_time.as_deref().map(|text| time(text, out)))?;
             StoredData::Metric(MetricData {
                 metric_type,
-                unit: constant(&metric.unit),
+                unit: out.builder().push_text(&metric.unit).into(),
                 value: number(metric.value.get())?,
                 start,
             })
@@ -211,7 +211,8 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
                 line: frame.line,
             };
             let frames = sample.frames.iter().map(frame).collect();
-            let (sample_type, unit) = (constant(&sample.sample_type), constant(&sample.unit));
+            let mut label = |text| out.builder().push_text(text).into();
+            let (sample_type, unit) = (label(&sample.sample_type), label(&sample.unit));
             let value = number(sample.value.get())?;
             StoredData::Sample {
                 sample: SampleData { sample_type, unit, value, period_nanos: sample.period_ns, clock },

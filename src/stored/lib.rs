@@ -191,7 +191,7 @@ const MAX_CONSTANT_BYTES: usize = 256;
 
 /// A text that stays for the life of the process: names of protocols, units and types of samples are few, and the event model
 /// has them as constants. Beyond a limit that no stored events of ours reach, the empty text.
-pub fn constant(text: &str) -> &'static str {
+fn constant(text: &str) -> &'static str {
     static KNOWN: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     if text.is_empty() || text.len() > MAX_CONSTANT_BYTES {
         return "";

@@ -142,13 +142,13 @@ fn push_data(out: &mut Vec<u8>, event: EventView<'_>) {
                 MetricType::Sum { temporality: Temporality::Delta, monotonic } => 2 + u8::from(monotonic),
                 MetricType::Sum { temporality: Temporality::Cumulative, monotonic } => 4 + u8::from(monotonic),
             });
-            push_text(out, metric.unit);
+            push_text(out, metric.unit());
             push_value(out, view(metric.value));
             push_option(out, metric.start, push_time);
         }
         DataView::Sample(sample) => {
-            push_text(out, sample.data.sample_type);
-            push_text(out, sample.data.unit);
+            push_text(out, sample.sample_type());
+            push_text(out, sample.unit());
             push_value(out, view(sample.data.value));
             push_option(out, sample.data.period_nanos, push_number);
             push_option(out, sample.data.clock, |out, clock| push_text(out, clock.as_str()));

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::row::{CRC_BYTES, ESCAPE, START, tag};
-use super::{OriginParts, Rebuilder, StoredData, constant, reason, severity};
+use super::{OriginParts, Rebuilder, StoredData, reason, severity};
 use tributary_event::{
     Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
     Span32, SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status, Temporality, TraceContext, TraceId, UnixNanos,
@@ -184,7 +184,7 @@ fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<StoredData>
                 of @ (4 | 5) => MetricType::Sum { temporality: Temporality::Cumulative, monotonic: of == 5 },
                 _ => return None,
             };
-            let unit = constant(record.text()?);
+            let unit = out.builder().push_text(record.text()?).into();
             StoredData::Metric(MetricData {
                 metric_type,
                 unit,
@@ -193,7 +193,8 @@ fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<StoredData>
             })
         }
         Kind::Sample => {
-            let (sample_type, unit) = (constant(record.text()?), constant(record.text()?));
+            let mut label = || Some(out.builder().push_text(record.text()?).into());
+            let (sample_type, unit) = (label()?, label()?);
             let value = record.any_number()?;
             let period_nanos = record.option(Reader::number)?;
             let clock = record.option(Reader::text)?.map(|clock| match clock {

@@ -73,7 +73,7 @@ impl KeptFiles {
     ///
     /// # Errors
     /// The system's. The file stays in the list.
-    pub fn make_room(&mut self, size: u64, max_bytes: u64) -> io::Result<usize> {
+    pub fn free_space(&mut self, size: u64, max_bytes: u64) -> io::Result<usize> {
         let mut removed = 0;
         while self.bytes.saturating_add(size.max(FILE_BYTES)) > max_bytes && self.remove_first()? {
             removed += 1;
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_files_make_room_whatever_their_directory() {
+    fn the_oldest_files_are_removed_first_whatever_their_directory() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         for name in ["b/1-x", "a/2-x", "b/3-x"] {
@@ -155,14 +155,14 @@ mod tests {
         }
         fs::write(path("a/0-x.part"), b"").unwrap();
         let mut kept = KeptFiles::read(dir.path(), None).unwrap();
-        assert_eq!(kept.make_room(5000, 20_000).unwrap(), 0);
+        assert_eq!(kept.free_space(5000, 20_000).unwrap(), 0);
         kept.add(path("a/4-x"), &[&[1; 2500], &[2; 2500]]).unwrap();
-        assert_eq!(kept.make_room(5000, 15_000).unwrap(), 2);
+        assert_eq!(kept.free_space(5000, 15_000).unwrap(), 2);
         assert!(!path("b/1-x").exists() && !path("a/2-x").exists() && path("b/3-x").exists());
         assert_eq!(fs::read(path("a/4-x")).unwrap().len(), 5000);
         // One that an operator has removed counts as removed.
         fs::remove_file(path("b/3-x")).unwrap();
-        assert_eq!(kept.make_room(5000, 10_000).unwrap(), 1);
+        assert_eq!(kept.free_space(5000, 10_000).unwrap(), 1);
     }
 
     #[test]

@@ -5,5 +5,6 @@ pub mod blocking;
 pub mod counters;
 pub mod directories;
 pub mod histogram;
+pub mod kept_files;
 pub mod locked_file;
 pub mod wall_clock;

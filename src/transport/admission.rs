@@ -61,9 +61,14 @@ impl Admission {
         self.proxies.iter().any(|net| net.contains(&address))
     }
 
+    /// Whether peers of this address may send.
+    pub(super) fn is_allowed(&self, address: IpAddr) -> bool {
+        self.allow.is_empty() || self.allow.iter().any(|net| net.contains(&address))
+    }
+
     /// Admits a connection from this address, in its canonical form, or returns why not.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Result<ConnectionSlot, &'static str> {
-        if !self.allow.is_empty() && !self.allow.iter().any(|net| net.contains(&address)) {
+        if !self.is_allowed(address) {
             return Err("its address is not allowed (allow)");
         }
         let limit = match self.per_address {

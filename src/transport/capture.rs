@@ -24,9 +24,10 @@ use tributary_event::{Origin, UnixNanos};
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_protocol::{End, Protocol};
 use tributary_system::blocking;
+use tributary_system::kept_files::FILE_BYTES;
 
 use super::clock::Clock;
-use super::options::{CaptureOptions, FILE_BYTES};
+use super::options::CaptureOptions;
 
 /// The extension of capture files.
 const SUFFIX: &str = "capture";

@@ -10,6 +10,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 use tracing::debug;
@@ -31,22 +32,30 @@ use super::ticker::Ticker;
 /// The lease with which a connection is admitted, without its head, which is buffered twice, and TLS.
 const HTTP_CONNECTION_BYTES: u64 = CONNECTION_BYTES + SMALL_BODY_BYTES;
 
-impl Listener {
-    /// Accepts connections like [`Listener::serve`], and answers their requests with `exchange`.
-    pub async fn serve_http<E: Exchange>(self, exchange: E, options: HttpOptions, context: ListenerContext) {
-        let http = Arc::new(HttpState {
-            exchange,
-            permits: Arc::new(Semaphore::new(options.max_requests)),
-            quarantine: Quarantine::new(&options.quarantine, context.counters.name()),
-            options,
-            decode_buffers: DecodeBuffers::default(),
-        });
-        let connections = TaskTracker::new();
-        context.tasks.spawn(Ticker::new(http.clone(), &context).run(connections.clone()));
-        let bytes = HTTP_CONNECTION_BYTES + 2 * http.options.max_head_bytes as u64;
+/// Accepts connections of all sockets of a listener like [`Listener::serve`], and answers their requests with `exchange`.
+pub async fn serve_http<E: Exchange>(
+    listeners: Vec<Listener>,
+    exchange: E,
+    options: HttpOptions,
+    context: ListenerContext,
+) {
+    let http = Arc::new(HttpState {
+        exchange,
+        permits: Arc::new(Semaphore::new(options.max_requests)),
+        quarantine: Quarantine::new(&options.quarantine, context.counters.name()),
+        options,
+        decode_buffers: DecodeBuffers::default(),
+    });
+    let connections = TaskTracker::new();
+    context.tasks.spawn(Ticker::new(http.clone(), &context).run(connections.clone()));
+    let bytes = HTTP_CONNECTION_BYTES + 2 * http.options.max_head_bytes as u64;
+    let mut accepting = JoinSet::new();
+    for listener in listeners {
+        let (http, tasks) = (http.clone(), connections.clone());
         let serve = move |accepted| serve_connection(accepted, http.clone());
-        self.accept(serve, bytes, ListenerContext { tasks: connections, ..context }).await;
+        accepting.spawn(listener.accept(serve, bytes, ListenerContext { tasks, ..context.clone() }));
     }
+    accepting.join_all().await;
 }
 
 /// Serves one connection to its end.

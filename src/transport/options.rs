@@ -10,6 +10,7 @@ use tributary_event::Identity;
 use tributary_options::{Bounds, LONGEST, Section, defaults, options};
 use tributary_protocol::Protocol;
 use tributary_sink::AckLevel;
+use tributary_system::kept_files;
 
 options! {
     /// Options of every listener. Times are measured per connection.
@@ -131,7 +132,7 @@ impl ListenerOptions {
         if let Some(capture) = &self.capture {
             bounds.add(of, "what waits to be recorded (capture)", super::capture::MOST_BYTES);
             let what = "the list of what was recorded (capture.max_bytes)";
-            bounds.add(of, what, listed_files(capture.max_bytes));
+            bounds.add(of, what, kept_files::list_bytes(capture.max_bytes));
         }
     }
 
@@ -149,20 +150,10 @@ fn identity(section: &mut Section<'_>) -> Option<Arc<Identity>> {
     (!attributes.is_empty()).then(|| Arc::new(Identity::new(attributes, wins)))
 }
 
-/// The memory for the list of a directory whose files add up to `max_bytes`; each counts at least one block of the disk.
-fn listed_files(max_bytes: u64) -> u64 {
-    max_bytes.div_ceil(FILE_BYTES).saturating_mul(LISTED_FILE_BYTES)
-}
-
 /// Addresses without a connection that a listener remembers because they have used their allowance up.
 pub(super) const MAX_REMEMBERED_ADDRESSES: usize = 1024;
 /// What they take at most.
 const REMEMBERED_ADDRESSES_BYTES: u64 = MAX_REMEMBERED_ADDRESSES as u64 * 256;
-
-/// What a file counts at least.
-pub(super) const FILE_BYTES: u64 = 4096;
-/// What a file takes in such a list.
-const LISTED_FILE_BYTES: u64 = 160;
 
 impl CaptureOptions {
     fn is_complete(&self) -> bool {
@@ -229,7 +220,7 @@ impl QuarantineOptions {
     pub(super) fn declare(&self, of: &str, bounds: &mut Bounds) {
         if !self.dir.as_os_str().is_empty() {
             let what = "the list of what is kept (quarantine.max_bytes)";
-            bounds.add(of, what, listed_files(self.max_bytes));
+            bounds.add(of, what, kept_files::list_bytes(self.max_bytes));
         }
     }
 }

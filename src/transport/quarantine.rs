@@ -4,10 +4,7 @@
 //! headers contain the reason, the time and the peer. The oldest files are removed to free space for new ones.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,9 +16,9 @@ use tributary_explain::http::without_secrets;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_protocol::Request;
 use tributary_system::blocking;
-use tributary_system::directories;
+use tributary_system::kept_files::{FILE_BYTES, KeptFiles};
 
-use super::options::{FILE_BYTES, QuarantineOptions};
+use super::options::QuarantineOptions;
 
 /// The header with the time at which a request was received.
 pub const RECEIVED_HEADER: &str = "x-tributary-received";
@@ -47,11 +44,10 @@ pub struct Quarantine {
     pub(super) throttle: Arc<LogThrottle>,
 }
 
-/// The files of the directory, oldest first.
+/// The files of the directory.
 #[derive(Debug, Default)]
 struct QuarantineFiles {
-    files: VecDeque<(PathBuf, u64)>,
-    bytes: u64,
+    files: KeptFiles,
     /// Distinguishes files of the same time.
     count: u64,
     /// Throttles the log line about removed files.
@@ -100,18 +96,7 @@ impl Quarantine {
 impl QuarantineFiles {
     /// Reads what an earlier run has left in the directory, and creates it if it does not exist.
     fn read(dir: &Path) -> io::Result<QuarantineFiles> {
-        directories::create(dir)?;
-        let mut files = Vec::new();
-        for entry in fs::read_dir(dir)? {
-            let entry = entry?;
-            if entry.path().extension().is_some_and(|suffix| suffix == SUFFIX) {
-                files.push((entry.path(), entry.metadata()?.len().max(FILE_BYTES)));
-            }
-        }
-        // Names begin with the time, so this is the order of age.
-        files.sort();
-        let bytes = files.iter().map(|(_, bytes)| bytes).sum();
-        Ok(QuarantineFiles { files: files.into(), bytes, count: 0, full: LogThrottle::new() })
+        Ok(QuarantineFiles { files: KeptFiles::read(dir, Some(SUFFIX))?, count: 0, full: LogThrottle::new() })
     }
 
     fn keep(&mut self, dir: &Path, max_bytes: u64, record: &QuarantineRecord) -> io::Result<()> {
@@ -121,43 +106,17 @@ impl QuarantineFiles {
             let why = format!("a request of {size} bytes is larger than quarantine.max_bytes");
             return Err(io::Error::other(why));
         }
-        while self.bytes + size > max_bytes
-            && let Some((path, bytes)) = self.files.pop_front()
+        let removed = self.files.free_space(size, max_bytes)?;
+        if removed > 0
+            && let Some(suppressed) = self.full.permit()
         {
-            if let Some(suppressed) = self.full.permit() {
-                let file = path.display();
-                warn!(%file, suppressed, "the quarantine is full (quarantine.max_bytes); its oldest requests are removed");
-            }
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                // An operator may have removed it already.
-                _ => self.bytes -= bytes,
-            }
+            let directory = dir.display();
+            warn!(%directory, removed, suppressed, "the quarantine is full (quarantine.max_bytes); its oldest requests are removed");
         }
         self.count += 1;
         let path = dir.join(format!("{:020}-{:06}.{SUFFIX}", record.at.0, self.count));
-        write(&path, &[head.as_slice(), &record.request.body])?;
-        self.files.push_back((path, size));
-        self.bytes += size;
-        Ok(())
+        self.files.add(path, &[head.as_slice(), &record.request.body])
     }
-}
-
-/// Writes a file completely or not at all.
-fn write(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    let unfinished = path.with_extension("part");
-    let written = (|| {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-        parts.iter().try_for_each(|part| file.write_all(part))?;
-        file.sync_all()?;
-        fs::rename(&unfinished, path)?;
-        directories::sync_directory_of(path)
-    })();
-    if written.is_err() {
-        // An incomplete file is removed; if that fails, its name says that it is incomplete.
-        let _ = fs::remove_file(&unfinished);
-    }
-    written
 }
 
 /// The head of the file.
@@ -201,6 +160,8 @@ fn stored_value<'a>(name: &str, value: &'a [u8]) -> Cow<'a, [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use tributary_protocol::RequestHead;
 

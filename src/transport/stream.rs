@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 
@@ -27,12 +27,18 @@ pub(super) struct ConnectionStream {
 enum Wire {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
 }
 
 impl ConnectionStream {
     /// A connection without TLS.
     pub(super) fn plain(stream: TcpStream) -> Self {
         ConnectionStream { wire: Wire::Plain(stream), recording: None }
+    }
+
+    /// A connection through a Unix socket.
+    pub(super) fn unix(stream: UnixStream) -> Self {
+        ConnectionStream { wire: Wire::Unix(stream), recording: None }
     }
 
     /// A connection through TLS.
@@ -67,6 +73,7 @@ impl ConnectionStream {
     pub(super) async fn readable(&self) -> io::Result<()> {
         match &self.wire {
             Wire::Plain(stream) => stream.readable().await,
+            Wire::Unix(stream) => stream.readable().await,
             Wire::Tls(stream) => stream.get_ref().0.readable().await,
         }
     }
@@ -89,6 +96,7 @@ impl AsyncRead for ConnectionStream {
         let before = buffer.filled().len();
         let read = match wire {
             Wire::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Wire::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
             Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
         };
         if let (Some(recording), Poll::Ready(read)) = (recording, &read) {
@@ -106,6 +114,7 @@ impl AsyncWrite for ConnectionStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().wire {
             Wire::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Wire::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
             Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
         }
     }
@@ -113,6 +122,7 @@ impl AsyncWrite for ConnectionStream {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().wire {
             Wire::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Wire::Unix(stream) => Pin::new(stream).poll_flush(cx),
             Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
         }
     }
@@ -120,6 +130,7 @@ impl AsyncWrite for ConnectionStream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().wire {
             Wire::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Wire::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
         }
     }

@@ -1,13 +1,13 @@
 //! TCP listeners: accept loops that survive errors, and admit a limited number of connections.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout_at};
 use tokio_rustls::TlsAcceptor;
@@ -55,8 +55,54 @@ pub struct Listener {
     /// Initially none. For a protocol whose peers open further connections while they shut down: after the stop it
     /// accepts connections as long as any of its own is open.
     pub draining: Option<Draining>,
-    socket: TcpListener,
+    socket: ListenerSocket,
     tls: Option<Tls>,
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+enum ListenerSocket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A connection that was accepted.
+enum NewConnection {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+impl ListenerSocket {
+    async fn accept(&self) -> io::Result<NewConnection> {
+        Ok(match self {
+            ListenerSocket::Tcp(socket) => {
+                let (stream, peer) = socket.accept().await?;
+                NewConnection::Tcp(stream, canonical(peer))
+            }
+            ListenerSocket::Unix(socket) => NewConnection::Unix(socket.accept().await?.0),
+        })
+    }
+}
+
+impl NewConnection {
+    /// The address by which it is admitted. Processes of this machine share one.
+    fn peer(&self) -> SocketAddr {
+        match self {
+            NewConnection::Tcp(_, peer) => *peer,
+            NewConnection::Unix(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        }
+    }
+
+    /// The peer as events name it.
+    fn peer_name(&self) -> Arc<str> {
+        match self {
+            NewConnection::Tcp(_, peer) => peer.to_string().into(),
+            NewConnection::Unix(stream) => match stream.peer_cred().ok().and_then(|peer| peer.pid()) {
+                Some(pid) => format!("unix:{pid}").into(),
+                None => "unix".into(),
+            },
+        }
+    }
 }
 
 /// How a listener that stops lets its peers open further connections.
@@ -95,7 +141,11 @@ impl Listener {
     /// TLS cannot be set up, or the socket does not listen.
     pub fn on(socket: Socket, options: &ListenerOptions) -> Result<Listener, io::Error> {
         let tls = options.tls.as_ref().map(Tls::open).transpose().map_err(io::Error::other)?;
-        Ok(Listener { draining: None, socket: TcpListener::from_std(socket.into())?, tls })
+        let socket = match socket.domain()? {
+            Domain::UNIX => ListenerSocket::Unix(UnixListener::from_std(socket.into())?),
+            _ => ListenerSocket::Tcp(TcpListener::from_std(socket.into())?),
+        };
+        Ok(Listener { draining: None, socket, tls })
     }
 
     /// Its TLS, whose files can be read again while it serves.
@@ -103,12 +153,12 @@ impl Listener {
         self.tls.clone()
     }
 
-    /// The address it is bound to. A port 0 is resolved to the port that the system chose.
-    ///
-    /// # Errors
-    /// Those of the system.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+    /// The address it is bound to; `None`: it is a Unix socket. A port 0 is resolved to the port that the system chose.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            ListenerSocket::Tcp(socket) => socket.local_addr().ok(),
+            ListenerSocket::Unix(_) => None,
+        }
     }
 
     /// Accepts connections until it stops. A task of its own serves each connection with a session that `make` makes for its peer
@@ -165,7 +215,7 @@ impl Listener {
                 accepted = accepted, if !stop.is_cancelled() || draining.is_some() => accepted,
                 () = no_longer_accepting(&stop, draining.as_ref()) => return,
             };
-            let (permits_of_connection, lease, (stream, peer)) = match accepted {
+            let (permits_of_connection, lease, new) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // A peer that has left already is no fault of ours.
@@ -182,10 +232,10 @@ impl Listener {
                 }
             };
             wait = ACCEPT_RETRY.0;
-            let peer = canonical(peer);
+            let (peer, peer_name) = (new.peer(), new.peer_name());
             let mut context = context.clone();
             // The address of a peer behind a proxy is not known yet.
-            let is_direct = !admission.is_proxy(peer.ip());
+            let is_direct = matches!(new, NewConnection::Unix(_)) || !admission.is_proxy(peer.ip());
             let admitted = match is_direct {
                 true => admit(&admission, &mut context, &memory, lease, peer).map(|slot| (Some(slot), None)),
                 false => Ok((None, Some(lease))),
@@ -202,25 +252,35 @@ impl Listener {
             };
             let number = next_connection();
             let (protocol, name, identity) = (protocol.as_str(), name.clone(), options.identity.clone());
-            let origin_of = move |peer: SocketAddr| {
-                let origin = Origin::new(protocol, name.clone(), peer.to_string().into(), number);
+            let origin_of = move |peer: Arc<str>| {
+                let origin = Origin::new(protocol, name.clone(), peer, number);
                 Arc::new(origin.with_identity(identity.clone()))
             };
             let open = context.counters.connection();
             let (tls, serve, admission) = (tls.clone(), serve.clone(), admission.clone());
             let connection = async move {
                 let _counted = (permits_of_connection, slot, open);
-                let mut stream = stream;
-                set_options(&stream, &context.options);
                 let opened = context.clock.now().elapsed;
+                let mut stream = match new {
+                    NewConnection::Tcp(stream, _) => stream,
+                    NewConnection::Unix(stream) => {
+                        let origin = origin_of(peer_name);
+                        debug!("connection opened");
+                        let mut stream = ConnectionStream::unix(stream);
+                        stream.record(context.recording(&origin, opened));
+                        serve(Accepted { stream, peer, origin, context, opened }).await;
+                        return Some(());
+                    }
+                };
+                set_options(&stream, &context.options);
                 let (peer, _slot) = match unassigned {
                     None => (peer, None),
                     Some(lease) => {
-                        let origin = origin_of(peer);
+                        let origin = origin_of(peer_name.clone());
                         Box::pin(introduce(&mut stream, peer, &origin, &admission, &mut context, lease, opened)).await?
                     }
                 };
-                let origin = origin_of(peer);
+                let origin = origin_of(if is_direct { peer_name } else { peer.to_string().into() });
                 let span = debug_span!("connection", protocol, %peer, connection = number);
                 let serving = async move {
                     let acceptor = tls.map(|tls| tls.acceptor());

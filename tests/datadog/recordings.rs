@@ -14,6 +14,19 @@ use serde_json::{Map, Value, json};
 use tributary::protocol::End;
 use tributary::protocol::datadog::{ListLayout, MaxText, Options};
 
+/// The name of a fact of the process by semantic conventions.
+fn conventional(key: &str) -> &str {
+    match key {
+        "env" => "deployment.environment.name",
+        "version" => "service.version",
+        "runtime-id" => "service.instance.id",
+        "process_id" => "process.pid",
+        "language" => "telemetry.sdk.language",
+        "_dd.hostname" => "host.name",
+        key => key,
+    }
+}
+
 fn data() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/datadog")
 }
@@ -165,7 +178,8 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
                 event.insert("name".into(), json!("datadog.process"));
                 attributes.insert("datadog.protocol.version".into(), json!("1"));
                 attributes.insert("datadog.string_cache_size".into(), record["string_cache_size"].clone());
-                resource = std::mem::take(&mut own_keys);
+                let named = std::mem::take(&mut own_keys).into_iter();
+                resource = named.map(|(key, value)| (conventional(&key).to_owned(), value)).collect();
             }
             "trace" => {
                 event.insert("name".into(), json!("datadog.trace"));
@@ -215,6 +229,18 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
                 }
                 data.insert("duration_ns".into(), json!(duration));
                 data.insert("status".into(), json!(if record["error"] == true { "error" } else { "unset" }));
+                if let Some(kind) = own_keys.remove("span.kind") {
+                    data.insert("kind".into(), kind);
+                }
+                for part in ["message", "type", "stack"] {
+                    if let Some(text) = own_keys.remove(&format!("error.{part}")) {
+                        let name = if part == "stack" { "stacktrace" } else { part };
+                        attributes.insert(format!("exception.{name}"), text.clone());
+                        if part == "message" && record["error"] == true {
+                            data.insert("status_message".into(), text);
+                        }
+                    }
+                }
                 event
                     .insert("time".into(), if start == 0 { Value::Null } else { json!(crate::common::rfc3339(start)) });
                 span = Some(data);

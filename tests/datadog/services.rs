@@ -6,7 +6,7 @@ use serde_json::json;
 use tributary::protocol::End;
 use tributary::protocol::datadog::Options;
 
-use crate::hostile_support::wire::{meta, metrics, process, span, string, trace};
+use crate::hostile_support::wire::{meta, metrics, process, span, span_with, string, trace};
 use crate::hostile_support::{Driven, Finished};
 
 fn decoded(bytes: &[Vec<u8>]) -> Finished {
@@ -23,9 +23,9 @@ fn each_span_has_the_resource_of_its_own_service() {
         decoded(&[process(0), strings.concat(), meta(&[(1, 2)]), of(3), of(4), trace(7), of(3), of(0), of(5), of(4)]);
     let events = done.events();
     let resources: Vec<_> = events.iter().map(|event| (&event["kind"], &event["resource"])).collect();
-    let (log, plain) = (json!("log"), json!({"env": "prod"}));
-    let (spans, shop) = (json!("span"), json!({"env": "prod", "service.name": "shop"}));
-    let postgres = json!({"env": "prod", "service.name": "postgres"});
+    let (log, plain) = (json!("log"), json!({"deployment.environment.name": "prod"}));
+    let (spans, shop) = (json!("span"), json!({"deployment.environment.name": "prod", "service.name": "shop"}));
+    let postgres = json!({"deployment.environment.name": "prod", "service.name": "postgres"});
     assert_eq!(
         resources,
         [
@@ -89,7 +89,7 @@ fn metrics_that_are_integers_by_their_names_are_integers_where_the_double_is_one
         span(4, [0; 4]),
         metrics(&[(1, value(1e300))]),
     ]);
-    assert_eq!(done.events()[0]["resource"]["process_id"], json!(4711));
+    assert_eq!(done.events()[0]["resource"]["process.pid"], json!(4711));
     let shown = |key: &str| {
         let spans = done.of_kind("span");
         spans.iter().map(|span| span["attributes"][key].clone()).collect::<Vec<_>>()
@@ -116,7 +116,7 @@ fn tags_that_are_integers_by_their_names_are_integers_where_their_text_is_one() 
         string(20, b"404"),
         span(4, [0; 4]),
     ]);
-    assert_eq!(done.events()[0]["resource"]["process_id"], json!(4711));
+    assert_eq!(done.events()[0]["resource"]["process.pid"], json!(4711));
     let shown = |key: &str| {
         let spans = done.of_kind("span");
         spans.iter().map(|span| span["attributes"][key].clone()).collect::<Vec<_>>()
@@ -137,4 +137,57 @@ fn a_span_that_names_itself_as_its_parent_is_a_root() {
     let spans = driven.finish(End::Closed).of_kind("span");
     assert!(spans[0]["span"].get("parent_span_id").is_none(), "{}", spans[0]);
     assert_eq!(spans[0]["attributes"]["tributary.parent.self"], true);
+}
+
+#[test]
+fn the_process_the_kind_and_the_error_of_a_span_have_the_names_of_conventions() {
+    let texts = [
+        "env",
+        "version",
+        "runtime-id",
+        "process_id",
+        "language",
+        "_dd.hostname",
+        "span.kind",
+        "error.msg",
+        "error.message",
+        "error.type",
+        "error.stack",
+        "server",
+        "boom",
+        "ValueError",
+        "at 1",
+        "17",
+        "sideways",
+        "exception.type",
+    ];
+    let strings: Vec<u8> = (1..).zip(texts).flat_map(|(id, text)| string(id, text.as_bytes())).collect();
+    let failed = |list: &[(u64, u64)]| [span_with(1, [0; 4], 1, 1, 1), meta(list)].concat();
+    let done = decoded(&[
+        process(0),
+        strings,
+        meta(&[(1, 12), (2, 13), (3, 14), (4, 16), (5, 15), (6, 12)]),
+        failed(&[(7, 12), (8, 13), (10, 14), (11, 15)]),
+        failed(&[(8, 13), (9, 14), (7, 17), (18, 15)]),
+        failed(&[(7, 12), (7, 17), (10, 14), (10, 15)]),
+    ]);
+    let resource = json!({
+        "deployment.environment.name": "server", "service.version": "boom", "service.instance.id": "ValueError",
+        "process.pid": 17, "telemetry.sdk.language": "at 1", "host.name": "server",
+    });
+    assert_eq!(done.events()[0]["resource"], resource);
+    let spans = done.of_kind("span");
+    assert_eq!((&spans[0]["span"]["kind"], &spans[0]["span"]["status_message"]), (&json!("server"), &json!("boom")));
+    let attributes =
+        json!({"exception.message": "boom", "exception.type": "ValueError", "exception.stacktrace": "at 1"});
+    assert_eq!(spans[0]["attributes"], attributes);
+    // Of two messages the other one stays, as do a kind that is none and a key that this program writes.
+    let attributes = json!({
+        "exception.message": "boom", "error.message": "ValueError", "span.kind": "sideways",
+        "datadog.meta.exception.type": "at 1",
+    });
+    assert_eq!(spans[1]["attributes"], attributes);
+    // Of a repeated key the last one counts.
+    assert_eq!((spans[2]["span"].get("kind"), &spans[2]["attributes"]["span.kind"]), (None, &json!("sideways")));
+    assert_eq!(spans[2]["attributes"]["exception.type"], "at 1");
 }

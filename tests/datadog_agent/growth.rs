@@ -1,6 +1,7 @@
 //! Work grows with the bytes received, whatever they are.
 
 use crate::growth_support::{Case, assert_linear, requests};
+use tributary::memory::MemoryBudget;
 use tributary::protocol::datadog_agent::{DatadogAgentExchange, Options};
 use tributary::protocol::{Protocol, RequestHead};
 
@@ -8,7 +9,7 @@ fn case(name: &'static str, path: &'static str, size: usize, attack: fn(usize) -
     Case::new(name, size as u64, move |size| {
         let head = RequestHead { method: "PUT".to_owned(), target: path.to_owned(), headers: Vec::new() };
         let bodies = [(head, attack(size as usize))];
-        let exchange = DatadogAgentExchange::new(Options::default());
+        let exchange = DatadogAgentExchange::new(Options::default(), &MemoryBudget::unlimited());
         move || {
             let statuses = requests(&exchange, Protocol::DatadogAgent, &bodies);
             assert!(statuses.iter().all(|status| [200, 400].contains(status)), "{statuses:?}");

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tributary::driver::decode;
-use tributary::event::{Origin, UnixNanos};
+use tributary::driver::{Account, call, decode};
+use tributary::event::{BatchBuilder, Origin, UnixNanos};
+use tributary::memory::MemoryBudget;
 use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::datadog_agent::{DatadogAgentExchange, Options};
-use tributary::protocol::{Now, Protocol, Request, RequestHead};
+use tributary::protocol::{Exchange as _, Flow, Now, Output, Protocol, Request, RequestHead};
 use tributary::sink::encode::{Encoder, Format};
 
 /// A recorded body.
@@ -76,7 +77,11 @@ impl Offline {
 
     pub(crate) fn with(options: Options) -> Offline {
         let counters = ListenerCounters::new("test".into(), Protocol::DatadogAgent);
-        Offline { exchange: DatadogAgentExchange::new(options), counters, elapsed: Duration::ZERO }
+        Offline {
+            exchange: DatadogAgentExchange::new(options, &MemoryBudget::unlimited()),
+            counters,
+            elapsed: Duration::ZERO,
+        }
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -98,6 +103,29 @@ impl Offline {
             body: String::from_utf8(response.body.into_owned()).unwrap(),
             events: lines.map(|line| serde_json::from_slice(line).unwrap()).collect(),
         }
+    }
+
+    /// Makes the call of every second.
+    pub(crate) fn tick(&self) -> Vec<Value> {
+        self.end(|exchange, now, out| exchange.tick(now, out))
+    }
+
+    /// Calls a method of the exchange until it has nothing more to write.
+    pub(crate) fn end(&self, method: impl Fn(&DatadogAgentExchange, Now, &mut Output) -> Flow) -> Vec<Value> {
+        let (mut encoder, mut lines) = (Encoder::new(Format::Json), Vec::new());
+        let mut out = Output::new(BatchBuilder::new(Offline::origin()));
+        let (mut account, now) = (Account::default(), self.now());
+        loop {
+            let step = call(&mut out, &mut account, &self.counters, now, |out| method(&self.exchange, now, out));
+            if let Some(batch) = step.batch {
+                batch.events().for_each(|event| encoder.encode(event, &mut lines));
+            }
+            if step.flow != Flow::Again {
+                break;
+            }
+        }
+        let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
 
     /// Sends a recorded body.

@@ -10,10 +10,11 @@ use serde::Serialize;
 use super::answer::{ApiError, Lazy, Made};
 use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, passed, snapshot};
+use super::query::bad;
 use tributary_event::Kind;
 use tributary_profile::collected::{Collected, Shown, StackSource};
 use tributary_profile::stacks::{Level, Stacks, process_text};
-use tributary_profile::{Call, CallStep, Counted, ProfileItem, events, flamegraph, pprof, speedscope};
+use tributary_profile::{Call, CallStep, Counted, ProfileItem, SampleKind, events, flamegraph, pprof, speedscope};
 use tributary_protocol::Protocol;
 use tributary_sink_view::store::KeptBatch;
 use tributary_sink_view::{Class, Snapshot};
@@ -70,8 +71,7 @@ struct History<'a> {
 #[derive(Default)]
 struct ProcessProfile {
     protocol: &'static str,
-    /// By [`StackSource::ALL`].
-    events: [u64; StackSource::ALL.len()],
+    events: BTreeMap<StackSource, u64>,
     from_ms: u64,
     to_ms: u64,
     values: Vec<u64>,
@@ -156,7 +156,7 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
             values: vec![0; STEPS as usize],
             ..ProcessProfile::default()
         });
-        found.events[source as usize] += 1;
+        *found.events.entry(source).or_default() += 1;
         (found.from_ms, found.to_ms) = (found.from_ms.min(at_ms), found.to_ms.max(at_ms));
         let step = (at_ms.saturating_sub(window.from_ms) / step_ms).min(STEPS - 1);
         found.values[step as usize] += 1;
@@ -175,10 +175,14 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
 
 /// The quantities that the events of a process have, each of its best source.
 fn types(found: &ProcessProfile) -> Vec<Type> {
-    let types = SHOWN.into_iter().filter_map(|counted| {
-        let sources = StackSource::ALL.into_iter().filter(|source| source.quantities().contains(&counted));
-        let events = sources.map(|source| found.events[source as usize]).find(|events| *events > 0)?;
-        let (name, unit, text) = (counted.sample_type(), counted.unit(), text(counted));
+    let profiled = found.events.keys().filter_map(|source| match source {
+        StackSource::Profiled(kind) => Some(Counted::Profiled(kind)),
+        _ => None,
+    });
+    let types = SHOWN.into_iter().chain(profiled).filter_map(|counted| {
+        let sources = StackSource::that_show(counted).into_iter();
+        let events = sources.filter_map(|source| found.events.get(&source).copied()).next()?;
+        let (name, unit, text) = (counted.id(), counted.unit(), text(counted));
         Some(Type { name, unit, text, events })
     });
     types.collect()
@@ -192,6 +196,7 @@ fn text(counted: Counted) -> &'static str {
         Counted::Calls => "calls",
         Counted::HeapBytes => "bytes of the heap",
         Counted::HeapObjects => "objects of the heap",
+        Counted::Profiled(_) => counted.id(),
     }
 }
 
@@ -207,8 +212,18 @@ const WANTED: [&str; 5] = ["agent", "type", "threads", "from_ms", "to_ms"];
 
 impl Wanted {
     fn read(context: &ApiContext) -> Result<Wanted, ApiError> {
-        let name = context.query.choice("type", &SHOWN.map(Counted::sample_type))?;
-        let counted = SHOWN.into_iter().find(|counted| counted.sample_type() == name).unwrap_or_default();
+        let own = |name: &str| SHOWN.into_iter().find(|counted| counted.id() == name);
+        let counted = match context.query.text("type") {
+            None => Counted::default(),
+            Some(name) => match own(name).or_else(|| SampleKind::by_id(name).map(Counted::Profiled)) {
+                Some(counted) => counted,
+                None => {
+                    let known = SHOWN.into_iter().chain(SampleKind::all().into_iter().map(Counted::Profiled));
+                    let known: Vec<&str> = known.map(Counted::id).collect();
+                    return Err(bad(format!("type is {name:?}; it must be one of {}", known.join(", "))));
+                }
+            },
+        };
         let agent = context.query.text("agent").map(str::to_owned);
         Ok(Wanted { agent, counted, has_threads: context.query.is_set("threads") })
     }
@@ -246,8 +261,8 @@ impl Wanted {
     /// The best source of the collected stacks, with its processes. A call counts once, although several sources may
     /// report it.
     fn shown<'a>(&self, collected: &'a Collected) -> Option<(Shown<'a>, Stacks)> {
-        let can_show = |source: &StackSource| source.quantities().contains(&self.counted);
-        let source = StackSource::ALL.into_iter().filter(can_show).find(|source| collected.events(*source) > 0)?;
+        let sources = StackSource::that_show(self.counted).into_iter();
+        let source = sources.filter(|source| collected.events(*source) > 0).next()?;
         let stacks = collected.stacks(source)?.merged(|agent| self.wants(agent), false, self.has_threads);
         let mut processes = collected.processes(source);
         processes.retain(|(process, _)| self.wants(process));
@@ -378,7 +393,7 @@ pub(super) fn flame(context: &ApiContext) -> Result<Made, ApiError> {
     let mut merged = Merged::default();
     let mut flame = Flame {
         agent: wanted.agent.clone(),
-        counted: wanted.counted.sample_type(),
+        counted: wanted.counted.id(),
         unit: wanted.counted.unit(),
         ..Flame::default()
     };
@@ -425,7 +440,7 @@ pub(super) fn download(context: &ApiContext) -> Result<Made, ApiError> {
     let (shown, stacks) = wanted.shown(&collected).ok_or_else(nothing)?;
     let counted = wanted.counted;
     let title = shown.title(stacks.totals()[counted.column()]);
-    let name = format!("{}-{}", wanted.agent.as_deref().unwrap_or("all"), counted.sample_type());
+    let name = format!("{}-{}", wanted.agent.as_deref().unwrap_or("all"), counted.id().replace('/', "-"));
     match format {
         "pprof" => context.file(format!("{name}.pb.gz"), "application/octet-stream", |out| {
             pprof::write(&stacks, &shown.about(&title), out)

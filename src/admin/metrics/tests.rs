@@ -45,6 +45,7 @@ pub(in crate::admin) fn listener(name: &str, protocol: Protocol) -> ListenerTota
         warnings: BTreeMap::from([("late_list", 48), ("odd", 49)]),
         repeats: [56, 57],
         early_answers: 58,
+        dropped_datagrams: 59,
         events_found: 301,
         stream,
         ..ListenerCounters::new(name.into(), protocol).totals()

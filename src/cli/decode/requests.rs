@@ -44,8 +44,15 @@ pub(super) fn submitted(body: Vec<u8>) -> Request {
 pub(super) fn traces(path: Option<String>) -> impl Fn(Vec<u8>) -> Request {
     let target = path.unwrap_or_else(|| "/v0.4/traces".to_owned());
     move |body| Request {
-        head: RequestHead { method: "PUT".to_owned(), target: target.clone(), headers: Vec::new() },
+        head: RequestHead { method: "PUT".to_owned(), target: target.clone(), headers: form_header(&body) },
         body: body.into(),
         number: 1,
     }
+}
+
+/// The header of a form, which names the boundary with which its body begins.
+fn form_header(body: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let boundary = body.strip_prefix(b"--").and_then(|rest| rest.split(|byte| *byte == b'\r').next());
+    let value = boundary.map(|boundary| [b"multipart/form-data; boundary=", boundary].concat());
+    value.map(|value| ("content-type".to_owned(), value)).into_iter().collect()
 }

@@ -14,7 +14,7 @@ use super::feed::{Feed, Followed};
 use super::process::{self, ConnectedProcess};
 use super::{PATIENCE, follow_for};
 use tributary_profile::ProfileItem;
-use tributary_profile::collected::{Collected, StackSource};
+use tributary_profile::collected::Collected;
 use tributary_protocol::Protocol;
 use tributary_rbkit::{self as rbkit, RbkitCommand};
 
@@ -24,6 +24,8 @@ const FLUSH_TIME: Duration = Duration::from_millis(1_200);
 const BURST_TIME: Duration = Duration::from_millis(500);
 /// If nothing has arrived, the first events are awaited for this time at least.
 const EXTRA_TIME: Duration = Duration::from_secs(15);
+/// The same of profilers of Datadog, which upload their profiles once a minute.
+const UPLOAD_TIME: Duration = Duration::from_secs(75);
 
 /// Profile a running process for some seconds
 ///
@@ -87,7 +89,8 @@ struct Wanted {
     /// The form of the profile [default: top on a terminal, otherwise flamegraph]
     #[arg(long = "as", value_name = "FORM")]
     form: Option<StackForm>,
-    /// The quantity [default: cpu for Ruby, wall for others]
+    /// The quantity: cpu, wall, calls, allocations, heap-bytes, heap-objects, or a type of samples of a profiler, e.g. cpu-time
+    /// [default: cpu for Ruby, wall or the first type for others]
     #[arg(long, value_name = "SAMPLES")]
     sample: Option<Samples>,
 }
@@ -98,7 +101,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), CommandLineError>
         None => &arguments.wanted,
     };
     let usual = if io::stdout().is_terminal() { StackForm::Top } else { StackForm::Flamegraph };
-    let picture = Picture { form: wanted.form.unwrap_or(usual), sample: wanted.sample, agent: None };
+    let picture = Picture { form: wanted.form.unwrap_or(usual), sample: wanted.sample.clone(), agent: None };
     picture.check()?;
     let (mut collected, is_ruby) = match &arguments.process {
         Some(Target::Ruby { process, clock, wanted }) => (block_on(of_process(process, *clock, wanted.time))??, true),
@@ -109,8 +112,8 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), CommandLineError>
         })??,
     };
     collected.finish();
-    let picture = Picture { sample: picture.sample.or(is_ruby.then_some(Samples::Cpu)), ..picture };
-    if StackSource::ALL.into_iter().all(|source| collected.events(source) == 0) {
+    let picture = Picture { sample: picture.sample.clone().or(is_ruby.then(Samples::cpu)), ..picture };
+    if collected.sources().is_empty() {
         return Err(CommandLineError::Failed(nothing(is_ruby).to_owned()));
     }
     let mut out = BufWriter::new(io::stdout().lock());
@@ -199,7 +202,8 @@ async fn of_calls(agent: &SeenAgent, mut feed: Feed, time: Duration) -> Result<C
     feed.progress.step(&format!("collecting calls of {}", agent.name()), Some(time));
     let mut ended = follow_for(&mut feed, time, &mut signals, take).await;
     if ended == Followed::Ready(false) && feed.arrived() == 0 {
-        let extra = time.max(EXTRA_TIME);
+        let is_uploaded = agent.protocol == Protocol::DatadogAgent;
+        let extra = time.max(if is_uploaded { UPLOAD_TIME } else { EXTRA_TIME });
         feed.progress.step("nothing yet; waiting for the first calls", Some(extra));
         let mut is_first = true;
         let take = &mut |item: ProfileItem<'_>| {

@@ -26,7 +26,8 @@ pub(super) struct Arguments {
     /// Print a profile instead of events. Files can be event files of a sink too, also compressed ones
     #[arg(long = "as", value_name = "PROFILE")]
     form: Option<Form>,
-    /// The quantity of the profile [default: cpu, wall, allocations, heap-bytes: the first that the input has]
+    /// The quantity of the profile: cpu, wall, calls, allocations, heap-bytes, heap-objects, or a type of samples of a profiler,
+    /// e.g. cpu-time [default: the first of these that the input has]
     #[arg(long, value_name = "SAMPLES")]
     sample: Option<Samples>,
     /// The process, by its name in the summary or a part of it [default: all]
@@ -165,7 +166,7 @@ impl Arguments {
             }
             (None, form) => {
                 let form = form.and_then(Form::of_stacks).unwrap_or(StackForm::Folded);
-                let picture = Picture { form, sample: self.sample, agent: self.agent.as_deref() };
+                let picture = Picture { form, sample: self.sample.clone(), agent: self.agent.as_deref() };
                 picture.check()?;
                 let mut collected = Collected::default();
                 read(files_or_stdin, decode, |item| collected.add(&item))?;

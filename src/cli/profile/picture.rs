@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use super::super::{CommandLineError, counted, say};
 use tributary_profile::collected::{Collected, Shown, StackSource};
-use tributary_profile::{Counted, flamegraph, pprof, report, speedscope};
+use tributary_profile::{Counted, SampleKind, flamegraph, pprof, report, speedscope};
 
 /// A form of stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -23,37 +23,43 @@ pub(in crate::cli) enum StackForm {
     Tree,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(in crate::cli) enum Samples {
-    /// CPU samples
-    Cpu,
-    /// Time of calls and spans, without the calls within them
-    Wall,
-    /// Numbers of calls
-    Calls,
-    /// Allocated objects
-    Allocations,
-    /// Sizes of the objects of the heap
-    HeapBytes,
-    /// Objects of the heap
-    HeapObjects,
+/// The name of a quantity: one of [`OWN`], or a type of samples that a profiler names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Samples(String);
+
+/// The quantities of our own.
+const OWN: [(&str, Counted); 6] = [
+    ("cpu", Counted::Cpu),
+    ("wall", Counted::Wall),
+    ("calls", Counted::Calls),
+    ("allocations", Counted::Allocations),
+    ("heap-bytes", Counted::HeapBytes),
+    ("heap-objects", Counted::HeapObjects),
+];
+
+impl std::str::FromStr for Samples {
+    type Err = std::convert::Infallible;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Ok(Samples(name.to_owned()))
+    }
 }
 
-impl From<Samples> for Counted {
-    fn from(samples: Samples) -> Counted {
-        match samples {
-            Samples::Cpu => Counted::Cpu,
-            Samples::Wall => Counted::Wall,
-            Samples::Calls => Counted::Calls,
-            Samples::Allocations => Counted::Allocations,
-            Samples::HeapBytes => Counted::HeapBytes,
-            Samples::HeapObjects => Counted::HeapObjects,
-        }
+impl Samples {
+    /// CPU samples.
+    pub(in crate::cli) fn cpu() -> Samples {
+        Samples("cpu".to_owned())
+    }
+
+    /// The quantities with this name, the best one first.
+    fn counted(&self) -> Vec<Counted> {
+        let own = OWN.iter().find(|(name, _)| *name == self.0).map(|(_, counted)| *counted);
+        own.into_iter().chain(SampleKind::named(&self.0).into_iter().map(Counted::Profiled)).collect()
     }
 }
 
 /// What of the collected stacks is shown, and how.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::cli) struct Picture<'a> {
     pub(in crate::cli) form: StackForm,
     /// The quantity. `None`: the first that was collected.
@@ -107,15 +113,21 @@ impl Picture<'_> {
 
     /// What is shown: the quantity, the source, the processes.
     fn shown<'a>(&self, collected: &'a Collected) -> Result<Shown<'a>, CommandLineError> {
-        let wanted = self.sample.map(Counted::from);
-        let can_show = |source: &StackSource| wanted.is_none_or(|wanted| source.quantities().contains(&wanted));
-        let source = StackSource::ALL.into_iter().filter(can_show).find(|source| collected.events(*source) > 0);
-        let Some(source) = source else {
-            let words = match wanted {
-                None | Some(Counted::Cpu) => "cpu",
-                Some(Counted::Wall | Counted::Calls) => "calls, no spans",
-                Some(Counted::Allocations) => "allocations",
-                Some(Counted::HeapBytes | Counted::HeapObjects) => "the heap",
+        let wanted = self.sample.as_ref().map(Samples::counted);
+        let of_source = |source: &StackSource| {
+            let quantities = source.quantities();
+            match &wanted {
+                None => quantities.first().copied(),
+                Some(wanted) => wanted.iter().find(|counted| quantities.contains(counted)).copied(),
+            }
+        };
+        let mut sources = collected.sources().into_iter();
+        let Some((source, counted)) = sources.find_map(|source| Some((source, of_source(&source)?))) else {
+            let words = match self.sample.as_ref().map(|sample| sample.0.as_str()) {
+                None | Some("cpu") => "cpu",
+                Some("wall" | "calls") => "calls, no spans",
+                Some("heap-bytes" | "heap-objects") => "the heap",
+                Some(name) => name,
             };
             return Err(CommandLineError::Failed(format!(
                 "no samples of {words} in the input{}",
@@ -135,14 +147,13 @@ impl Picture<'_> {
                 return Err(CommandLineError::Failed(format!("no process {agent:?} in the input{}", there.concat())));
             }
         }
-        let counted = wanted.unwrap_or(source.quantities()[0]);
         Ok(Shown { source, counted, processes })
     }
 }
 
 /// The sources that are not shown, in words.
 fn also(collected: &Collected, shown: Option<StackSource>) -> String {
-    let others = StackSource::ALL.into_iter().filter(|source| Some(*source) != shown && collected.events(*source) > 0);
+    let others = collected.sources().into_iter().filter(|source| Some(*source) != shown);
     let others: Vec<String> = others.map(|source| source.words(collected.events(source))).collect();
     if others.is_empty() { String::new() } else { format!("; {} are left out", others.join(", ")) }
 }
@@ -155,9 +166,13 @@ fn summary(collected: &Collected, shown: &Shown<'_>, total: u64, form: StackForm
         Counted::HeapBytes => format!(", {}", counted(total, "byte")),
         Counted::Calls => format!(", {}", counted(total, "call")),
         Counted::Allocations | Counted::HeapObjects => format!(", {}", counted(total, "object")),
+        profiled => format!(", {}", report::value(profiled, total)),
     };
-    let unit =
-        if form == StackForm::Folded && shown.counted == Counted::Wall { "; values are microseconds" } else { "" };
+    let unit = if form == StackForm::Folded && shown.counted.unit() == "nanoseconds" {
+        "; values are microseconds"
+    } else {
+        ""
+    };
     let words = shown.source.words(shown.events());
     say(format_args!("{words}{total}{unit}{}", also(collected, Some(shown.source))));
     if shown.processes.len() > 1 {

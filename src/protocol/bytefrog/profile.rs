@@ -335,7 +335,7 @@ fn write_exceptions(
     event.text(names::TIME_BASIS, names::TIME_BASIS_RECEIVED);
     let metric_type = MetricType::Sum { temporality: Temporality::Delta, monotonic: true };
     let start = Some(UnixNanos(now.unix.0.saturating_sub(millis(duration).saturating_mul(NANOS_PER_MILLI))));
-    event.metric(MetricData { metric_type, unit: "{exception}", value: Number::U64(count), start });
+    event.metric(MetricData { metric_type, unit: "{exception}".into(), value: Number::U64(count), start });
 }
 
 /// The time of a profile is the end of its interval.

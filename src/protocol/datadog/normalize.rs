@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 use tributary_codec::text::cut;
 use tributary_event::{
-    BatchResource, EventBuilder, Header, Key, Name, Position, Resource, ResourceValue, Severity, SpanData, Status,
-    Text, TraceContext, UnixNanos, Value, semconv, write_hex,
+    BatchResource, EventBuilder, Header, Key, Name, Position, Resource, ResourceValue, Severity, SpanData, SpanKind,
+    Status, Text, TraceContext, UnixNanos, Value, semconv, write_hex,
 };
 use tributary_protocol::Output;
 
@@ -16,7 +16,7 @@ use super::record::{
     EntryKind, EntryValue, LateOwner, NAME, Owner, OwnerRecord, RESOURCE, RecordEntry, Ref, SERVICE, TYPE,
 };
 use super::services::Services;
-use super::strings::{ShownKey, StringSlot, Strings, TextMarks};
+use super::strings::{KeyMeaning, ShownKey, StringSlot, Strings, TextMarks};
 use super::wire::{StringId, WireSpan};
 
 pub(super) use whole::WholeSpan;
@@ -66,7 +66,9 @@ pub(super) fn write(
         Owner::Span(_) => service(record.fields[SERVICE], strings, services, limits, out),
         _ => None,
     };
-    let mut writer = Writer { event: out.batch.event(header), strings, limits, is_late, marks };
+    let is_span = matches!(record.owner, Owner::Span(_));
+    let mut writer = Writer::new(out.batch.event(header), strings, limits, marks);
+    (writer.is_late, writer.is_span) = (is_late, is_span);
     match &record.owner {
         Owner::Process(process) => {
             writer.event.text(semconv::DATADOG_PROTOCOL_VERSION, "1");
@@ -90,7 +92,7 @@ pub(super) fn write(
     }
     writer.write_marks(record);
     match &record.owner {
-        Owner::Span(span) => writer.event.span(span_data(span)),
+        Owner::Span(span) => writer.end(span),
         owner => match trace_context(owner) {
             Some(context) => writer.event.log_in(context, Severity::Info, None),
             None => writer.event.log(Severity::Info, None),
@@ -196,11 +198,25 @@ fn resource(record: &OwnerRecord, strings: &Strings, limits: &MaxText) -> Resour
             (Ref::Bound(slot), EntryKind::ValuelessMeta) => {
                 Some((semconv::DATADOG_VALUELESS_META.as_str().to_owned() + strings.key(slot), value))
             }
-            (Ref::Bound(slot), _) => Some((strings.key(slot).to_owned(), value)),
+            (Ref::Bound(slot), _) => Some((resource_key(strings.key(slot)).to_owned(), value)),
             (Ref::Waiting(id), kind) => Some((nameless(kind).as_str().to_owned() + &hex(id), value)),
             (Ref::Absent, _) => None,
         }
     }))
+}
+
+/// The name of a fact of the process by semantic conventions, as other Datadog tracers have it.
+fn resource_key(key: &str) -> &str {
+    let name = match key {
+        "env" => semconv::DEPLOYMENT_ENVIRONMENT_NAME,
+        "version" => semconv::SERVICE_VERSION,
+        "runtime-id" => semconv::SERVICE_INSTANCE_ID,
+        "process_id" => semconv::PROCESS_PID,
+        "language" => semconv::TELEMETRY_SDK_LANGUAGE,
+        "_dd.hostname" => semconv::HOST_NAME,
+        _ => return key,
+    };
+    name.as_str()
 }
 
 fn resource_number(bytes: [u8; 8], is_whole: bool) -> ResourceValue {
@@ -265,11 +281,79 @@ struct Writer<'a> {
     limits: &'a MaxText,
     /// The event names its owner in `trace_id` and `span_id`, so these keys are reserved too.
     is_late: bool,
+    /// It is a span, some of whose metas are parts of the span.
+    is_span: bool,
     /// Marks of the texts written so far.
     marks: TextMarks,
+    kind: Option<SpanKind>,
+    message: Option<Text>,
+    has_error_type: bool,
+    has_error_stack: bool,
+}
+
+impl<'a> Writer<'a> {
+    fn new(event: EventBuilder<'a>, strings: &'a mut Strings, limits: &'a MaxText, marks: TextMarks) -> Self {
+        Writer {
+            event,
+            strings,
+            limits,
+            is_late: false,
+            is_span: false,
+            marks,
+            kind: None,
+            message: None,
+            has_error_type: false,
+            has_error_stack: false,
+        }
+    }
+
+    /// Ends the event of a span.
+    fn end(self, span: &WireSpan) {
+        let data = span_data(span);
+        let status_message = self.message.filter(|_| data.status == Status::Error);
+        self.event.span(SpanData { kind: self.kind, status_message, ..data });
+    }
+}
+
+/// What a meta of a span became, by its meaning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SpanPart {
+    /// A part of the span, or an attribute with another name.
+    Written,
+    /// Neither: it is an attribute with its own key.
+    Unwritten,
+    /// There is one with this meaning already.
+    Repeated,
 }
 
 impl Writer<'_> {
+    /// Writes a meta of a span that has a meaning, with this text as its value.
+    fn part(&mut self, meaning: KeyMeaning, value: StringSlot) -> SpanPart {
+        let name = match meaning {
+            KeyMeaning::Attribute => return SpanPart::Unwritten,
+            KeyMeaning::Kind => {
+                if self.kind.is_some() {
+                    return SpanPart::Repeated;
+                }
+                let Some(kind) = SpanKind::of(self.strings.text(value)) else { return SpanPart::Unwritten };
+                self.kind = Some(kind);
+                return SpanPart::Written;
+            }
+            KeyMeaning::ErrorMessage if self.message.is_some() => return SpanPart::Repeated,
+            KeyMeaning::ErrorMessage => semconv::EXCEPTION_MESSAGE,
+            KeyMeaning::ErrorType if std::mem::replace(&mut self.has_error_type, true) => return SpanPart::Repeated,
+            KeyMeaning::ErrorType => semconv::EXCEPTION_TYPE,
+            KeyMeaning::ErrorStack if std::mem::replace(&mut self.has_error_stack, true) => return SpanPart::Repeated,
+            KeyMeaning::ErrorStack => semconv::EXCEPTION_STACKTRACE,
+        };
+        let text = self.text(value, self.limits.value);
+        if meaning == KeyMeaning::ErrorMessage {
+            self.message = Some(text);
+        }
+        self.event.attribute(name, text);
+        SpanPart::Written
+    }
+
     fn fields(&mut self, fields: &[Ref; 4], service: Option<BatchResource>) {
         let limits = self.limits;
         if let Ref::Bound(slot) = fields[SERVICE] {
@@ -394,6 +478,14 @@ impl Writer<'_> {
     fn write_entries(&mut self, entries: &[RecordEntry]) {
         for entry in entries {
             if !is_written(entry) {
+                continue;
+            }
+            if self.is_span
+                && let (EntryKind::Meta, Ref::Bound(key), EntryValue::Text(Ref::Bound(value))) =
+                    (entry.kind, entry.key, entry.value)
+                // Of `error.message` and `error.msg` the other one stays as it is.
+                && self.part(self.strings.meaning(key), value) == SpanPart::Written
+            {
                 continue;
             }
             let value = match entry.value {

@@ -13,7 +13,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use tributary_codec::text::{cut, repair};
-use tributary_event::{BatchBuilder, Interned, Text, names_whole_number, whole_number};
+use tributary_event::{BatchBuilder, Interned, Name, Text, names_whole_number, semconv, whole_number};
 
 use super::wire::StringId;
 use super::{Options, StringCache};
@@ -69,6 +69,8 @@ struct StoredText {
     reserved: bool,
     /// As a key it names a whole number.
     is_whole: bool,
+    /// What it is as the key of a meta of a span.
+    meaning: KeyMeaning,
     /// Hash of the text as a key, cut to `max_text.key`.
     fingerprint: u16,
     references: u32,
@@ -112,6 +114,38 @@ pub(super) struct ShownKey {
     pub(super) fingerprint: u16,
     /// See [`Strings::is_whole`].
     pub(super) is_whole: bool,
+    pub(super) meaning: KeyMeaning,
+}
+
+/// What a meta of a span is, by its key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum KeyMeaning {
+    /// An attribute with its own key.
+    #[default]
+    Attribute,
+    Kind,
+    ErrorMessage,
+    ErrorType,
+    ErrorStack,
+}
+
+impl KeyMeaning {
+    fn of(key: &str) -> KeyMeaning {
+        match key {
+            "span.kind" => KeyMeaning::Kind,
+            "error.message" | "error.msg" => KeyMeaning::ErrorMessage,
+            "error.type" => KeyMeaning::ErrorType,
+            "error.stack" => KeyMeaning::ErrorStack,
+            _ => KeyMeaning::Attribute,
+        }
+    }
+}
+
+/// Whether a key would collide with names that the collector writes.
+fn is_reserved(key: &str) -> bool {
+    const NAMES: [Name; 4] =
+        [semconv::SERVICE_NAME, semconv::EXCEPTION_TYPE, semconv::EXCEPTION_MESSAGE, semconv::EXCEPTION_STACKTRACE];
+    key.starts_with("datadog.") || key.starts_with("tributary.") || NAMES.iter().any(|name| name.as_str() == key)
 }
 
 /// The string table of one connection; never shared with another (reading 29).
@@ -224,7 +258,8 @@ impl Strings {
             }
         }
         let key = cut(&text, self.key_limit);
-        let reserved = key == "service.name" || key.starts_with("datadog.") || key.starts_with("tributary.");
+        let reserved = is_reserved(key);
+        let meaning = KeyMeaning::of(key);
         let is_whole = names_whole_number(key);
         let fingerprint = self.hash(key);
         let text = text.into_owned().into_boxed_str();
@@ -235,6 +270,7 @@ impl Strings {
             marks,
             reserved,
             is_whole,
+            meaning,
             fingerprint,
             references: 0,
             cached: true,
@@ -329,6 +365,12 @@ impl Strings {
         self.texts[slot.0 as usize].is_whole
     }
 
+    /// What the text is as the key of a meta of a span.
+    #[inline]
+    pub(super) fn meaning(&self, slot: StringSlot) -> KeyMeaning {
+        self.texts[slot.0 as usize].meaning
+    }
+
     /// The whole number that the text is, if it is one.
     pub(super) fn whole_number(&self, slot: StringSlot) -> Option<i64> {
         whole_number(self.text(slot))
@@ -358,7 +400,13 @@ impl Strings {
             return None;
         }
         let (text, marks) = stored.show(self.key_limit, batch);
-        Some(ShownKey { text, marks, fingerprint: stored.fingerprint, is_whole: stored.is_whole })
+        Some(ShownKey {
+            text,
+            marks,
+            fingerprint: stored.fingerprint,
+            is_whole: stored.is_whole,
+            meaning: stored.meaning,
+        })
     }
 
     /// Memory of the cache and of its texts.

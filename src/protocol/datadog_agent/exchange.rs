@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use tributary_event::Reason;
 use tributary_memory::MemoryBudget;
-use tributary_protocol::{Exchange, HeadDecision, Now, Request, RequestHead, Response};
+use tributary_protocol::{Exchange, Flow, HeadDecision, Now, Output, Request, RequestHead, Response};
 
+use super::dogstatsd::DogStatsD;
 use super::options::Options;
+use super::profile::ProfileFiles;
 use super::route::Route;
 use super::shared::SharedExchange;
 use super::work::DatadogAgentWork;
@@ -20,8 +22,21 @@ pub struct DatadogAgentExchange {
 
 impl DatadogAgentExchange {
     /// A listener without history.
-    pub fn new(options: Options) -> Self {
-        DatadogAgentExchange { shared: Arc::new(SharedExchange::new(options)) }
+    pub fn new(options: Options, memory: &Arc<MemoryBudget>) -> Self {
+        DatadogAgentExchange { shared: Arc::new(SharedExchange::new(options, memory, None)) }
+    }
+
+    /// The reader of datagrams of DogStatsD.
+    pub fn dogstatsd(&self) -> Arc<DogStatsD> {
+        self.shared.dogstatsd.clone()
+    }
+
+    /// The same that keeps the files of profilers.
+    #[must_use]
+    pub fn with_profile_files(self, files: Arc<dyn ProfileFiles>) -> Self {
+        let SharedExchange { options, memory, .. } = &*self.shared;
+        let shared = Arc::new(SharedExchange::new(options.clone(), memory, Some(files)));
+        DatadogAgentExchange { shared }
     }
 }
 
@@ -40,16 +55,19 @@ impl Exchange for DatadogAgentExchange {
         match (route, head.method.as_str()) {
             (Route::Info, "GET" | "HEAD") => {}
             (Route::Info, method) => return answer(Response::not_allowed(method, "GET, HEAD")),
-            (Route::Traces { .. } | Route::Stats, "POST" | "PUT") | (Route::Ignored(_), _) => {}
-            (Route::Traces { .. } | Route::Stats, method) => return answer(Response::not_allowed(method, "POST, PUT")),
+            (Route::Traces { .. } | Route::Stats | Route::Profile | Route::DogStatsD, "POST" | "PUT")
+            | (Route::Ignored(_) | Route::Telemetry, _) => {}
+            (Route::Traces { .. } | Route::Stats | Route::Profile | Route::DogStatsD, method) => {
+                return answer(Response::not_allowed(method, "POST, PUT"));
+            }
         }
         HeadDecision::Take { max_body_bytes: self.shared.options.max_body_bytes, key: "max_body_bytes" }
     }
 
-    fn work(&self, request: Request, _memory: Option<&Arc<MemoryBudget>>, _now: Now) -> DatadogAgentWork {
+    fn work(&self, request: Request, memory: Option<&Arc<MemoryBudget>>, _now: Now) -> DatadogAgentWork {
         // Only admitted requests get here, and they have a route.
         let route = Route::read(request.head.path()).unwrap_or(Route::Info);
-        DatadogAgentWork::new(request, route, self.shared.clone())
+        DatadogAgentWork::new(request, route, self.shared.clone(), memory)
     }
 
     fn ignored_as(&self, head: &RequestHead) -> Option<&'static str> {
@@ -64,6 +82,14 @@ impl Exchange for DatadogAgentExchange {
             }
             _ => Response::unavailable(why),
         }
+    }
+
+    fn tick(&self, now: Now, out: &mut Output) -> Flow {
+        self.shared.dogstatsd.tick(now, out)
+    }
+
+    fn finish(&self, now: Now, out: &mut Output) -> Flow {
+        self.shared.dogstatsd.finish(now, out)
     }
 
     fn early_answer(&self, head: &RequestHead) -> Option<(Duration, Response)> {

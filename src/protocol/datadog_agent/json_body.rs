@@ -22,6 +22,9 @@ pub(super) fn to_msgpack(json: &[u8]) -> Result<Vec<u8>, JsonError> {
     Ok(out)
 }
 
+/// How the reader names a number that it leaves as a text: it has the feature `arbitrary_precision` for other readers.
+const NUMBER: &[u8] = b"$serde_json::private::Number";
+
 /// Writes a value. Nesting is limited by the JSON reader.
 struct ValueWriter<'a>(&'a mut Vec<u8>);
 
@@ -29,6 +32,16 @@ impl ValueWriter<'_> {
     fn push(&mut self, head: u8, rest: &[u8]) {
         self.0.push(head);
         self.0.extend_from_slice(rest);
+    }
+
+    fn number<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
+        if let Ok(number) = text.parse() {
+            self.visit_u64(number)
+        } else if let Ok(number) = text.parse() {
+            self.visit_i64(number)
+        } else {
+            self.visit_f64(text.parse().map_err(E::custom)?)
+        }
     }
 
     /// Begins an array or a map; returns where its number of elements is set.
@@ -107,8 +120,14 @@ impl<'de> Visitor<'de> for ValueWriter<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
+        let start = self.0.len();
         let (place, mut count) = (self.begin(0xDF), 0);
         while members.next_key_seed(ValueWriter(self.0))?.is_some() {
+            if count == 0 && self.0[place + 4..].ends_with(NUMBER) {
+                let number: String = members.next_value()?;
+                self.0.truncate(start);
+                return self.number(&number);
+            }
             members.next_value_seed(ValueWriter(self.0))?;
             count += 1;
         }

@@ -7,6 +7,9 @@ use hashbrown::HashMap;
 
 use tributary_event::{BatchBuilder, Interned, Key, Name, names_whole_number, semconv};
 
+use super::options::Semantics;
+use super::semantics;
+
 /// The most keys that are remembered, and the longest: tracers use the same few again and again.
 const MAX_KEYS: usize = 1024;
 const MAX_KEY_BYTES: usize = 128;
@@ -37,6 +40,8 @@ pub(super) enum Meaning {
 pub(super) struct KnownKey {
     pub(super) meaning: Meaning,
     pub(super) is_whole_number: bool,
+    /// Its name by the conventions that the listener has.
+    renamed: Option<&'static str>,
     name: Option<Name>,
     text: Interned,
 }
@@ -44,17 +49,34 @@ pub(super) struct KnownKey {
 /// The keys of one listener's bodies, while a body is read.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
+    semantics: Semantics,
     known: HashMap<Box<[u8]>, KnownKey, RandomState>,
 }
 
 impl Keys {
+    pub(super) fn new(semantics: Semantics) -> Keys {
+        Keys { semantics, ..Keys::default() }
+    }
+
+    /// Whether names are those of OpenTelemetry.
+    #[inline]
+    pub(super) fn is_opentelemetry(&self) -> bool {
+        self.semantics == Semantics::OpenTelemetry
+    }
+
+    /// The name of a key that was [got](Keys::get), if the listener has another one for it.
+    #[inline]
+    pub(super) fn renamed(&self, key: &[u8]) -> Option<&'static str> {
+        if self.is_opentelemetry() { self.known.get(key).and_then(|known| known.renamed) } else { None }
+    }
+
     /// The key in the batch, and what is known of it.
     #[inline]
     pub(super) fn get(&mut self, key: &[u8], batch: &mut BatchBuilder) -> (Key, Meaning, bool) {
         if let Some(known) = self.known.get_mut(key) {
             return (known.key(key, batch), known.meaning, known.is_whole_number);
         }
-        let mut known = KnownKey::of(key);
+        let mut known = KnownKey::of(key, self.semantics);
         let written = known.key(key, batch);
         let result = (written, known.meaning, known.is_whole_number);
         if key.len() <= MAX_KEY_BYTES {
@@ -68,8 +90,9 @@ impl Keys {
 }
 
 impl KnownKey {
-    fn of(key: &[u8]) -> KnownKey {
+    fn of(key: &[u8], semantics: Semantics) -> KnownKey {
         let text = text_of(key);
+        let renamed = if semantics == Semantics::OpenTelemetry { semantics::renamed(&text) } else { None };
         let meaning = match &*text {
             "env" | "version" | "runtime-id" | "process_id" | "language" | "_dd.hostname" => Meaning::Resource,
             "_dd.p.tid" => Meaning::TraceId,
@@ -84,7 +107,8 @@ impl KnownKey {
         };
         KnownKey {
             meaning,
-            is_whole_number: names_whole_number(&text),
+            is_whole_number: names_whole_number(&text) || renamed.is_some_and(names_whole_number),
+            renamed,
             name: Name::of(&text),
             text: Interned::default(),
         }

@@ -5,6 +5,7 @@
 
 mod body;
 mod cursor;
+mod dogstatsd;
 mod exchange;
 pub mod explain;
 mod facts;
@@ -14,9 +15,14 @@ mod keys;
 mod maps;
 mod normalize;
 mod options;
+mod process;
+mod profile;
+mod profile_samples;
 mod repeats;
 mod resources;
 mod route;
+mod seen_once;
+mod semantics;
 mod shared;
 mod sketch;
 mod span;
@@ -25,9 +31,13 @@ mod stats;
 mod streaming;
 mod structs;
 mod table;
+mod telemetry;
 mod trace_ids;
+mod upload;
 mod work;
 
+pub use dogstatsd::DogStatsD;
 pub use exchange::DatadogAgentExchange;
-pub use options::{Options, SampleRates};
+pub use options::{DogStatsDOptions, KeepProfiles, Options, ProfileMode, SampleRates, Semantics};
+pub use profile::{KeepingFile, ProfileFiles};
 pub use work::DatadogAgentWork;

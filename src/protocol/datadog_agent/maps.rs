@@ -5,7 +5,7 @@ use tributary_codec::reader::DecodeError;
 
 use super::body::{Chunk, TracePayload};
 use super::cursor::Cursor;
-use super::span::{BodyPart, Entry, Sort, WireEvent, WireLink, WireSpan, WireValue};
+use super::span::{BodyPart, Entry, Sort, UnknownKey, WireEvent, WireLink, WireSpan, WireValue};
 
 /// Reads a span; `limit` bounds its entries, its links and its events.
 pub(super) fn read_span(cursor: &mut Cursor<'_>, limit: usize, span: &mut WireSpan) -> Result<(), DecodeError> {
@@ -27,8 +27,9 @@ pub(super) fn read_span(cursor: &mut Cursor<'_>, limit: usize, span: &mut WireSp
             b"meta_struct" => read_structs(cursor, limit, span)?,
             b"span_links" => read_links(cursor, limit, span)?,
             b"span_events" => read_events(cursor, limit, span)?,
-            _ => {
+            other => {
                 span.unknown_keys += 1;
+                span.unknown_key = Some(UnknownKey::Text(BodyPart::ending_at(cursor.offset(), other)));
                 cursor.skip("span value")?;
             }
         }

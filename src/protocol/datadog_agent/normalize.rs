@@ -14,6 +14,7 @@ use super::body::{Chunk, Layout, TraceBody};
 use super::facts::upper_half;
 use super::json_tags;
 use super::keys::{Keys, Meaning, text_of};
+use super::semantics;
 use super::span::{BodyPart, Entry, Sort, WireEvent, WireLink, WireSpan, WireValue};
 use super::span_keys::SpanKeys;
 use super::structs;
@@ -40,6 +41,8 @@ struct Parts {
     links: Vec<SpanLink>,
     events: Vec<SpanEvent>,
     marks: TextMarks,
+    /// Names that stand for those of tags.
+    renamed: Vec<&'static str>,
 }
 
 /// What was done to texts.
@@ -63,14 +66,22 @@ pub(super) fn write(
     // A listener's identity may fix another name of the service.
     let is_fixed = out.batch.origin().identity.as_ref().is_some_and(|one| one.fixes(semconv::SERVICE_NAME));
     let service = if is_fixed { span.service } else { BodyPart::default() };
+    // Where the resource is the name of the event, this is the name of the span.
+    let is_renamed = keys.is_opentelemetry() && !span.name.is_empty() && !is_own_name(span, &bytes, keys);
+    let own_name = if is_renamed { span.name } else { BodyPart::default() };
     let own = [
         (semconv::SERVICE_NAME, service),
+        (semconv::DATADOG_NAME, own_name),
         (semconv::DATADOG_RESOURCE, span.resource),
         (semconv::DATADOG_TYPE, span.span_type),
     ];
     // The event borrows the batch, so everything that is written to the batch comes before it.
-    let mut writer = Writer { body, bytes: &bytes, keys, limit: context.max_text_bytes };
-    let attributes = writer.entries(span, context, &mut parts, &mut out.batch);
+    let own_keys = match keys.is_opentelemetry() {
+        true => span.entries.iter().map(|entry| entry.key.of(&bytes)).collect(),
+        false => Vec::new(),
+    };
+    let mut writer = Writer { body, bytes: &bytes, keys, limit: context.max_text_bytes, own_keys };
+    let mut attributes = writer.entries(span, context, &mut parts, &mut out.batch);
     for link in &span.links {
         let link = writer.link(link, &mut parts.marks, &mut out.batch);
         parts.links.push(link);
@@ -78,6 +89,10 @@ pub(super) fn write(
     for event in &span.events {
         let event = writer.event(event, &mut parts.marks, &mut out.batch);
         parts.events.push(event);
+    }
+    if writer.keys.is_opentelemetry() {
+        parts.kind = parts.kind.or_else(|| semantics::kind_of_type(span.span_type.of(&bytes)));
+        parts.events.extend(exception(span, &mut attributes, &mut out.batch));
     }
     let own = own.map(|(name, text)| (name, writer.text(text, &mut parts.marks, &mut out.batch)));
     let origin = context.chunk.origin;
@@ -103,9 +118,33 @@ pub(super) fn write(
     event.span_with(data(span, context, &parts), &parts.links, &parts.events);
 }
 
-/// The name of a span as the name of its event.
-pub(super) fn name(span: &WireSpan, body: &[u8], limit: usize, batch: &mut BatchBuilder) -> Key {
-    match span.name.of(body) {
+/// Whether the name of a span is that of its event, and not its resource.
+fn is_own_name(span: &WireSpan, body: &[u8], keys: &Keys) -> bool {
+    let is_by_resource = keys.is_opentelemetry() && semantics::is_named_by_resource(span.span_type.of(body));
+    !is_by_resource || span.resource.is_empty()
+}
+
+/// The exception of a span, whose attributes it takes.
+fn exception(span: &WireSpan, attributes: &mut Vec<(Key, Value)>, batch: &mut BatchBuilder) -> Option<SpanEvent> {
+    let is_of_exception = |key: &Key| {
+        [semconv::EXCEPTION_TYPE, semconv::EXCEPTION_MESSAGE, semconv::EXCEPTION_STACKTRACE]
+            .iter()
+            .any(|name| key.is(*name))
+    };
+    let (of_exception, rest) = std::mem::take(attributes).into_iter().partition(|(key, _)| is_of_exception(key));
+    *attributes = rest;
+    let of_exception: Vec<(Key, Value)> = of_exception;
+    if of_exception.is_empty() {
+        return None;
+    }
+    let time = end(span).or(start(span));
+    Some(SpanEvent { time, name: batch.push_text("exception").into(), attributes: batch.members(&of_exception) })
+}
+
+/// The name of the event of a span.
+pub(super) fn name(span: &WireSpan, body: &[u8], keys: &Keys, limit: usize, batch: &mut BatchBuilder) -> Key {
+    let name = if is_own_name(span, body, keys) { span.name } else { span.resource };
+    match name.of(body) {
         [] => semconv::DATADOG_SPAN.into(),
         name => {
             let (text, _) = repair(name);
@@ -119,12 +158,17 @@ pub(super) fn start(span: &WireSpan) -> Option<UnixNanos> {
     u64::try_from(span.start).ok().filter(|start| *start > 0).map(UnixNanos)
 }
 
+/// When a span ended; `None`: it does not say.
+fn end(span: &WireSpan) -> Option<UnixNanos> {
+    let duration = u64::try_from(span.duration).ok()?;
+    start(span)?.0.checked_add(duration).map(UnixNanos)
+}
+
 fn data(span: &WireSpan, context: &SpanContext<'_>, parts: &Parts) -> SpanData {
     let duration = u64::try_from(span.duration).ok();
-    let end = start(span).zip(duration).and_then(|(start, duration)| start.0.checked_add(duration));
     SpanData {
         parent: (span.parent_id != 0).then_some(SpanId(span.parent_id.to_be_bytes())),
-        end: end.map(UnixNanos),
+        end: end(span),
         duration_nanos: duration,
         kind: kind_of(span.kind).or(parts.kind),
         status: if span.is_error { Status::Error } else { Status::Unset },
@@ -171,6 +215,8 @@ struct Writer<'a> {
     bytes: &'a [u8],
     keys: &'a mut Keys,
     limit: usize,
+    /// The keys of the span, where they may be in the way of other names.
+    own_keys: Vec<&'a [u8]>,
 }
 
 impl Writer<'_> {
@@ -256,7 +302,7 @@ impl Writer<'_> {
             },
             _ => match prefix {
                 Some(prefix) => batch.push_parts(&[prefix.as_str(), &text_of(key_text)]).into(),
-                None => key,
+                None => self.renamed(key_text, parts, batch).unwrap_or(key),
             },
         };
         if entry.sort == Sort::Struct {
@@ -281,6 +327,17 @@ impl Writer<'_> {
             value => (key, self.value(value, &mut parts.marks, batch)),
         };
         all.push((key, value));
+    }
+
+    /// The name of a tag by the conventions of the listener, unless the span has an attribute of this name.
+    fn renamed(&mut self, key: &[u8], parts: &mut Parts, batch: &mut BatchBuilder) -> Option<Key> {
+        let name = self.keys.renamed(key)?;
+        let is_there = parts.renamed.contains(&name) || self.own_keys.contains(&name.as_bytes());
+        if is_there {
+            return None;
+        }
+        parts.renamed.push(name);
+        Some(batch.push_text(name).into())
     }
 
     /// Whether a text is not longer than one may be: JSON takes more memory when it is read.

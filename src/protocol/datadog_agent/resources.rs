@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use tributary_codec::http::RequestHead;
 use tributary_codec::text::repair;
-use tributary_event::{BatchBuilder, BatchResource, InternedResource, Resource, ResourceValue, semconv, whole_number};
+use tributary_event::{BatchBuilder, BatchResource, InternedResource, Resource, ResourceValue, whole_number};
 
 use super::body::TracePayload;
 use super::facts::{ProcessFacts, SpanTags};
+use super::process::{ProcessDescription, cut};
 use super::span::{BodyPart, WireSpan, WireValue};
 
 /// The most resources of a body that are remembered.
 const MAX_RESOURCES: usize = 64;
-/// The longest text of a resource.
-const MAX_TEXT_BYTES: usize = 1024;
 
 /// What the headers of a request say of its sender (notes, section 1).
 #[derive(Clone, Debug, Default)]
@@ -119,25 +118,21 @@ fn agent(
         place.or_else(|| header.clone())
     };
     let none = &None;
-    let texts = [
-        (semconv::DEPLOYMENT_ENVIRONMENT_NAME, first(&[source.env], none)),
-        (semconv::SERVICE_VERSION, first(&[source.version], none)),
-        (semconv::SERVICE_INSTANCE_ID, first(&[process.runtime_id, payload.runtime_id], none)),
-        (semconv::TELEMETRY_SDK_NAME, Some("datadog".to_owned())),
-        (semconv::TELEMETRY_SDK_LANGUAGE, first(&[process.language, payload.language], &headers.language)),
-        (semconv::TELEMETRY_SDK_VERSION, first(&[payload.tracer_version], &headers.tracer_version)),
-        (semconv::PROCESS_RUNTIME_NAME, headers.interpreter.clone()),
-        (semconv::PROCESS_RUNTIME_VERSION, first(&[payload.language_version], &headers.language_version)),
-        (semconv::CONTAINER_ID, first(&[payload.container_id], &headers.container_id)),
-        (semconv::HOST_NAME, first(&[payload.hostname, process.hostname], none)),
-        (semconv::DATADOG_PROCESS_TAGS, first(&[process.tags], none)),
-        // That of the process, by which it is known; a span of another service has that one.
-        (semconv::SERVICE_NAME, first(&[process.service], none)),
-    ];
-    let texts =
-        texts.into_iter().filter_map(|(name, text)| Some((name.as_str().to_owned(), ResourceValue::Text(text?))));
-    let pid = process.pid.and_then(|pid| pid_value(pid, body));
-    Resource::new(texts.chain(pid.map(|pid| (semconv::PROCESS_PID.as_str().to_owned(), pid))))
+    let described = ProcessDescription {
+        environment: first(&[source.env], none),
+        version: first(&[source.version], none),
+        runtime_id: first(&[process.runtime_id, payload.runtime_id], none),
+        language: first(&[process.language, payload.language], &headers.language),
+        tracer_version: first(&[payload.tracer_version], &headers.tracer_version),
+        interpreter: headers.interpreter.clone(),
+        language_version: first(&[payload.language_version], &headers.language_version),
+        container_id: first(&[payload.container_id], &headers.container_id),
+        hostname: first(&[payload.hostname, process.hostname], none),
+        tags: first(&[process.tags], none),
+        service: first(&[process.service], none),
+        pid: process.pid.and_then(|pid| pid_value(pid, body)),
+    };
+    described.resource()
 }
 
 fn pid_value(pid: WireValue, body: &[u8]) -> Option<ResourceValue> {
@@ -159,8 +154,4 @@ fn pid_value(pid: WireValue, body: &[u8]) -> Option<ResourceValue> {
 fn text(place: BodyPart, body: &[u8]) -> String {
     let (text, _) = repair(place.of(body));
     cut(&text).to_owned()
-}
-
-fn cut(text: &str) -> &str {
-    tributary_codec::text::cut(text, MAX_TEXT_BYTES)
 }

@@ -11,6 +11,12 @@ pub(super) enum Route {
     Traces { layout: Layout, is_text: bool },
     /// Client statistics.
     Stats,
+    /// An upload of a profiler.
+    Profile,
+    /// Lines of DogStatsD.
+    DogStatsD,
+    /// Messages of tracers about themselves.
+    Telemetry,
     /// Something that is answered so that clients are quiet, and not kept.
     Ignored(IgnoredEndpoint),
 }
@@ -19,10 +25,7 @@ pub(super) enum Route {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum IgnoredEndpoint {
     Services,
-    Profiles,
-    Telemetry,
     RemoteConfig,
-    DogStatsD,
     Pipelines,
     Events,
     Debugger,
@@ -34,11 +37,8 @@ pub(super) enum IgnoredEndpoint {
 }
 
 /// Paths that begin so, and what they are for.
-const PREFIXES: [(&str, IgnoredEndpoint); 12] = [
-    ("/profiling/v1/input", IgnoredEndpoint::Profiles),
-    ("/telemetry/proxy/", IgnoredEndpoint::Telemetry),
+const PREFIXES: [(&str, IgnoredEndpoint); 9] = [
     ("/v0.7/config", IgnoredEndpoint::RemoteConfig),
-    ("/dogstatsd/", IgnoredEndpoint::DogStatsD),
     ("/v0.1/pipeline_stats", IgnoredEndpoint::Pipelines),
     ("/evp_proxy/", IgnoredEndpoint::Events),
     ("/debugger/", IgnoredEndpoint::Debugger),
@@ -65,6 +65,9 @@ impl Route {
                 return Some(Route::Ignored(IgnoredEndpoint::Services));
             }
             "/v0.6/stats" => return Some(Route::Stats),
+            "/dogstatsd/v1/proxy" | "/dogstatsd/v2/proxy" => return Some(Route::DogStatsD),
+            "/profiling/v1/input" => return Some(Route::Profile),
+            path if path.starts_with("/telemetry/proxy/") => return Some(Route::Telemetry),
             _ => {}
         }
         let found = PREFIXES.iter().find(|(prefix, _)| path.starts_with(prefix));
@@ -79,6 +82,9 @@ impl Route {
             Route::Info => "info",
             Route::Traces { .. } => "traces",
             Route::Stats => "stats",
+            Route::Profile => "profiles",
+            Route::DogStatsD => "dogstatsd",
+            Route::Telemetry => "telemetry",
             Route::Ignored(endpoint) => endpoint.as_str(),
         }
     }
@@ -89,10 +95,7 @@ impl IgnoredEndpoint {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             IgnoredEndpoint::Services => "services",
-            IgnoredEndpoint::Profiles => "profiles",
-            IgnoredEndpoint::Telemetry => "telemetry",
             IgnoredEndpoint::RemoteConfig => "config",
-            IgnoredEndpoint::DogStatsD => "dogstatsd",
             IgnoredEndpoint::Pipelines => "pipeline_stats",
             IgnoredEndpoint::Events => "evp_proxy",
             IgnoredEndpoint::Debugger => "debugger",
@@ -104,14 +107,20 @@ impl IgnoredEndpoint {
         }
     }
 
+    /// Why it is not kept, for the log.
+    pub(super) fn why(self) -> &'static str {
+        match self {
+            IgnoredEndpoint::RemoteConfig => "there is no remote configuration here",
+            IgnoredEndpoint::Services => "spans name their services",
+            _ => "nothing reads them here",
+        }
+    }
+
     /// The status and the body of the answer.
     pub(super) fn answer(self) -> (u16, &'static str) {
         match self {
             IgnoredEndpoint::Services => (200, "OK"),
-            IgnoredEndpoint::Telemetry
-            | IgnoredEndpoint::Debugger
-            | IgnoredEndpoint::Symbols
-            | IgnoredEndpoint::Events => (202, "{}"),
+            IgnoredEndpoint::Debugger | IgnoredEndpoint::Symbols | IgnoredEndpoint::Events => (202, "{}"),
             _ => (200, "{}"),
         }
     }
@@ -138,7 +147,6 @@ mod tests {
         for path in ["", "/", "/v0.6/traces", "/v0.9/traces", "/telemetry", "info"] {
             assert_eq!(Route::read(path), None, "{path}");
         }
-        let telemetry = Some(Route::Ignored(IgnoredEndpoint::Telemetry));
-        assert_eq!(Route::read("/telemetry/proxy/api/v2/apmtelemetry"), telemetry);
+        assert_eq!(Route::read("/telemetry/proxy/api/v2/apmtelemetry"), Some(Route::Telemetry));
     }
 }

@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use tributary_memory::MemoryBudget;
 use tributary_protocol::Response;
 
-use super::options::Options;
+use super::dogstatsd::DogStatsD;
+use super::options::{DogStatsDOptions, Options, ProfileMode};
+use super::profile::ProfileFiles;
 use super::repeats::Repeats;
 use super::route::Route;
+use super::seen_once::SeenOnce;
 use super::trace_ids::TraceIds;
 
 /// The state of a listener.
@@ -17,6 +21,14 @@ pub(super) struct SharedExchange {
     pub(super) options: Options,
     pub(super) repeats: Arc<Repeats>,
     pub(super) trace_ids: TraceIds,
+    /// The memory of the listener.
+    pub(super) memory: Arc<MemoryBudget>,
+    pub(super) dogstatsd: Arc<DogStatsD>,
+    /// Clients and endpoints that the log has named, and keys of spans.
+    pub(super) ignored: SeenOnce,
+    pub(super) unknown_keys: SeenOnce,
+    /// Where files of uploads are kept. `None`: they are not.
+    pub(super) profile_files: Option<Arc<dyn ProfileFiles>>,
     /// The answer to a body of traces.
     rates: String,
     /// The answer to `/info`.
@@ -24,8 +36,20 @@ pub(super) struct SharedExchange {
 }
 
 impl SharedExchange {
-    pub(super) fn new(options: Options) -> SharedExchange {
+    pub(super) fn new(
+        options: Options,
+        memory: &Arc<MemoryBudget>,
+        profile_files: Option<Arc<dyn ProfileFiles>>,
+    ) -> SharedExchange {
         SharedExchange {
+            memory: memory.clone(),
+            ignored: SeenOnce::default(),
+            unknown_keys: SeenOnce::default(),
+            dogstatsd: {
+                let DogStatsDOptions { flush_interval, max_series, .. } = options.dogstatsd;
+                Arc::new(DogStatsD::new(flush_interval, max_series, memory))
+            },
+            profile_files,
             repeats: Arc::new(Repeats::new(options.repeat_time, options.max_repeats)),
             trace_ids: TraceIds::new(options.max_trace_ids),
             rates: options.sample_rates.response(),
@@ -45,7 +69,8 @@ impl SharedExchange {
             Route::Info => json(200, self.info.clone()),
             Route::Traces { is_text: true, .. } => plain(200, "OK"),
             Route::Traces { is_text: false, .. } => json(200, self.rates.clone()),
-            Route::Stats => json(200, "{}".to_owned()),
+            Route::Telemetry => json(202, "{}".to_owned()),
+            Route::Stats | Route::Profile | Route::DogStatsD => json(200, "{}".to_owned()),
             Route::Ignored(endpoint) => match endpoint.answer() {
                 (status, body @ "OK") => plain(status, body),
                 (status, body) => json(status, body.to_owned()),
@@ -56,7 +81,22 @@ impl SharedExchange {
 
 /// What exists here (notes, section 2, point 2). Tracers ignore the whole document if they cannot read a part of it.
 fn info(options: &Options) -> String {
-    let endpoints = ["/v0.3/traces", "/v0.4/traces", "/v0.5/traces", "/v0.7/traces", "/v1.0/traces", "/v0.6/stats"];
+    let mut endpoints = vec![
+        "/v0.3/traces",
+        "/v0.4/traces",
+        "/v0.5/traces",
+        "/v0.7/traces",
+        "/v1.0/traces",
+        "/v0.6/stats",
+        "/dogstatsd/v2/proxy",
+    ];
+    if options.profiles != ProfileMode::Off {
+        endpoints.push("/profiling/v1/input");
+    }
+    let mut config = json!({ "max_request_bytes": options.max_body_bytes });
+    if let Some(address) = options.dogstatsd.listen {
+        config["statsd_port"] = address.port().into();
+    }
     json!({
         "version": "7.70.0",
         "endpoints": endpoints,
@@ -65,7 +105,7 @@ fn info(options: &Options) -> String {
         "span_events": true,
         "span_meta_structs": true,
         "long_running_spans": true,
-        "config": { "max_request_bytes": options.max_body_bytes },
+        "config": config,
         "peer_tags": [],
     })
     .to_string()

@@ -125,6 +125,15 @@ pub(super) struct WireSpan {
     pub(super) dropped: u64,
     /// The number of its keys that are not known.
     pub(super) unknown_keys: u64,
+    /// The last of these; of version 1.0 a number.
+    pub(super) unknown_key: Option<UnknownKey>,
+}
+
+/// A key of a span that is not known.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum UnknownKey {
+    Text(BodyPart),
+    Number(u64),
 }
 
 impl WireSpan {

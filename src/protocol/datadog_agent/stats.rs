@@ -5,8 +5,8 @@ use bytes::Bytes;
 use tributary_codec::reader::DecodeError;
 use tributary_codec::text::{cut, repair};
 use tributary_event::{
-    Header, Key, Loss, MetricData, MetricType, Name, Number, Position, Reason, Temporality, UnixNanos, Value, semconv,
-    whole_number,
+    Header, Key, Label, Loss, MetricData, MetricType, Name, Number, Position, Reason, Temporality, UnixNanos, Value,
+    semconv, whole_number,
 };
 use tributary_protocol::{Flow, Now, Output};
 
@@ -202,7 +202,11 @@ impl StatsWriter {
         ] {
             let metric_type = MetricType::Sum { temporality: Temporality::Delta, monotonic: true };
             let start = Some(UnixNanos(bucket.start));
-            write(name, MetricData { metric_type, unit, value: Number::U64(number), start }, &mut self.resources);
+            write(
+                name,
+                MetricData { metric_type, unit: Label::Constant(unit), value: Number::U64(number), start },
+                &mut self.resources,
+            );
         }
         let mut unreadable = 0;
         for (summary, names) in [(group.ok, OK), (group.error, ERROR)] {
@@ -211,7 +215,8 @@ impl StatsWriter {
                 Some(sketch) if !sketch.is_empty() => {
                     for (name, share) in names.into_iter().zip(QUANTILES) {
                         let value = Number::F64(sketch.quantile(share));
-                        let metric = MetricData { metric_type: MetricType::Gauge, unit: "ns", value, start: None };
+                        let metric =
+                            MetricData { metric_type: MetricType::Gauge, unit: "ns".into(), value, start: None };
                         write(name, metric, &mut self.resources);
                     }
                 }

@@ -6,7 +6,7 @@ use tributary_codec::reader::{DecodeError, DecodeErrorKind};
 
 use super::body::{Chunk, TracePayload};
 use super::cursor::{Cursor, MAX_DEPTH, StringTable, invalid};
-use super::span::{BodyPart, Entry, Sort, WireEvent, WireLink, WireSpan, WireValue};
+use super::span::{BodyPart, Entry, Sort, UnknownKey, WireEvent, WireLink, WireSpan, WireValue};
 
 /// Reads a body of version 1.0.
 pub(super) struct StreamingReader<'a, 's> {
@@ -121,8 +121,9 @@ impl StreamingReader<'_, '_> {
                 14 => span.version = self.text("span.version")?,
                 15 => span.component = self.text("span.component")?,
                 16 => span.kind = self.cursor.unsigned("span.kind")?,
-                _ => {
+                other => {
                     span.unknown_keys += 1;
+                    span.unknown_key = Some(UnknownKey::Number(other));
                     self.cursor.skip("span value")?;
                 }
             }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use tributary_codec::multipart::{MultipartError, Part, boundary, parts};
+use tributary_codec::multipart::{FormPart, MultipartError, boundary, parts};
 use tributary_event::UnixNanos;
 
 /// The most parts of a form.
@@ -122,13 +122,13 @@ impl Upload {
 }
 
 /// Older clients name files `data[0]` or `chunk-data`, and say beside them what they are.
-fn is_file(part: &Part<'_>) -> bool {
+fn is_file(part: &FormPart<'_>) -> bool {
     let is_named_so = part.name.starts_with("data[") || part.name == "chunk-data";
     part.name != "event" && (is_named_so || !part.file_name.is_empty())
 }
 
 impl Attachment {
-    fn of(part: &Part<'_>, format: &str, body: &[u8]) -> Attachment {
+    fn of(part: &FormPart<'_>, format: &str, body: &[u8]) -> Attachment {
         let start = part.content.as_ptr().addr() - body.as_ptr().addr();
         let name = if part.file_name.is_empty() { part.name } else { part.file_name };
         let is_pprof = name.contains("pprof") || (format == "pprof" && !name.contains('.'));

@@ -9,19 +9,23 @@ use hashbrown::HashMap;
 
 use tributary_codec::reader::{DecodeError, DecodeErrorKind};
 use tributary_event::{Header, Loss, Position, Reason, semconv};
+use tributary_memory::{MemoryBudget, MemoryLease};
 use tributary_protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::body::{BodyLimits, Chunk, Layout, TraceBody};
 use super::facts::{ChunkFacts, SpanTags, upper_half};
 use super::json_body;
-use super::keys::Keys;
+use super::keys::{Keys, text_of};
 use super::normalize::{self, SpanContext};
+use super::options::ProfileMode;
+use super::profile::{ProfileError, ProfileWriter};
 use super::repeats::{BodyLookup, FirstBody};
 use super::resources::{Resources, SenderHeaders, SpanSource};
 use super::route::Route;
 use super::shared::SharedExchange;
-use super::span::{BodyPart, WireSpan, WireValue};
+use super::span::{BodyPart, UnknownKey, WireSpan, WireValue};
 use super::stats::StatsWriter;
+use super::telemetry::Telemetry;
 
 /// One request.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub struct DatadogAgentWork {
     shared: Arc<SharedExchange>,
     request: Request,
     route: Route,
+    /// The memory of what is decompressed.
+    memory: Arc<MemoryBudget>,
     stage: RequestStage,
     /// `None`: a repeat, or a body whose repeats are not recognised.
     first: Option<FirstBody>,
@@ -48,6 +54,9 @@ enum RequestStage {
     WaitingForFirst([u8; 32]),
     Writing(Box<TraceWriter>),
     WritingStats(Box<StatsWriter>),
+    WritingProfile(Box<ProfileWriter>),
+    /// The next line begins here.
+    ReadingLines(usize),
     Done,
 }
 
@@ -81,8 +90,14 @@ struct OpenChunk {
 }
 
 impl DatadogAgentWork {
-    pub(super) fn new(request: Request, route: Route, shared: Arc<SharedExchange>) -> Self {
+    pub(super) fn new(
+        request: Request,
+        route: Route,
+        shared: Arc<SharedExchange>,
+        memory: Option<&Arc<MemoryBudget>>,
+    ) -> Self {
         DatadogAgentWork {
+            memory: memory.unwrap_or(&shared.memory).clone(),
             answer: shared.answer(route),
             unearned: request.body.len() as u64,
             shared,
@@ -112,6 +127,8 @@ impl Work for DatadogAgentWork {
                 Ok(_) => {}
                 Err(error) => report_contradiction(&error, now, out),
             },
+            RequestStage::WritingProfile(writer) => self.step_profile(writer, now, out),
+            RequestStage::ReadingLines(at) => self.read_lines(at, now, out),
             RequestStage::Done => {}
         }
         let expanded = out.batch.total_expanded_bytes() - before;
@@ -120,8 +137,9 @@ impl Work for DatadogAgentWork {
     }
 
     fn poll_ready(&mut self, context: &mut TaskContext<'_>) -> Poll<()> {
-        match &self.stage {
+        match &mut self.stage {
             RequestStage::WaitingForFirst(digest) => self.shared.repeats.poll_ended(*digest, context),
+            RequestStage::WritingProfile(writer) => writer.poll_ready(context),
             _ => Poll::Ready(()),
         }
     }
@@ -148,11 +166,18 @@ impl Work for DatadogAgentWork {
 impl DatadogAgentWork {
     fn start(&mut self, now: Now, out: &mut Output) {
         match self.route {
-            Route::Traces { .. } | Route::Stats => {
+            Route::Profile if self.shared.options.profiles == ProfileMode::Off => {
+                self.ignore("profiles is \"off\"", out);
+            }
+            // What a client sends every few seconds may well be the same.
+            Route::DogStatsD => self.read_lines(0, now, out),
+            Route::Traces { .. } | Route::Stats | Route::Profile => {
                 let digest = self.shared.repeats.digest(self.request.head.path(), &self.request.body);
                 self.begin(digest, now, out);
             }
-            Route::Ignored(_) | Route::Info => out.ignore(self.route.endpoint(), self.request.body.len() as u64),
+            Route::Telemetry => self.telemetry(now, out),
+            Route::Ignored(endpoint) => self.ignore(endpoint.why(), out),
+            Route::Info => out.ignore(self.route.endpoint(), self.request.body.len() as u64),
         }
     }
 
@@ -172,8 +197,10 @@ impl DatadogAgentWork {
                 }
             }
         }
-        if self.route == Route::Stats {
-            return self.begin_stats(now, out);
+        match self.route {
+            Route::Stats => return self.begin_stats(now, out),
+            Route::Profile => return self.begin_profile(now, out),
+            _ => {}
         }
         match self.check() {
             Ok(mut body) => {
@@ -184,7 +211,7 @@ impl DatadogAgentWork {
                 self.stage = RequestStage::Writing(Box::new(TraceWriter {
                     headers: SenderHeaders::read(&self.request.head),
                     resources: Resources::default(),
-                    keys: Keys::default(),
+                    keys: Keys::new(self.shared.options.semantics),
                     span: WireSpan::default(),
                     of_payload,
                     chunks_left: body.payload.chunks,
@@ -207,6 +234,70 @@ impl DatadogAgentWork {
                 self.stage = RequestStage::WritingStats(Box::new(writer));
             }
             Err(error) => self.refuse(&BodyError::Decode(error), now, out),
+        }
+    }
+
+    fn begin_profile(&mut self, now: Now, out: &mut Output) {
+        let lease = self.memory.passing(MemoryLease::FLOOR);
+        let SharedExchange { options, profile_files, .. } = &*self.shared;
+        match ProfileWriter::new(&self.request, options, profile_files.clone(), lease) {
+            Ok(writer) => self.stage = RequestStage::WritingProfile(Box::new(writer)),
+            Err(error) => self.refuse(&BodyError::Profile(error), now, out),
+        }
+    }
+
+    /// The request is answered and not kept. The log says so once for each client.
+    fn ignore(&mut self, why: &str, out: &mut Output) {
+        let endpoint = self.route.endpoint();
+        out.ignore(endpoint, self.request.body.len() as u64);
+        let origin = out.batch.origin();
+        let (client, _) = origin.peer_address();
+        if self.shared.ignored.is_new(|| format!("{client} {endpoint}")) {
+            let path: String = self.request.head.path().chars().take(100).collect();
+            let line = format!("requests of {client} to {path} are answered, and not kept: {why}");
+            out.log(line);
+        }
+    }
+
+    fn telemetry(&mut self, now: Now, out: &mut Output) {
+        if !self.shared.options.telemetry {
+            return self.ignore("telemetry is false", out);
+        }
+        let body = self.request.body.clone();
+        match Telemetry::read(&body) {
+            Some(telemetry) => {
+                let bytes = body.len() as u64;
+                out.decoded_bytes += bytes;
+                let position = Position { sequence: Some(self.request.number), offset: 0, length: bytes };
+                telemetry.write(&self.request.head, self.shared.max_text_bytes(), position, now, out);
+            }
+            None => self.ignore("it is no JSON of telemetry", out),
+        }
+    }
+
+    fn read_lines(&mut self, at: usize, now: Now, out: &mut Output) {
+        let body = &self.request.body;
+        let at = self.shared.dogstatsd.receive(body, at, Some(self.request.number), now, out);
+        if at < body.len() {
+            self.stage = RequestStage::ReadingLines(at);
+        }
+    }
+
+    fn step_profile(&mut self, mut writer: Box<ProfileWriter>, now: Now, out: &mut Output) {
+        match writer.step(now, out) {
+            Ok(Flow::Again) => self.stage = RequestStage::WritingProfile(writer),
+            Ok(_) => {
+                let ignored = writer.ignored_bytes();
+                out.decoded_bytes += self.request.body.len() as u64 - ignored;
+                out.ignore(self.route.endpoint(), ignored);
+            }
+            Err(error @ (ProfileError::NoMemory | ProfileError::NotKept(_))) => {
+                // The profiler has it still, and may send it again.
+                out.ignore(self.route.endpoint(), self.request.body.len() as u64);
+                self.first = None;
+                self.answer = Response::unavailable(error.to_string());
+            }
+            Err(error) => self.refuse(&BodyError::Profile(error), now, out),
         }
     }
 
@@ -240,7 +331,8 @@ impl DatadogAgentWork {
             count.into_iter().map(|count| (semconv::DATADOG_TRACE_COUNT.into(), count.into())).collect();
         out.loss_with(Header::observed_at(semconv::LOSS, now.unix, position), loss, &attributes);
         self.first = None;
-        self.answer = Response::text(400, detail.clone());
+        let status = if error.reason() == Reason::TooLarge { 413 } else { 400 };
+        self.answer = Response::text(status, detail.clone());
         self.quarantine_reason = Some(detail);
     }
 }
@@ -274,6 +366,7 @@ enum BodyError {
     JsonOfLaterVersion,
     Json(json_body::JsonError),
     Decode(DecodeError),
+    Profile(ProfileError),
 }
 
 impl BodyError {
@@ -284,7 +377,8 @@ impl BodyError {
                 DecodeErrorKind::TooLarge { .. } => Reason::TooLarge,
                 _ => Reason::Malformed,
             },
-            BodyError::Empty | BodyError::Json(_) => Reason::Malformed,
+            BodyError::Profile(error) if error.is_too_large() => Reason::TooLarge,
+            BodyError::Empty | BodyError::Json(_) | BodyError::Profile(_) => Reason::Malformed,
         }
     }
 
@@ -304,6 +398,7 @@ impl std::fmt::Display for BodyError {
             BodyError::JsonOfLaterVersion => f.write_str("JSON bodies exist up to version 0.4"),
             BodyError::Json(error) => write!(f, "{error}"),
             BodyError::Decode(error) => write!(f, "at {}: {error}", error.offset),
+            BodyError::Profile(error) => write!(f, "{error}"),
         }
     }
 }
@@ -412,7 +507,7 @@ impl TraceWriter {
         let length = (self.offset - start) as u64;
         self.number += 1;
         let header = Header {
-            name: normalize::name(span, &bytes, limit, &mut out.batch),
+            name: normalize::name(span, &bytes, &self.keys, limit, &mut out.batch),
             time: normalize::start(span),
             observed: now.unix,
             position: Position { sequence: Some(self.number), offset: start as u64, length },
@@ -428,6 +523,16 @@ impl TraceWriter {
         };
         if span.unknown_keys > 0 {
             out.warn("unknown_span_key");
+            let key: String = match span.unknown_key {
+                Some(UnknownKey::Text(key)) => text_of(key.of(&bytes)).chars().take(100).collect(),
+                Some(UnknownKey::Number(number)) => number.to_string(),
+                None => String::new(),
+            };
+            if shared.unknown_keys.is_new(|| key.clone()) {
+                out.log(format!(
+                    "spans have the key {key:?}, which this version does not know; its values are skipped"
+                ));
+            }
         }
         normalize::write(span, header, &context, &mut self.body, &mut self.keys, out);
         Ok(())

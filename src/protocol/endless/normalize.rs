@@ -178,7 +178,7 @@ impl Writer<'_> {
         // Monotonic in no version, so that the metric has one shape: counts of versions 0 to 2 may be negative.
         event.metric(MetricData {
             metric_type: MetricType::Sum { temporality: Temporality::Delta, monotonic: false },
-            unit: "",
+            unit: "".into(),
             value: Number::I64(aggregate.count),
             start,
         });

@@ -268,7 +268,7 @@ pub(super) fn gc_stat(out: &mut Output, key: &[u8], value: Wire<'_>, time: Optio
     mark_repaired(&mut event, is_repaired);
     let sum = MetricType::Sum { temporality: Temporality::Cumulative, monotonic: true };
     let metric_type = if is_sum { sum } else { MetricType::Gauge };
-    event.metric(MetricData { metric_type, unit, value, start: None });
+    event.metric(MetricData { metric_type, unit: unit.into(), value, start: None });
     true
 }
 

@@ -174,7 +174,7 @@ impl ObjectCounts {
                 _ => None,
             };
             let class = self.classes.get(class).filter(|_| class > OTHERS);
-            let data = MetricData { metric_type, unit: "{object}", value: Number::U64(value), start };
+            let data = MetricData { metric_type, unit: "{object}".into(), value: Number::U64(value), start };
             let place = StreamPosition { sequence: None, offset: 0, length: 0, now };
             normalize::objects(out, (name, data), class.map(|class| &**class), incomplete, texts, place);
             return true;

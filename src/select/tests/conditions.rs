@@ -41,7 +41,7 @@ fn events() -> Batch {
     span(&mut builder, "fast", Some(99_999_999), Status::Ok, Some("/health"));
     span(&mut builder, "open", None, Status::Unset, Some("/Health"));
     let name = builder.push_text("metric");
-    let metric = MetricData { metric_type: MetricType::Gauge, unit: "", value: Number::U64(500), start: None };
+    let metric = MetricData { metric_type: MetricType::Gauge, unit: "".into(), value: Number::U64(500), start: None };
     builder.event(header(name, 5)).metric(metric);
     let name = builder.push_text("sample");
     builder.event(header(name, 6)).sample(SampleData::new("cpu", "count", Number::U64(1)), &[]);

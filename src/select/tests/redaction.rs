@@ -207,7 +207,7 @@ fn everything_else_of_every_kind_is_copied_as_it_is() {
         let value = tributary_event::Number::F64(f64::NAN);
         let metric = tributary_event::MetricData {
             metric_type: tributary_event::MetricType::Gauge,
-            unit: "By",
+            unit: "By".into(),
             value,
             start: None,
         };

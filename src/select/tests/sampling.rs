@@ -92,7 +92,7 @@ fn logs_follow_their_trace_and_what_has_none_passes() {
     log(&mut builder, trace_id(1));
     span(&mut builder, TraceId::default(), Status::Ok);
     builder.event(header(semconv::ZICO_STRING, 0)).log(Severity::Info, None);
-    let metric = MetricData { metric_type: MetricType::Gauge, unit: "", value: Number::U64(5), start: None };
+    let metric = MetricData { metric_type: MetricType::Gauge, unit: "".into(), value: Number::U64(5), start: None };
     builder.event(header(semconv::ENDLESS_AGGREGATE, 0)).metric(metric);
     let loss = Loss { reason: Reason::Gap, bytes: 0, events: None, detail: "", excerpt: &[] };
     builder.loss(header(semconv::LOSS, 0), loss);

@@ -12,7 +12,7 @@ use super::source::{Cache, EventSource, LineFields};
 use super::time::{RepeatedTime, TimeFormat};
 use tributary_event::{
     AttributeView, Attributes, DataView, EventView, FrameView, KeyView, Kind, LinkView, LossView, Member, Members,
-    MetricData, MetricType, Origin, Position, Resource, SampleView, Severity, SpanEventView, SpanKind, SpanView,
+    MetricType, MetricView, Origin, Position, Resource, SampleView, Severity, SpanEventView, SpanKind, SpanView,
     Status, Temporality, TextView, TraceContext, ValueView,
 };
 
@@ -174,7 +174,7 @@ impl JsonEncoder {
         close(out, b']');
     }
 
-    fn push_metric(&mut self, out: &mut Vec<u8>, metric: &MetricData) {
+    fn push_metric(&mut self, out: &mut Vec<u8>, metric: MetricView<'_>) {
         push(
             out,
             match metric.metric_type {
@@ -182,7 +182,7 @@ impl JsonEncoder {
                 MetricType::Sum { .. } => b",\"metric\":{\"type\":\"sum\"",
             },
         );
-        push_unit(out, metric.unit);
+        push_unit(out, metric.unit());
         push(out, b",\"value\":");
         push_number(out, metric.value);
         if let MetricType::Sum { temporality, monotonic } = metric.metric_type {
@@ -265,9 +265,9 @@ fn push_context(out: &mut Vec<u8>, context: &TraceContext) {
 
 fn push_sample(out: &mut Vec<u8>, sample: SampleView<'_>) {
     push(out, b",\"sample\":{\"type\":\"");
-    push_json_escaped(out, sample.data.sample_type);
+    push_json_escaped(out, sample.sample_type());
     push(out, b"\"");
-    push_unit(out, sample.data.unit);
+    push_unit(out, sample.unit());
     push(out, b",\"value\":");
     push_number(out, sample.data.value);
     if let Some(period) = sample.data.period_nanos {

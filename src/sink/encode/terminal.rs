@@ -131,11 +131,11 @@ fn push_data(line: &mut TerminalLine<'_>, event: EventView<'_>) {
         }
         DataView::Metric(metric) => {
             let value = written(|text| push_number(text, metric.value));
-            line.push(style::PLAIN, &format!("{value:>VALUE_COLUMNS$} {}", metric.unit));
+            line.push(style::PLAIN, &format!("{value:>VALUE_COLUMNS$} {}", metric.unit()));
         }
         DataView::Sample(sample) => {
             let value = written(|text| push_number(text, sample.data.value));
-            line.push(style::PLAIN, &format!("{value:>VALUE_COLUMNS$} {}", sample.data.unit));
+            line.push(style::PLAIN, &format!("{value:>VALUE_COLUMNS$} {}", sample.unit()));
             let mut separator = "  ";
             for frame in sample.frames() {
                 line.push(style::DIM, separator);

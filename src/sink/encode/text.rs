@@ -14,7 +14,7 @@ use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push
 use super::time::TimeFormat;
 use tributary_codec::terminal::{push_quoted, push_word};
 use tributary_event::{
-    AgentFacts, AgentName, DataView, EventView, FrameView, LossView, Members, MetricData, MetricType, SampleView,
+    AgentFacts, AgentName, DataView, EventView, FrameView, LossView, Members, MetricType, MetricView, SampleView,
     Severity, SpanData, SpanView, Status, Temporality, TextView, UnixNanos, ValueView, semconv,
 };
 
@@ -137,10 +137,10 @@ fn push_own_attributes(out: &mut Vec<u8>, attributes: Members<'_>) {
     }
 }
 
-fn push_metric(out: &mut Vec<u8>, metric: &MetricData) {
+fn push_metric(out: &mut Vec<u8>, metric: MetricView<'_>) {
     push(out, "  ");
     push_number(out, metric.value);
-    push_unit(out, metric.unit);
+    push_unit(out, metric.unit());
     match metric.metric_type {
         MetricType::Gauge => push(out, "  gauge"),
         MetricType::Sum { temporality, monotonic } => {
@@ -162,10 +162,10 @@ fn push_metric(out: &mut Vec<u8>, metric: &MetricData) {
 
 fn push_sample(out: &mut Vec<u8>, sample: SampleView<'_>) {
     push(out, "  ");
-    push(out, sample.data.sample_type);
+    push(out, sample.sample_type());
     push(out, " ");
     push_number(out, sample.data.value);
-    push_unit(out, sample.data.unit);
+    push_unit(out, sample.unit());
     let mut separator = "  ";
     for frame in sample.frames() {
         push(out, separator);

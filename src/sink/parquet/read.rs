@@ -19,7 +19,7 @@ use tributary_event::{
     SampleData, Span32, SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status, Temporality, TraceContext, TraceId,
     UnixNanos, Value, semconv,
 };
-use tributary_stored::{OriginParts, Rebuilder, StoredData, constant, hex, hex_bytes, reason, severity};
+use tributary_stored::{OriginParts, Rebuilder, StoredData, hex, hex_bytes, reason, severity};
 
 /// The rows that are in memory at a time, with all columns.
 const PIECE_ROWS: usize = 4096;
@@ -359,7 +359,8 @@ impl FileColumns {
                         monotonic: matches!(monotonic, Some(Cell::Bool(true))),
                     },
                 };
-                StoredData::Metric(MetricData { metric_type, unit: constant(&unit), value, start })
+                let unit = out.builder().push_text(&unit).into();
+                StoredData::Metric(MetricData { metric_type, unit, value, start })
             }
             Kind::Sample => {
                 let (of, unit) = (self.text("type")?.unwrap_or_default(), self.text("unit")?.unwrap_or_default());
@@ -385,8 +386,8 @@ impl FileColumns {
                     frames.push(Frame { function: text(function)?, file: text(file)?, line });
                 }
                 let value = value.ok_or_else(|| wrong("value"))?;
-                let sample =
-                    SampleData { sample_type: constant(&of), unit: constant(&unit), value, period_nanos, clock };
+                let (sample_type, unit) = (out.builder().push_text(&of).into(), out.builder().push_text(&unit).into());
+                let sample = SampleData { sample_type, unit, value, period_nanos, clock };
                 StoredData::Sample { sample, frames }
             }
             Kind::Loss => {

@@ -154,7 +154,7 @@ impl RowGroup {
             }
             DataView::Metric(metric) => {
                 self.text(EventLeaf::KIND, if metric.metric_type == MetricType::Gauge { "gauge" } else { "sum" });
-                self.text_or_null(EventLeaf::KIND + 1, metric.unit);
+                self.text_or_null(EventLeaf::KIND + 1, metric.unit());
                 match whole(metric.value) {
                     Whole::Int(value) => self.leaves[EventLeaf::KIND + 2].int(row, value),
                     Whole::Uint(value) => self.uint(EventLeaf::KIND + 3, Some(value)),
@@ -171,8 +171,8 @@ impl RowGroup {
                 self.time(2, EventLeaf::KIND + 7, "start_time", metric.start);
             }
             DataView::Sample(sample) => {
-                self.text(EventLeaf::KIND, sample.data.sample_type);
-                self.text_or_null(EventLeaf::KIND + 1, sample.data.unit);
+                self.text(EventLeaf::KIND, sample.sample_type());
+                self.text_or_null(EventLeaf::KIND + 1, sample.unit());
                 match whole(sample.data.value) {
                     Whole::Int(value) => self.leaves[EventLeaf::KIND + 2].int(row, value),
                     Whole::Uint(value) => self.beyond.push(("value", value)),

@@ -335,7 +335,7 @@ impl Run {
         let Number::U64(value) = sample.data.value else { return };
         let fields = CallFields { function: Some(function.text()), ..CallFields::default() };
         let Some(method) = self.method(&fields, max_bytes) else { return };
-        match sample.data.sample_type {
+        match sample.sample_type() {
             "calls" => self.called(method, value, event),
             "wall" => {
                 let sums = &mut self.methods[method as usize].sums;

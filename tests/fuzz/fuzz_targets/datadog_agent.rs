@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tributary::decode;
 use tributary::event::Kind;
+use tributary::memory::MemoryBudget;
 use tributary::protocol::datadog_agent::{DatadogAgentExchange, Options};
 use tributary::protocol::{Protocol, Request, RequestHead};
 use tributary_fuzz::{Output, Setting, counters, now, origin};
@@ -35,7 +36,7 @@ fn decoded(setting: &Setting, body: &[u8]) -> Output {
     let (max_strings, max_span_entries, max_text_bytes) =
         setting.pick(SIZES, &[(1_000_000, 4096, 256 << 10), (16, 3, 16), (1000, 40, 100)]);
     let options = Options { max_strings, max_span_entries, max_text_bytes, ..Options::default() };
-    let exchange = DatadogAgentExchange::new(options);
+    let exchange = DatadogAgentExchange::new(options, &MemoryBudget::unlimited());
     let counters = counters(Protocol::DatadogAgent);
     let head = RequestHead {
         method: "PUT".to_owned(),

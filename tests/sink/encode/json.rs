@@ -89,7 +89,8 @@ fn a_span_whose_end_is_beyond_the_clock_still_shows_its_duration() {
 
 #[test]
 fn a_gauge_shows_type_unit_and_value() {
-    let gauge = MetricData { metric_type: MetricType::Gauge, unit: "By", value: Number::F64(200.0), start: None };
+    let gauge =
+        MetricData { metric_type: MetricType::Gauge, unit: "By".into(), value: Number::F64(200.0), start: None };
     let expected = r#""kind":"metric","name":"datadog.process","metric":{"type":"gauge","unit":"By","value":200.0}"#;
     assert_eq!(json_metric(gauge), format!("{HEAD}{expected}{TAIL}\n"));
 }
@@ -98,7 +99,7 @@ fn a_gauge_shows_type_unit_and_value() {
 fn a_sum_shows_temporality_monotonic_and_start() {
     let cumulative = MetricData {
         metric_type: MetricType::Sum { temporality: Temporality::Cumulative, monotonic: true },
-        unit: "",
+        unit: "".into(),
         value: Number::U64(u64::MAX),
         start: None,
     };
@@ -109,7 +110,7 @@ fn a_sum_shows_temporality_monotonic_and_start() {
 
     let delta = MetricData {
         metric_type: MetricType::Sum { temporality: Temporality::Delta, monotonic: false },
-        unit: "{call}",
+        unit: "{call}".into(),
         value: Number::I64(-1),
         start: Some(UnixNanos(0)),
     };

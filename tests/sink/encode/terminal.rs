@@ -17,7 +17,7 @@ fn lines(terminal: Terminal) -> Vec<String> {
     event.text(semconv::DATADOG_METRIC, &"x".repeat(200));
     event.span(tributary::event::SpanData { status: Status::Error, ..span() });
     let gauge = MetricType::Gauge;
-    let metric = MetricData { metric_type: gauge, unit: "By", value: Number::U64(7), start: None };
+    let metric = MetricData { metric_type: gauge, unit: "By".into(), value: Number::U64(7), start: None };
     builder.event(Header { time: None, ..header(semconv::DATADOG_PROCESS) }).metric(metric);
     let body = builder.push_text("\u{1b}[31mred\nline");
     builder.event(header(semconv::DATADOG_PROCESS)).log(Severity::Warn, Some(body.into()));

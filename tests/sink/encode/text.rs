@@ -34,21 +34,21 @@ fn text_lines_read_like_this() {
     let start = Some(UnixNanos(0));
     builder.event(header(semconv::DATADOG_PROCESS)).metric(MetricData {
         metric_type: sum,
-        unit: "By",
+        unit: "By".into(),
         value: Number::I64(-7),
         start,
     });
     let sum = MetricType::Sum { temporality: Temporality::Delta, monotonic: false };
     builder.event(header(semconv::DATADOG_PROCESS)).metric(MetricData {
         metric_type: sum,
-        unit: "",
+        unit: "".into(),
         value: Number::U64(7),
         start: None,
     });
     let gauge = MetricType::Gauge;
     builder.event(header(semconv::DATADOG_PROCESS)).metric(MetricData {
         metric_type: gauge,
-        unit: "",
+        unit: "".into(),
         value: Number::F64(1.5),
         start: None,
     });

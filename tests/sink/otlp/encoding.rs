@@ -308,7 +308,7 @@ fn write_event(builder: &mut BatchBuilder, spec: &EventSpec, run: &mut InternedR
             let value = [Number::U64(number), Number::I64(-(number as i64 / 2)), Number::F64(f64::from_bits(number))];
             event.metric(MetricData {
                 metric_type: if choice & 8 == 0 { MetricType::Gauge } else { sum },
-                unit: ["", "By"][usize::from(choice >> 7)],
+                unit: ["", "By"][usize::from(choice >> 7)].into(),
                 value: value[usize::from(choice) % 3],
                 start: spec.end.map(UnixNanos),
             });

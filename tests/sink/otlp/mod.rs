@@ -64,7 +64,8 @@ fn mixed(numbers: std::ops::Range<u64>) -> Batch {
         };
         builder.event(head).span(span);
         let head = header(&mut builder, "queue");
-        let metric = MetricData { metric_type: MetricType::Gauge, unit: "By", value: Number::U64(number), start: None };
+        let metric =
+            MetricData { metric_type: MetricType::Gauge, unit: "By".into(), value: Number::U64(number), start: None };
         builder.event(head).metric(metric);
     }
     builder.take()

@@ -173,8 +173,8 @@ fn extremes() -> Batch {
     builder.event(header()).span(SpanData { parent: None, end: None, duration_nanos: None, ..span });
     let sum = MetricType::Sum { temporality: Temporality::Delta, monotonic: true };
     for value in [Number::I64(-1), Number::U64(u64::MAX), Number::F64(f64::NAN), Number::F64(-0.0)] {
-        builder.event(header()).metric(MetricData { metric_type: sum, unit: "By", value, start: time });
-        let gauge = MetricData { metric_type: MetricType::Gauge, unit: "", value, start: None };
+        builder.event(header()).metric(MetricData { metric_type: sum, unit: "By".into(), value, start: time });
+        let gauge = MetricData { metric_type: MetricType::Gauge, unit: "".into(), value, start: None };
         builder.event(header()).metric(gauge);
         let function = Some(builder.push_text("f"));
         let frames = [Frame { function, file: None, line: Some(u64::MAX) }, Frame::default()];

@@ -14,6 +14,7 @@ use tributary::protocol::{Exchange, Protocol, Session};
 use tributary::sink::memory::{Memory, MemoryLines};
 use tributary::transport::clock::Clock;
 use tributary::transport::context::ListenerContext;
+use tributary::transport::http::serve_http;
 use tributary::transport::options::{HttpOptions, ListenerOptions, QuarantineOptions};
 use tributary::transport::tcp::{Listener, bind};
 
@@ -48,7 +49,7 @@ impl Custom {
         let http = HttpOptions { quarantine, ..HttpOptions::default() };
         let memory = MemoryBudget::new(64 << 20);
         Custom::start(Protocol::Endless, options, memory, |listener, context| {
-            tokio::spawn(listener.serve_http(exchange, http, context))
+            tokio::spawn(serve_http(vec![listener], exchange, http, context))
         })
     }
 

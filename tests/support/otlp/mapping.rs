@@ -425,7 +425,7 @@ fn add_point(scope: &mut ScopeMetrics, event: EventView<'_>, with_origin: bool) 
             }
             _ => false,
         };
-        metric.name == event.name().text() && metric.unit == data.unit && is_same_type
+        metric.name == event.name().text() && metric.unit == data.unit() && is_same_type
     };
     let points = |metric: &mut Metric| match &mut metric.data {
         Some(metric::Data::Gauge(gauge)) => gauge.data_points.push(point.clone()),
@@ -437,7 +437,7 @@ fn add_point(scope: &mut ScopeMetrics, event: EventView<'_>, with_origin: bool) 
         None => {
             let mut metric = Metric {
                 name: event.name().text().to_owned(),
-                unit: data.unit.to_owned(),
+                unit: data.unit().to_owned(),
                 data: Some(empty),
                 ..Metric::default()
             };

@@ -130,8 +130,8 @@ pub fn expected<'a>(events: impl Iterator<Item = EventView<'a>>) -> Samples {
     for event in events {
         match event.data() {
             DataView::Sample(sample) => {
-                let of = format!("{}/{}", sample.data.sample_type, sample.data.unit);
-                let (value_type, period_type) = match (sample.data.sample_type, sample.data.period_nanos) {
+                let of = format!("{}/{}", sample.sample_type(), sample.unit());
+                let (value_type, period_type) = match (sample.sample_type(), sample.data.period_nanos) {
                     ("cpu", None) => ("samples/count".to_owned(), of),
                     ("cpu", Some(_)) => {
                         let clock = sample.data.clock.map_or("cpu", |clock| clock.as_str());

@@ -77,7 +77,7 @@ fn read(batch: &Batch, sums: &mut Sums<String, u64>, incomplete: &mut usize) {
                 let mut frames: Vec<_> = sample.frames().map(|it| it.function.unwrap().text().to_owned()).collect();
                 frames.push(text("thread.name"));
                 frames.reverse();
-                frames.push(sample.data.sample_type.to_owned());
+                frames.push(sample.sample_type().to_owned());
                 (frames.join(";"), sample.data.value)
             }
             DataView::Metric(metric) => (format!("thrown {}", text("exception.type")), metric.value),

@@ -9,10 +9,10 @@ use tributary_protocol::Output;
 use super::super::Options;
 use super::super::record::{EntryKind, KEY_IN_FULL, METRIC_BYTES, NAME, ObjectPosition, Ref, SERVICE};
 use super::super::services::Services;
-use super::super::strings::{StringSlot, Strings, TextMarks};
+use super::super::strings::{KeyMeaning, StringSlot, Strings, TextMarks};
 use super::super::traces::Traces;
 use super::super::wire::{self, ListKind, Lists, StringId, WireSpan};
-use super::{FEW_ENTRIES, SeenKeys, Writer, number, service, span_data, span_time};
+use super::{FEW_ENTRIES, SeenKeys, SpanPart, Writer, number, service, span_time};
 
 /// A span with metas of its trace is written this way if there are at most this many, because each is compared with the
 /// others.
@@ -82,7 +82,7 @@ impl WholeSpan<'_> {
             observed: position.now.unix,
             position: Position { sequence: Some(sequence), offset: position.offset, length: position.size },
         };
-        let mut writer = Writer { event: out.batch.event(header), strings, limits, is_late: false, marks };
+        let mut writer = Writer::new(out.batch.event(header), strings, limits, marks);
         writer.fields(&fields, service);
         let mut is_written = true;
         for meta in metas {
@@ -96,7 +96,7 @@ impl WholeSpan<'_> {
             return None;
         }
         writer.write_text_marks();
-        writer.event.span(span_data(span));
+        writer.end(span);
         Some(count)
     }
 }
@@ -128,6 +128,13 @@ impl Writer<'_> {
                 ListKind::Meta => {
                     let Some(value) = self.strings.refer(StringId(ids[1])) else { return false };
                     written.bytes += value.bytes(self.limits.value);
+                    if key.meaning != KeyMeaning::Attribute {
+                        match self.part(key.meaning, value.slot) {
+                            SpanPart::Written => continue,
+                            SpanPart::Unwritten => {}
+                            SpanPart::Repeated => return false,
+                        }
+                    }
                     self.tag(value.slot, key.is_whole)
                 }
                 ListKind::Metrics => {

@@ -48,7 +48,7 @@ impl Distribution {
         self.sum / self.count
     }
 
-    /// The smallest values of which at least these parts are not greater (nearest rank). The parts ascend.
+    /// For each part the smallest value with at least this part of all values at or below it (nearest rank). The parts ascend.
     pub(super) fn quantiles<const N: usize>(&mut self, parts: [f64; N]) -> [f64; N] {
         self.exact.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
         let bins = self.bins.iter().map(|(bin, weight)| (middle(*bin).clamp(self.min, self.max), *weight));

@@ -8,7 +8,7 @@ use super::logs::is;
 use tributary_codec::protobuf::{
     len_tag, push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
 };
-use tributary_event::{EventView, MetricData, MetricType, Number, Temporality, semconv};
+use tributary_event::{EventView, MetricType, MetricView, Number, Temporality, semconv};
 
 // Fields of Metric.
 const NAME: u8 = 1;
@@ -37,7 +37,7 @@ pub(super) struct Metrics {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct KeyRef<'a> {
     name: &'a str,
-    unit: &'static str,
+    unit: &'a str,
     /// `None`: a gauge. Otherwise a sum: whether it is cumulative, and whether it is monotonic.
     sum: Option<(bool, bool)>,
 }
@@ -46,13 +46,13 @@ struct KeyRef<'a> {
 #[derive(PartialEq, Eq, Hash, Debug)]
 struct MetricKey {
     name: Box<str>,
-    unit: &'static str,
+    unit: Box<str>,
     sum: Option<(bool, bool)>,
 }
 
 impl Equivalent<MetricKey> for KeyRef<'_> {
     fn equivalent(&self, key: &MetricKey) -> bool {
-        (self.name, self.unit, self.sum) == (&*key.name, key.unit, key.sum)
+        (self.name, self.unit, self.sum) == (&*key.name, &*key.unit, key.sum)
     }
 }
 
@@ -69,12 +69,12 @@ const METRIC_OVERHEAD: usize = 16;
 
 impl Metrics {
     /// The index of the metric of an event, and by how much it makes a request longer, when it is new.
-    pub(super) fn find(&mut self, event: EventView<'_>, data: &MetricData) -> (usize, usize) {
+    pub(super) fn find(&mut self, event: EventView<'_>, data: MetricView<'_>) -> (usize, usize) {
         let sum = match data.metric_type {
             MetricType::Gauge => None,
             MetricType::Sum { temporality, monotonic } => Some((temporality == Temporality::Cumulative, monotonic)),
         };
-        let key = KeyRef { name: event.name().text(), unit: data.unit, sum };
+        let key = KeyRef { name: event.name().text(), unit: data.unit(), sum };
         if let Some(known) = self.known.get(&key) {
             return (*known, 0);
         }
@@ -86,7 +86,7 @@ impl Metrics {
         let added = head.len() + METRIC_OVERHEAD;
         let index = self.metrics.len();
         self.metrics.push(Metric { head, sum, points: Vec::new() });
-        self.known.insert(MetricKey { name: key.name.into(), unit: key.unit, sum }, index);
+        self.known.insert(MetricKey { name: key.name.into(), unit: key.unit.into(), sum }, index);
         (index, added)
     }
 
@@ -123,7 +123,7 @@ fn push_metric(out: &mut Vec<u8>, field: u8, head: &[u8], sum: Option<(bool, boo
 }
 
 /// Appends a point. A point without a time gets that of its reading, and says so: receivers refuse points of 1970.
-pub(super) fn push_point(out: &mut Vec<u8>, event: EventView<'_>, data: &MetricData, caches: &mut Caches) {
+pub(super) fn push_point(out: &mut Vec<u8>, event: EventView<'_>, data: MetricView<'_>, caches: &mut Caches) {
     push_message(out, POINTS, 2, |out| {
         if let Some(start) = data.start {
             push_fixed64_field(out, START, start.0);

@@ -11,7 +11,7 @@ use super::request::{Groups, RECORDS};
 use tributary_codec::protobuf::{
     push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
 };
-use tributary_event::{EventView, Number, SampleClock, SampleView, TextView};
+use tributary_event::{EventView, Number, SampleView, TextView, semconv};
 
 // Fields of Profile.
 const SAMPLE_TYPE: u8 = 1;
@@ -106,14 +106,15 @@ impl Profiles {
         let stack = self.stack(event, sample);
         let attributes = self.dictionary.event_attributes(event);
         let time = event.time().unwrap_or(event.observed()).0;
+        let types = self.types(sample);
         let key = ProfileKey {
             scope,
             origin: std::ptr::from_ref(&**event.origin()).addr(),
-            types: types(sample),
+            types,
             time: time / LONGEST_PROFILE,
         };
         let known = self.known.get(&key).copied();
-        let new = if known.is_none() { Some(self.open(scope, event, sample, has_origin, time)) } else { None };
+        let new = if known.is_none() { Some(self.open(scope, event, types, has_origin, time)) } else { None };
         let sample_key = (stack, attributes.clone().into_boxed_slice());
         let known_sample = known.and_then(|known| self.profiles[known].known.get(&sample_key).copied());
         let value = value_of(sample.data.value);
@@ -154,12 +155,28 @@ impl Profiles {
     /// The index of the stack of a sample, leaf first.
     fn stack(&mut self, event: EventView<'_>, sample: SampleView<'_>) -> u32 {
         let protocol = event.origin().protocol;
+        let language = event.resource().text(semconv::TELEMETRY_SDK_LANGUAGE);
         let mut locations = Vec::new();
         for frame in sample.frames() {
             let (name, file) = (text_of(frame.function), text_of(frame.file));
-            locations.push(self.dictionary.location(name, file, frame.line.unwrap_or(0), frame_type(protocol, file)));
+            locations.push(self.dictionary.location(
+                name,
+                file,
+                frame.line.unwrap_or(0),
+                frame_type(protocol, language, file),
+            ));
         }
         self.dictionary.stack(locations)
+    }
+
+    fn types(&mut self, sample: SampleView<'_>) -> Types {
+        let (of, unit) = (sample.sample_type(), sample.unit());
+        let value = if (of, unit) == ("cpu", "count") { ("samples", unit) } else { (of, unit) };
+        let (period, length) = match sample.data.period_nanos {
+            Some(length @ 1..) => ((sample.data.clock.map_or(of, |clock| clock.as_str()), "nanoseconds"), length),
+            _ => ((of, unit), 1),
+        };
+        ([value.0, value.1, period.0, period.1].map(|text| self.dictionary.string(text)), length)
     }
 
     /// A profile without samples. Its attributes are the origin.
@@ -167,15 +184,12 @@ impl Profiles {
         &mut self,
         scope: usize,
         event: EventView<'_>,
-        sample: SampleView<'_>,
+        (types, period): Types,
         has_origin: bool,
         time: u64,
     ) -> OpenProfile {
         let dictionary = &mut self.dictionary;
         let attributes = if has_origin { dictionary.origin_attributes(event.origin()) } else { Vec::new() };
-        let (sample_type, period_type, period) = types(sample);
-        let texts = [sample_type.0, sample_type.1, period_type.0, period_type.1];
-        let types = texts.map(|text| dictionary.string(text));
         let profile = EncodedProfile { types, period, attributes, times: (time, time), samples: Vec::new() };
         OpenProfile { scope, profile, known: HashMap::default() }
     }
@@ -226,22 +240,8 @@ impl EncodedProfile {
     }
 }
 
-type TypeAndUnit = (&'static str, &'static str);
-/// Of the values and of the period, and its length.
-type Types = (TypeAndUnit, TypeAndUnit, u64);
-
-/// The type of the values, and the type and length of the period, which is never 0.
-fn types(sample: SampleView<'_>) -> Types {
-    let data = sample.data;
-    let of_sample = (data.sample_type, data.unit);
-    let value = if data.sample_type == "cpu" { ("samples", "count") } else { of_sample };
-    match (data.period_nanos, data.clock) {
-        (Some(period), clock) if period > 0 => {
-            (value, (clock.map_or(data.sample_type, SampleClock::as_str), "nanoseconds"), period)
-        }
-        _ => (value, of_sample, 1),
-    }
-}
+/// Indexes of the type and unit of the values and of the period; the length of the period, which is never 0.
+type Types = ([u32; 4], u64);
 
 /// A value as the format has it: whole, and not beyond its range.
 fn value_of(number: Number) -> i64 {
@@ -257,10 +257,16 @@ fn text_of(text: Option<TextView<'_>>) -> &str {
 }
 
 /// The kind of a frame. Rbkit names the file of functions in C `<cfunc>`.
-fn frame_type(protocol: &str, file: &str) -> &'static str {
-    match protocol {
-        "rbkit" if file == "<cfunc>" => "native",
-        "rbkit" => "ruby",
-        _ => "jvm",
+fn frame_type(protocol: &str, language: Option<&str>, file: &str) -> &'static str {
+    match (protocol, language) {
+        ("rbkit", _) if file == "<cfunc>" => "native",
+        ("rbkit", _) | ("datadog_agent", Some("ruby")) => "ruby",
+        ("datadog_agent", Some("python")) => "cpython",
+        ("datadog_agent", Some("javascript" | "nodejs")) => "v8js",
+        ("datadog_agent", Some("php")) => "php",
+        ("datadog_agent", Some("go")) => "go",
+        ("datadog_agent", Some("dotnet" | ".NET")) => "dotnet",
+        ("datadog_agent", Some("java" | "jvm")) | ("bytefrog" | "zico", _) => "jvm",
+        _ => "native",
     }
 }

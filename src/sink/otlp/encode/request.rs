@@ -12,7 +12,7 @@ use super::body::Body;
 use super::metrics::Metrics;
 use super::resource::{encode_resource, encode_scope};
 use tributary_codec::protobuf::{len_tag, push_bytes_field, push_varint, varint_len};
-use tributary_event::{EventView, MetricData, Origin, Resource};
+use tributary_event::{EventView, MetricView, Origin, Resource};
 
 /// Field of a request.
 pub(super) const RESOURCES: u8 = 1;
@@ -114,7 +114,7 @@ impl Groups {
     }
 
     /// The metric of a scope that an event belongs to.
-    pub(super) fn metric_of(&mut self, scope: usize, event: EventView<'_>, data: &MetricData) -> usize {
+    pub(super) fn metric_of(&mut self, scope: usize, event: EventView<'_>, data: MetricView<'_>) -> usize {
         let (index, added) = self.scopes[scope].metrics.find(event, data);
         self.len += added;
         index
