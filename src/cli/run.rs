@@ -220,6 +220,11 @@ fn log_addresses(server: &Server, config: &Config) {
     for bound in server.addresses() {
         info!(listener = bound.name, protocol = %bound.protocol, address = %bound.address, "listening");
     }
+    for listener in &config.listeners {
+        for address in listener.protocol.further_addresses() {
+            info!(listener = listener.name, protocol = %listener.protocol.protocol(), %address, "listening");
+        }
+    }
     if let Some(address) = server.admin_address() {
         info!(%address, page = page_address(address, config), "admin endpoint");
     }

@@ -51,7 +51,7 @@ pub(super) struct Arguments {
     #[arg(long, alias = "version", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     protocol_version: Option<u8>,
     /// Dialect: rbkit v0.1.10, master-2.1 (the default), master-2.1-raw or spec-2.1; zico doc, gen1 or gen2 (the default);
-    /// datadog_agent v0.4 or v0.5 (the default)
+    /// datadog_agent v0.4, v0.5 (the default), v0.7, v1.0, stats, dogstatsd or profiles
     #[arg(long, value_name = "DIALECT")]
     dialect: Option<String>,
     /// bytefrog: number of threads of each traced program [default: 4]
@@ -105,12 +105,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
             ..Default::default()
         }),
         Protocol::DatadogAgent => AgentKind::DatadogAgent(match arguments.dialect.as_deref() {
-            None | Some("v0.5") => datadog_agent::TraceVersion::V05,
-            Some("v0.4") => datadog_agent::TraceVersion::V04,
-            Some(_) => {
-                return Err(CommandLineError::Misused(
-                    "--dialect: datadog_agent tracers have the dialects v0.4 and v0.5".to_owned(),
+            None => datadog_agent::TracerDialect::default(),
+            Some(name) => {
+                let found = datadog_agent::TracerDialect::ALL.into_iter().find(|(known, _)| *known == name);
+                let Some((_, dialect)) = found else {
+                    return Err(CommandLineError::Misused(
+                    "--dialect: datadog_agent tracers have the dialects v0.4, v0.5, v0.7, v1.0, stats, dogstatsd and profiles"
+                        .to_owned(),
                 ));
+                };
+                dialect
             }
         }),
         Protocol::Endless => AgentKind::Endless(match arguments.protocol_version {
@@ -212,7 +216,7 @@ pub(super) fn agent(protocol: Protocol) -> Result<AgentKind, CommandLineError> {
     match protocol {
         Protocol::Datadog => Ok(AgentKind::Datadog(datadog::DatadogDialect::default())),
         Protocol::Bytefrog => Ok(AgentKind::Bytefrog(bytefrog::Options::default())),
-        Protocol::DatadogAgent => Ok(AgentKind::DatadogAgent(datadog_agent::TraceVersion::default())),
+        Protocol::DatadogAgent => Ok(AgentKind::DatadogAgent(datadog_agent::TracerDialect::default())),
         Protocol::Endless => Ok(AgentKind::Endless(endless::AgentVersion::default())),
         Protocol::Zico => Ok(AgentKind::Zico(zico::ZicoDialect::default())),
         Protocol::Rbkit => Err(CommandLineError::Misused("rbkit: the daemon connects to the agent".to_owned())),

@@ -153,7 +153,9 @@ impl Output {
 
     /// Counts bytes of a request to this endpoint that is answered and not kept.
     pub fn ignore(&mut self, endpoint: &'static str, bytes: u64) {
-        add(&mut self.ignored_bytes, endpoint, bytes);
+        if bytes > 0 {
+            add(&mut self.ignored_bytes, endpoint, bytes);
+        }
     }
 }
 

@@ -39,7 +39,7 @@ pub enum AgentKind {
     /// Java agents of Bytefrog and Code Pulse.
     Bytefrog(bytefrog::Options),
     /// Tracers that send to a Datadog agent over HTTP.
-    DatadogAgent(datadog_agent::TraceVersion),
+    DatadogAgent(datadog_agent::TracerDialect),
     /// Machines that upload Endless OS metrics over HTTP.
     Endless(endless::AgentVersion),
     /// Java programs with a Zorka agent.

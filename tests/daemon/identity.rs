@@ -44,7 +44,7 @@ async fn observed(protocol: &str, options: &str) -> Stopped {
         }
         "bytefrog" => AgentKind::Bytefrog(bytefrog::Options::default()),
         "datadog" => AgentKind::Datadog(datadog::DatadogDialect::default()),
-        "datadog_agent" => AgentKind::DatadogAgent(datadog_agent::TraceVersion::default()),
+        "datadog_agent" => AgentKind::DatadogAgent(datadog_agent::TracerDialect::default()),
         "endless" => AgentKind::Endless(endless::AgentVersion::default()),
         // Newer agents do not register, and send no name of their application.
         _ => AgentKind::Zico(zico::ZicoDialect::Gen1),

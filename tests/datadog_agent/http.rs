@@ -95,9 +95,9 @@ async fn a_refused_body_ends_no_connection_and_is_in_the_quarantine() {
 
 #[tokio::test]
 async fn simulated_tracers_lose_nothing() {
-    use tributary::simulate::datadog_agent::TraceVersion;
+    use tributary::simulate::datadog_agent::TracerDialect;
     use tributary::simulate::{AgentKind, Amount, Plan, run};
-    for version in [TraceVersion::V04, TraceVersion::V05] {
+    for version in [TracerDialect::V04, TracerDialect::V05, TracerDialect::V07, TracerDialect::V10] {
         let daemon = Daemon::start(LISTENER).await;
         let to = daemon.server.address().unwrap();
         let plan = Plan { to, amount: Amount::Events(5_000), rate: None, connections: 3, seed: 7 };
@@ -109,6 +109,29 @@ async fn simulated_tracers_lose_nothing() {
         assert_eq!(events.len(), 5_000, "no loss");
         let totals = daemon.stop().await.totals.listeners[0].clone();
         assert_eq!(totals.bytes_in, totals.bytes_decoded);
+    }
+}
+
+#[tokio::test]
+async fn simulated_statistics_lines_and_profiles_become_metrics_and_samples() {
+    use tributary::simulate::datadog_agent::TracerDialect;
+    use tributary::simulate::{AgentKind, Amount, Plan, run};
+    for (dialect, kind, least, has_losses) in [
+        (TracerDialect::Stats, "metric", 500 * 10, false),
+        (TracerDialect::DogStatsD, "metric", 20, true),
+        (TracerDialect::Profiles, "sample", 1_000, false),
+    ] {
+        let daemon = Daemon::start(LISTENER).await;
+        let to = daemon.server.address().unwrap();
+        let plan = Plan { to, amount: Amount::Events(500), rate: None, connections: 2, seed: 3 };
+        within("the agents", run(AgentKind::DatadogAgent(dialect), plan, std::future::pending())).await.unwrap();
+        let stopped = daemon.stop().await;
+        let totals = stopped.totals.listeners[0].clone();
+        let events = stopped.events;
+        let count = events.iter().filter(|event| event["kind"] == kind).count();
+        assert!(count >= least, "{dialect:?}: {count}");
+        assert_eq!(events.iter().any(|event| event["kind"] == "loss"), has_losses, "{dialect:?}");
+        assert_eq!((totals.buffered(), totals.lost() > 0), (0, has_losses), "{dialect:?}");
     }
 }
 

@@ -261,8 +261,8 @@ impl Wanted {
     /// The best source of the collected stacks, with its processes. A call counts once, although several sources may
     /// report it.
     fn shown<'a>(&self, collected: &'a Collected) -> Option<(Shown<'a>, Stacks)> {
-        let sources = StackSource::that_show(self.counted).into_iter();
-        let source = sources.filter(|source| collected.events(*source) > 0).next()?;
+        let mut sources = StackSource::that_show(self.counted).into_iter();
+        let source = sources.find(|source| collected.events(*source) > 0)?;
         let stacks = collected.stacks(source)?.merged(|agent| self.wants(agent), false, self.has_threads);
         let mut processes = collected.processes(source);
         processes.retain(|(process, _)| self.wants(process));

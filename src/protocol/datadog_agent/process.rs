@@ -65,6 +65,11 @@ impl ProcessDescription {
                 process.pid = Some(whole_number(value).map_or_else(text, ResourceValue::I64));
             }
         }
+        // The profiler of Go has no such tag.
+        if process.language.is_none() && !upload.family.is_empty() {
+            let language = if upload.family == "node" { "javascript" } else { cut(&upload.family) };
+            process.language = Some(language.to_owned());
+        }
         process
     }
 

@@ -1,6 +1,9 @@
-//! A simulated tracer that sends to a Datadog agent over HTTP: traces of a shop, as MessagePack of version 0.4 or 0.5.
+//! A simulated tracer that sends to a Datadog agent over HTTP: traces of a shop, its statistics, metrics and profiles.
 //!
 //! It behaves as ddtrace: one body at a time, and the same body again when the answer is late or no success.
+
+mod reports;
+mod streaming;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,21 +14,44 @@ use super::Counts;
 use super::http::{Upload, Uploader};
 use super::rng::Rng;
 
-/// The version of the bodies.
+/// What is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum TraceVersion {
+pub enum TracerDialect {
     /// Maps: the default of dd-trace-js and of the gem `datadog`.
     V04,
     /// A table of strings: the default of ddtrace.
     #[default]
     V05,
+    /// Maps with what is known of the process: what an Agent forwards.
+    V07,
+    /// Streaming strings: the default of dd-trace-go.
+    V10,
+    /// Statistics of groups of spans.
+    Stats,
+    /// Lines of metrics.
+    DogStatsD,
+    /// Profiles of processor time.
+    Profiles,
+}
+
+impl TracerDialect {
+    /// All of them, with their names.
+    pub const ALL: [(&str, TracerDialect); 7] = [
+        ("v0.4", TracerDialect::V04),
+        ("v0.5", TracerDialect::V05),
+        ("v0.7", TracerDialect::V07),
+        ("v1.0", TracerDialect::V10),
+        ("stats", TracerDialect::Stats),
+        ("dogstatsd", TracerDialect::DogStatsD),
+        ("profiles", TracerDialect::Profiles),
+    ];
 }
 
 /// One process. Equal arguments give equal bodies.
 #[derive(Debug)]
 pub struct Tracer {
     rng: Rng,
-    version: TraceVersion,
+    dialect: TracerDialect,
     runtime_id: String,
     pid: u64,
     now_nanos: u64,
@@ -65,11 +91,11 @@ const MOST_QUERIES: u64 = 4;
 
 impl Tracer {
     /// A process that has not sent anything. `seed` and `connection` (its number in a run) determine everything but the time.
-    pub fn new(seed: u64, connection: u64, now_unix_nanos: u64, version: TraceVersion) -> Self {
+    pub fn new(seed: u64, connection: u64, now_unix_nanos: u64, dialect: TracerDialect) -> Self {
         let mut rng = Rng::new(seed, connection);
         let runtime_id = format!("{:016x}{:016x}", rng.next(), rng.next());
         let pid = 1000 + rng.below(30_000);
-        Tracer { rng, version, runtime_id, pid, now_nanos: now_unix_nanos }
+        Tracer { rng, dialect, runtime_id, pid, now_nanos: now_unix_nanos }
     }
 
     /// Chunks with this many spans.
@@ -82,6 +108,37 @@ impl Tracer {
             chunks.push(chunk);
         }
         chunks
+    }
+
+    /// The path, the type and the body of a request, and the number of its chunks.
+    fn body(&mut self, events: u64) -> io::Result<(&'static str, String, Vec<u8>, Option<usize>)> {
+        let (now, runtime_id) = (self.now_nanos, self.runtime_id.clone());
+        let msgpack = "application/msgpack".to_owned();
+        match self.dialect {
+            TracerDialect::Stats => {
+                Ok(("/v0.6/stats", msgpack, reports::stats(&mut self.rng, events, now, &runtime_id)?, None))
+            }
+            TracerDialect::DogStatsD => {
+                let lines = reports::lines(&mut self.rng, events);
+                Ok(("/dogstatsd/v2/proxy", "text/plain".to_owned(), lines, None))
+            }
+            TracerDialect::Profiles => {
+                let (content_type, body) = reports::profile(&mut self.rng, events, now, &runtime_id)?;
+                Ok(("/profiling/v1/input", content_type, body, None))
+            }
+            TracerDialect::V04 | TracerDialect::V05 | TracerDialect::V07 | TracerDialect::V10 => {
+                let chunks = self.chunks(events);
+                let (path, body) = match self.dialect {
+                    TracerDialect::V05 => ("/v0.5/traces", rmp_serde::to_vec(&table(&chunks))),
+                    TracerDialect::V07 => {
+                        ("/v0.7/traces", rmp_serde::to_vec_named(&ProcessPayload::of(&chunks, &runtime_id)))
+                    }
+                    TracerDialect::V10 => ("/v1.0/traces", Ok(streaming::body(&chunks, &runtime_id))),
+                    _ => ("/v0.4/traces", rmp_serde::to_vec_named(&chunks)),
+                };
+                Ok((path, msgpack, body.map_err(io::Error::other)?, Some(chunks.len())))
+            }
+        }
     }
 
     /// A request to the shop: the root, and the queries that it made.
@@ -160,21 +217,60 @@ impl Uploader for Tracer {
     }
 
     fn upload(&mut self, events: u64, host: &str) -> io::Result<Upload> {
-        let chunks = self.chunks(events);
-        let (path, body) = match self.version {
-            TraceVersion::V04 => ("/v0.4/traces", rmp_serde::to_vec_named(&chunks)),
-            TraceVersion::V05 => ("/v0.5/traces", rmp_serde::to_vec(&table(&chunks))),
-        };
-        let body = body.map_err(io::Error::other)?;
+        let (path, content_type, body, count) = self.body(events)?;
+        let count = count.map(|count| format!("X-Datadog-Trace-Count: {count}\r\n")).unwrap_or_default();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/msgpack\r\nContent-Length: {}\r\n\
-             X-Datadog-Trace-Count: {}\r\nDatadog-Meta-Lang: python\r\nDatadog-Meta-Lang-Version: 3.12.3\r\n\
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
+             {count}Datadog-Meta-Lang: python\r\nDatadog-Meta-Lang-Version: 3.12.3\r\n\
              Datadog-Meta-Lang-Interpreter: CPython\r\nDatadog-Meta-Tracer-Version: 4.16.0\r\n\
              Datadog-Client-Computed-Top-Level: true\r\n\r\n",
             body.len(),
-            chunks.len()
         );
         Ok(Upload { request: [head.as_bytes(), &body].concat(), counts: Counts { messages: 1, events } })
+    }
+}
+
+/// A body of version 0.7.
+#[derive(Serialize)]
+struct ProcessPayload<'a> {
+    language_name: &'a str,
+    tracer_version: &'a str,
+    runtime_id: &'a str,
+    env: &'a str,
+    hostname: &'a str,
+    app_version: &'a str,
+    tags: BTreeMap<&'a str, &'a str>,
+    chunks: Vec<ProcessChunk<'a>>,
+}
+
+#[derive(Serialize)]
+struct ProcessChunk<'a> {
+    priority: i32,
+    origin: &'a str,
+    spans: &'a [Span],
+    tags: BTreeMap<&'a str, &'a str>,
+    dropped_trace: bool,
+}
+
+impl<'a> ProcessPayload<'a> {
+    fn of(chunks: &'a [Vec<Span>], runtime_id: &'a str) -> Self {
+        let chunk = |spans: &'a Vec<Span>| ProcessChunk {
+            priority: 1,
+            origin: "",
+            spans,
+            tags: BTreeMap::from([("_dd.p.dm", "-1")]),
+            dropped_trace: false,
+        };
+        ProcessPayload {
+            language_name: "python",
+            tracer_version: "4.16.0",
+            runtime_id,
+            env: "prod",
+            hostname: "web-1",
+            app_version: "3.14.1",
+            tags: BTreeMap::from([("_dd.git.commit.sha", "7f3a")]),
+            chunks: chunks.iter().map(chunk).collect(),
+        }
     }
 }
 
