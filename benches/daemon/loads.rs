@@ -28,7 +28,7 @@ pub struct Load {
 }
 
 /// All loads that are measured.
-pub const LOADS: [Load; 9] = [
+pub const LOADS: [Load; 12] = [
     Load { name: "datadog", agent: &["datadog"], options: "", bytes_per_event: 900, percent: 100 },
     Load {
         name: "bytefrog v1",
@@ -57,6 +57,28 @@ pub const LOADS: [Load; 9] = [
         agent: &["endless", "--protocol-version", "3", "--connections", "4"],
         options: "",
         bytes_per_event: 1000,
+        percent: 40,
+    },
+    // 500 spans per request, of about four spans each trace.
+    Load {
+        name: "datadog_agent v0.4",
+        agent: &["datadog_agent", "--dialect", "v0.4", "--connections", "4"],
+        options: "",
+        bytes_per_event: 1000,
+        percent: 40,
+    },
+    Load {
+        name: "datadog_agent v0.5",
+        agent: &["datadog_agent", "--dialect", "v0.5", "--connections", "4"],
+        options: "",
+        bytes_per_event: 1000,
+        percent: 40,
+    },
+    Load {
+        name: "datadog_agent v1.0",
+        agent: &["datadog_agent", "--dialect", "v1.0", "--connections", "4"],
+        options: "",
+        bytes_per_event: 1050,
         percent: 40,
     },
     // A trace of about forty records per request.

@@ -6,6 +6,7 @@
 
 pub mod bytefrog;
 pub mod datadog;
+pub mod datadog_agent;
 pub mod endless;
 pub mod rbkit;
 pub mod zico;
@@ -18,6 +19,7 @@ use tributary_event::{Batch, Origin, UnixNanos};
 use tributary_memory::MemoryBudget;
 use tributary_pipeline::accounting::ListenerCounters;
 use tributary_protocol::{End, Now, Protocol, Session};
+use tributary_simulate::datadog_agent::TracerDialect;
 use tributary_zico::wire::ZicoDialect;
 
 /// Events of a generated workload.
@@ -78,6 +80,10 @@ impl Workload {
 pub fn all() -> Vec<Workload> {
     vec![
         datadog::spans(),
+        datadog_agent::traces(TracerDialect::V04),
+        datadog_agent::traces(TracerDialect::V05),
+        datadog_agent::traces(TracerDialect::V10),
+        datadog_agent::traces(TracerDialect::Profiles),
         bytefrog::calls("bytefrog v1", 1, Default::default()),
         bytefrog::calls("bytefrog v4", 4, Default::default()),
         rbkit::events(),
@@ -102,7 +108,9 @@ fn origin(protocol: Protocol) -> Arc<Origin> {
 }
 
 fn counters(name: &str) -> Arc<ListenerCounters> {
-    let protocol = Protocol::ALL.into_iter().find(|protocol| name.starts_with(protocol.as_str()));
+    let protocols = Protocol::ALL.into_iter().filter(|protocol| name.starts_with(protocol.as_str()));
+    // `datadog_agent` begins with the name of another one.
+    let protocol = protocols.max_by_key(|protocol| protocol.as_str().len());
     ListenerCounters::new("bench".into(), protocol.unwrap())
 }
 

@@ -313,6 +313,12 @@ impl BatchBuilder {
         if memo.batch == self.id { memo.text } else { self.intern_new(memo, text) }
     }
 
+    /// The text whose position is in `memo`, if that is of this batch.
+    #[inline]
+    pub fn interned(&self, memo: &Interned) -> Option<Text> {
+        (memo.batch == self.id).then_some(memo.text)
+    }
+
     #[cold]
     fn intern_new(&mut self, memo: &mut Interned, text: &str) -> Text {
         let text = self.push_text(text);

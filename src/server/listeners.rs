@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{Socket, Type};
+use socket2::Socket;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::commands::{BytefrogAgents, Directory, Processes};
-use crate::config::{FurtherAddress, ListenerConfig, ProtocolOptions};
+use crate::config::{ListenerConfig, ProtocolOptions};
 use crate::endless_store::SeenStore;
 use crate::profile_files::ProfileDirectory;
 use crate::quarantine::Quarantined;
@@ -35,21 +35,19 @@ use tributary_sink::AckLevel;
 use tributary_transport::capture::Capture;
 use tributary_transport::clock::Clock;
 use tributary_transport::context::ListenerContext;
-use tributary_transport::datagrams::{self, DatagramListener};
 use tributary_transport::dialer::{Dialer, Finish, NothingToFinish};
 use tributary_transport::http::serve_http;
 #[cfg(feature = "fleet")]
 use tributary_transport::nats::NatsListener;
-use tributary_transport::options::ListenerOptions;
 use tributary_transport::port_holder;
 use tributary_transport::tcp::{self, Draining, Listener};
 use tributary_transport::tls::{Tls, TlsError};
-use tributary_transport::unix_socket;
 use tributary_zico::ZicoExchange;
 use tributary_zico::agents::Recorded;
 use tributary_zico::registrations::Registrations;
 use tributary_zico_store::{AgentStore, SharedStore};
 
+use super::further_sockets::{self, FurtherSocket};
 use super::{Bound, StartError};
 
 /// How long agents of a listener that has been changed or removed may take to shut down, while the daemon continues.
@@ -84,20 +82,6 @@ pub(super) struct BoundListener {
     further: Vec<FurtherSocket>,
     counters: Arc<ListenerCounters>,
     parts: ProtocolParts,
-}
-
-/// A socket beside that of `listen`.
-#[derive(Debug)]
-pub(super) struct FurtherSocket {
-    pub(super) address: FurtherAddress,
-    socket: Socket,
-}
-
-impl FurtherSocket {
-    /// Another handle of it.
-    pub(super) fn second(&self) -> io::Result<FurtherSocket> {
-        Ok(FurtherSocket { address: self.address.clone(), socket: self.socket.try_clone()? })
-    }
 }
 
 /// What a listener of one protocol has beside its socket.
@@ -146,7 +130,7 @@ impl BoundListener {
         // The socket's readiness belongs to the runtime that serves it.
         let _entered = decoding.enter();
         let ListenerConfig { name, listen, options, protocol } = config;
-        let further = open_further(name, protocol, further)?;
+        let further = further_sockets::open(name, protocol, further)?;
         let counters = accounting.listener(name, protocol.protocol());
         let parts = ProtocolParts::open(name, protocol)?;
         let Some(listen) = listen else {
@@ -211,29 +195,6 @@ impl BoundListener {
         self.parts = ProtocolParts::Zico(Some(open()?), Some(status));
         Ok(())
     }
-}
-
-/// Opens the sockets of a listener beside that of `listen`: those of `known` with the same address, or new ones.
-fn open_further(
-    name: &str,
-    protocol: &ProtocolOptions,
-    known: &[&FurtherSocket],
-) -> Result<Vec<FurtherSocket>, StartError> {
-    let open = |address: FurtherAddress| {
-        let open = || match known.iter().find(|known| known.address == address) {
-            Some(known) => known.second(),
-            None => Ok(FurtherSocket {
-                socket: match &address {
-                    FurtherAddress::Udp(address) => datagrams::bind(*address)?,
-                    FurtherAddress::UnixDatagram(path, mode) => unix_socket::bind(path, Type::DGRAM, *mode)?,
-                    FurtherAddress::Unix(path, mode) => unix_socket::bind(path, Type::STREAM, *mode)?,
-                },
-                address: address.clone(),
-            }),
-        };
-        open().map_err(|source| StartError { part: format!("listener {name} on {address}"), source })
-    };
-    protocol.further_addresses().into_iter().map(open).collect()
 }
 
 /// Notes in the status of a store whether it can be used.
@@ -468,23 +429,11 @@ impl Runtime {
                 if let Some(files) = files {
                     exchange = exchange.with_profile_files(Arc::new(files));
                 }
-                let mut listeners: Vec<Listener> = listener.into_iter().collect();
-                for FurtherSocket { address, socket } in further {
-                    let served = match address {
-                        FurtherAddress::Unix(..) => {
-                            Listener::on(socket, &ListenerOptions { tls: None, ..config.options.clone() })
-                                .map(|listener| listeners.push(listener))
-                        }
-                        FurtherAddress::Udp(_) | FurtherAddress::UnixDatagram(..) => {
-                            DatagramListener::on(socket).map(|listener| {
-                                let serving = listener.serve(exchange.dogstatsd(), context.clone());
-                                running.tasks.push(tokio::spawn(serving));
-                            })
-                        }
-                    };
-                    if let Err(error) = served {
-                        error!(listener = config.name, %error, "a socket cannot be served");
-                    }
+                let (further, datagrams) = further_sockets::served(further, config);
+                let listeners = listener.into_iter().chain(further).collect();
+                for listener in datagrams {
+                    let serving = listener.serve(exchange.dogstatsd(), context.clone());
+                    running.tasks.push(tokio::spawn(serving));
                 }
                 tokio::spawn(serve_http(listeners, exchange, http, context))
             }

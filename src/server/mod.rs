@@ -7,6 +7,7 @@
 //! Listeners, connections and sinks run on the runtime that decodes. The admin endpoint, the health check and the caller of
 //! [`Server::stop`] may run on another one ([`Server::start_on`]): a session that decodes for long delays none of them.
 
+mod further_sockets;
 mod listeners;
 mod reload;
 

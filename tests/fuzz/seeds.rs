@@ -55,7 +55,18 @@ impl Seeds {
         for case in self.folders("datadog_agent/stats")? {
             self.put("datadog_agent", &[(0, 5)], &fs::read(case.join("1.bin"))?)?;
         }
-        Ok(())
+        for name in ["py4-profile-1", "js-profile-1"] {
+            let form = fs::read(self.data.join("datadog_agent/profiles").join(format!("{name}.bin")))?;
+            let boundary = form.strip_prefix(b"--").and_then(|rest| rest.split(|byte| *byte == b'\r').next());
+            // That of the target.
+            let form = replaced(&form, boundary.unwrap_or_default(), b"b");
+            self.put("datadog_agent", &[(0, 8)], &form)?;
+        }
+        let lines =
+            b"a:1:2|c|@0.5|#k:v,service:shop|c:in-1\nb:3|ms\nu:x|s|T1700000000\n_e{1,1}:a|b|t:error|#x\n_sc|db|2|m:no";
+        self.put("datadog_agent", &[(0, 9)], lines)?;
+        let telemetry = br#"{"request_type":"message-batch","application":{"service_name":"a"},"payload":[{"request_type":"b","payload":{}}]}"#;
+        self.put("datadog_agent", &[(0, 10)], telemetry)
     }
 
     /// The control connection of each run, then its data: once with the run of its hello, once unchanged.
@@ -305,4 +316,17 @@ fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     entries.sort();
     Ok(entries)
+}
+
+/// The bytes with each `from` replaced.
+fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut rest = bytes;
+    let mut all = Vec::new();
+    while let Some(at) = rest.windows(from.len().max(1)).position(|window| window == from) {
+        all.extend_from_slice(&rest[..at]);
+        all.extend_from_slice(to);
+        rest = &rest[at + from.len()..];
+    }
+    all.extend_from_slice(rest);
+    all
 }

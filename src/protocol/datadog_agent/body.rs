@@ -10,6 +10,7 @@ use super::cursor::{Cursor, StringTable};
 use super::facts::{BodyFacts, ChunkFacts};
 use super::span::{BodyPart, WireSpan, WireValue};
 use super::streaming::StreamingReader;
+use super::text_cache::TextCache;
 use super::{maps, table};
 
 /// The layout of a body of traces (notes, section 3).
@@ -72,6 +73,8 @@ pub(super) struct TraceBody {
     pub(super) spans: u64,
     strings: StringTable,
     max_entries: usize,
+    /// Texts of the table that spans have named.
+    pub(super) texts: TextCache,
 }
 
 /// What limits a body.
@@ -94,6 +97,10 @@ impl TraceBody {
             spans: 0,
             strings: StringTable::new(limits.max_strings),
             max_entries: limits.max_entries,
+            texts: match layout {
+                Layout::Table | Layout::Streaming => TextCache::with_table(),
+                Layout::Spans | Layout::Chunks | Layout::WithPayload => TextCache::default(),
+            },
             bytes: bytes.clone(),
         };
         let mut cursor = Cursor::at(&bytes, 0);

@@ -32,7 +32,9 @@ mod streaming;
 mod structs;
 mod table;
 mod telemetry;
+mod text_cache;
 mod trace_ids;
+mod trace_writer;
 mod upload;
 mod work;
 

@@ -5,8 +5,8 @@ use hashbrown::HashMap;
 
 use tributary_codec::text::{cut, repair};
 use tributary_event::{
-    BatchBuilder, BatchResource, EventBuilder, Header, Key, Link, Name, Span32, SpanData, SpanEvent, SpanId, SpanKind,
-    SpanLink, Status, Text, TraceId, UnixNanos, Value, semconv, whole_number,
+    BatchBuilder, BatchResource, EventBuilder, Header, Interned, Key, Link, Name, Span32, SpanData, SpanEvent, SpanId,
+    SpanKind, SpanLink, Status, Text, TraceId, UnixNanos, Value, semconv, whole_number,
 };
 use tributary_protocol::Output;
 
@@ -18,6 +18,7 @@ use super::semantics;
 use super::span::{BodyPart, Entry, Sort, WireEvent, WireLink, WireSpan, WireValue};
 use super::span_keys::SpanKeys;
 use super::structs;
+use super::text_cache::{CachedText, TextMarks};
 
 /// What is the same for all spans of a chunk.
 pub(super) struct SpanContext<'a> {
@@ -43,13 +44,6 @@ struct Parts {
     marks: TextMarks,
     /// Names that stand for those of tags.
     renamed: Vec<&'static str>,
-}
-
-/// What was done to texts.
-#[derive(Clone, Copy, Debug, Default)]
-struct TextMarks {
-    is_repaired: bool,
-    is_cut: bool,
 }
 
 /// Writes a span as an event.
@@ -443,11 +437,23 @@ impl Writer<'_> {
     }
 
     fn text(&mut self, place: BodyPart, marks: &mut TextMarks, batch: &mut BatchBuilder) -> Text {
+        if let Some((text, known)) = self.body.texts.find(place, |memo| batch.interned(memo)) {
+            marks.is_repaired |= known.is_repaired;
+            marks.is_cut |= known.is_cut;
+            return text;
+        }
         let (text, is_repaired) = repair(place.of(self.bytes));
         let kept = cut(&text, self.limit);
-        marks.is_repaired |= is_repaired;
-        marks.is_cut |= kept.len() < text.len();
-        batch.push_text(kept)
+        let own = TextMarks { is_repaired, is_cut: kept.len() < text.len() };
+        marks.is_repaired |= own.is_repaired;
+        marks.is_cut |= own.is_cut;
+        match self.body.texts.slot(place) {
+            Some(slot) => {
+                *slot = CachedText { place, text: Interned::default(), marks: own };
+                batch.intern(&mut slot.text, kept)
+            }
+            None => batch.push_text(kept),
+        }
     }
 }
 

@@ -22,6 +22,12 @@ impl BodyPart {
         body.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
 
+    /// Where it ends.
+    #[inline]
+    pub(super) fn end(self) -> u32 {
+        self.end
+    }
+
     #[inline]
     pub(super) fn is_empty(self) -> bool {
         self.start == self.end

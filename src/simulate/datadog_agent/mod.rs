@@ -98,6 +98,14 @@ impl Tracer {
         Tracer { rng, dialect, runtime_id, pid, now_nanos: now_unix_nanos }
     }
 
+    /// The next request, with this many spans, groups, lines or stacks.
+    ///
+    /// # Errors
+    /// None that is expected: what it sends can be encoded.
+    pub fn request(&mut self, events: u64) -> io::Result<Vec<u8>> {
+        Ok(self.upload(events, "tributary")?.request)
+    }
+
     /// Chunks with this many spans.
     fn chunks(&mut self, spans: u64) -> Vec<Vec<Span>> {
         let (mut left, mut chunks) = (spans, Vec::new());
