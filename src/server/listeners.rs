@@ -29,6 +29,7 @@ use tributary_memory::MemoryBudget;
 use tributary_nats::NatsError;
 use tributary_pipeline::accounting::{Accounting, ListenerCounters, SharedStoreError, StoreStatus};
 use tributary_pipeline::{RequestedLevel, Sender};
+use tributary_protocol::DatagramReader;
 use tributary_rbkit as rbkit;
 use tributary_rbkit::{AgentOptions, Control, PendingUndo, RbkitAgent, RbkitCommand, Subscription, UndoStore};
 use tributary_sink::AckLevel;
@@ -431,11 +432,9 @@ impl Runtime {
                 }
                 let (further, datagrams) = further_sockets::served(further, config);
                 let listeners = listener.into_iter().chain(further).collect();
-                for listener in datagrams {
-                    let serving = listener.serve(exchange.dogstatsd(), context.clone());
-                    running.tasks.push(tokio::spawn(serving));
-                }
-                tokio::spawn(serve_http(listeners, exchange, http, context))
+                let with_reader = |listener| (listener, exchange.dogstatsd() as Arc<dyn DatagramReader>);
+                let datagrams = datagrams.into_iter().map(with_reader).collect();
+                tokio::spawn(serve_http(listeners, datagrams, exchange, http, context))
             }
             (ProtocolOptions::Endless(options, seen, http), _, Some(listener)) => {
                 let time = options.dedup.time;
@@ -447,7 +446,7 @@ impl Runtime {
                     let store = SeenStore::start(&seen, bucket, &config.name, time, note, &self.decoding);
                     exchange = exchange.with_shared_deliveries(Arc::new(store));
                 }
-                tokio::spawn(serve_http(vec![listener], exchange, http, context))
+                tokio::spawn(serve_http(vec![listener], Vec::new(), exchange, http, context))
             }
             (ProtocolOptions::Zico(options, store, http), ProtocolParts::Zico(agents, status), Some(listener)) => {
                 status.into_iter().for_each(|status| context.counters.set_store(status));
@@ -456,7 +455,7 @@ impl Runtime {
                 let agents = agents.unwrap_or_else(|| Arc::new(Recorded::new()));
                 let exchange =
                     ZicoExchange::new(options, store.session_timeout, agents, emit_definitions, &context.memory);
-                tokio::spawn(serve_http(vec![listener], exchange, http, context))
+                tokio::spawn(serve_http(vec![listener], Vec::new(), exchange, http, context))
             }
             (ProtocolOptions::Rbkit(options), ProtocolParts::Rbkit(processes, profiles), listener) => {
                 let context = context.with_max_wait(options.max_stall);

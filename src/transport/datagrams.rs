@@ -150,7 +150,7 @@ impl DatagramListener {
                 break;
             }
             // All that is there, in batches.
-            loop {
+            while !stop.is_cancelled() {
                 match self.socket.receive(&mut buffer) {
                     Ok(Datagram { length, peer, dropped }) => {
                         receiver.note_dropped(dropped);

@@ -15,9 +15,10 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use tributary_protocol::Exchange;
+use tributary_protocol::{DatagramReader, Exchange};
 
 use super::context::ListenerContext;
+use super::datagrams::DatagramListener;
 use super::decode_buffers::DecodeBuffers;
 use super::http_head::{BadHead, report_bad_head};
 use super::http_state::{HttpState, SMALL_BODY_BYTES};
@@ -32,9 +33,11 @@ use super::ticker::Ticker;
 /// The lease with which a connection is admitted, without its head, which is buffered twice, and TLS.
 const HTTP_CONNECTION_BYTES: u64 = CONNECTION_BYTES + SMALL_BODY_BYTES;
 
-/// Accepts connections of all sockets of a listener like [`Listener::serve`], and answers their requests with `exchange`.
+/// Accepts connections of all sockets of a listener like [`Listener::serve`], and answers their requests with `exchange`. Sockets of
+/// datagrams are served beside them.
 pub async fn serve_http<E: Exchange>(
     listeners: Vec<Listener>,
+    datagrams: Vec<(DatagramListener, Arc<dyn DatagramReader>)>,
     exchange: E,
     options: HttpOptions,
     context: ListenerContext,
@@ -48,6 +51,10 @@ pub async fn serve_http<E: Exchange>(
     });
     let connections = TaskTracker::new();
     context.tasks.spawn(Ticker::new(http.clone(), &context).run(connections.clone()));
+    // What they have read is there when the exchange finishes.
+    for (listener, reader) in datagrams {
+        connections.spawn(listener.serve(reader, context.clone()));
+    }
     let bytes = HTTP_CONNECTION_BYTES + 2 * http.options.max_head_bytes as u64;
     let mut accepting = JoinSet::new();
     for listener in listeners {

@@ -7,8 +7,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tributary::protocol::Exchange as _;
+use tributary::event::BatchBuilder;
+use tributary::memory::MemoryBudget;
 use tributary::protocol::datadog_agent::{DogStatsDOptions, Options};
+use tributary::protocol::{DatagramReader as _, Exchange as _, Output};
 
 use crate::live::{Daemon, until};
 use crate::offline::Offline;
@@ -143,6 +145,31 @@ fn series_beyond_the_limit_are_written_without_aggregation() {
     // The next interval has room again.
     let (events, flushed) = written(&mut offline, "c:1|c\n");
     assert_eq!((events.len(), flushed.len()), (0, 1));
+}
+
+#[test]
+fn memory_of_written_series_is_given_back_although_lines_arrive_meanwhile() {
+    let memory = MemoryBudget::new(4 << 20);
+    let dogstatsd = DogStatsDOptions { max_series: 100_000, ..DogStatsDOptions::default() };
+    let mut offline = Offline::within(Options { dogstatsd, ..Options::default() }, &memory);
+    let lines = |round: u64| (0..2_000).map(|number| format!("round{round}.{number}:1|c\n")).collect::<String>();
+    for round in 0..20 {
+        assert_eq!(offline.ask(PATH, &[], lines(round).as_bytes()).events.len(), 0, "round {round}");
+        offline.elapsed += Duration::from_secs(10);
+        let mut is_first = true;
+        // A line arrives between two steps of the flush.
+        let events = offline.end(|exchange, now, out| {
+            let flow = exchange.tick(now, out);
+            if std::mem::take(&mut is_first) {
+                let mut other = Output::new(BatchBuilder::new(Offline::origin()));
+                exchange.dogstatsd().read(b"late:1|c", 0, now, &mut other);
+            }
+            flow
+        });
+        assert!(events.len() >= 2_000, "round {round}");
+    }
+    assert!(memory.used() < 1 << 20, "{} bytes", memory.used());
+    assert!(!offline.counters.totals().warnings.contains_key("dogstatsd_not_aggregated"));
 }
 
 #[test]

@@ -76,12 +76,12 @@ impl Offline {
     }
 
     pub(crate) fn with(options: Options) -> Offline {
+        Offline::within(options, &MemoryBudget::unlimited())
+    }
+
+    pub(crate) fn within(options: Options, memory: &Arc<MemoryBudget>) -> Offline {
         let counters = ListenerCounters::new("test".into(), Protocol::DatadogAgent);
-        Offline {
-            exchange: DatadogAgentExchange::new(options, &MemoryBudget::unlimited()),
-            counters,
-            elapsed: Duration::ZERO,
-        }
+        Offline { exchange: DatadogAgentExchange::new(options, memory), counters, elapsed: Duration::ZERO }
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -111,7 +111,7 @@ impl Offline {
     }
 
     /// Calls a method of the exchange until it has nothing more to write.
-    pub(crate) fn end(&self, method: impl Fn(&DatadogAgentExchange, Now, &mut Output) -> Flow) -> Vec<Value> {
+    pub(crate) fn end(&self, mut method: impl FnMut(&DatadogAgentExchange, Now, &mut Output) -> Flow) -> Vec<Value> {
         let (mut encoder, mut lines) = (Encoder::new(Format::Json), Vec::new());
         let mut out = Output::new(BatchBuilder::new(Offline::origin()));
         let (mut account, now) = (Account::default(), self.now());

@@ -49,7 +49,7 @@ impl Custom {
         let http = HttpOptions { quarantine, ..HttpOptions::default() };
         let memory = MemoryBudget::new(64 << 20);
         Custom::start(Protocol::Endless, options, memory, |listener, context| {
-            tokio::spawn(serve_http(vec![listener], exchange, http, context))
+            tokio::spawn(serve_http(vec![listener], Vec::new(), exchange, http, context))
         })
     }
 

@@ -145,13 +145,23 @@ pub fn expected<'a>(events: impl Iterator<Item = EventView<'a>>) -> Samples {
                         let text = |text: Option<tributary::event::TextView<'a>>| text.map_or("", |text| text.text());
                         let file = text(it.file);
                         let line = it.line.and_then(|line| i64::try_from(line).ok()).unwrap_or(0);
-                        frame(text(it.function), file, line, if file == "<cfunc>" { "native" } else { "ruby" })
+                        let frame_type = match event.origin().protocol {
+                            // Of the simulated tracer.
+                            "datadog_agent" => "cpython",
+                            _ if file == "<cfunc>" => "native",
+                            _ => "ruby",
+                        };
+                        frame(text(it.function), file, line, frame_type)
                     })
                     .collect();
                 let mut attributes: Vec<_> = event.attributes().map(|(key, value)| own(key.text(), value)).collect();
                 attributes.sort();
                 let time = event.time().unwrap_or(event.observed()).0;
-                let Number::U64(value) = sample.data.value else { panic!("a whole number") };
+                let value = match sample.data.value {
+                    Number::U64(value) => value,
+                    Number::I64(value) => u64::try_from(value).unwrap(),
+                    Number::F64(_) => panic!("a whole number"),
+                };
                 let place = place(event, Vec::new());
                 let text = format!("{place} {value_type} by {period_type} {time} {value} {frames:?} {attributes:?}");
                 *samples.timed.entry(text).or_default() += 1;

@@ -48,7 +48,9 @@ struct AggregatorState {
     since: Option<Now>,
     key: Vec<u8>,
     lease: MemoryLease,
+    /// Memory of the series, and of those that are due.
     bytes: usize,
+    due_bytes: usize,
     leased: u64,
     /// Since the last flush there was no room for a line.
     is_short: bool,
@@ -75,6 +77,7 @@ impl DogStatsD {
             key: Vec::new(),
             lease: memory.bare_lease(),
             bytes: 0,
+            due_bytes: 0,
             leased: 0,
             is_short: false,
             has_memory: true,
@@ -82,8 +85,8 @@ impl DogStatsD {
         DogStatsD { state: Mutex::new(state), flush_interval, max_series, hashes: RandomState::default() }
     }
 
-    /// Reads lines of `text` from `start` on until the batch is full; returns where the rest begins. `offset`: that of `text` in
-    /// its stream. Every byte is counted as decoded or lost.
+    /// Reads lines of `text` from `start` on until the batch is full; returns where the rest begins. Every byte is
+    /// counted as decoded or lost.
     pub(super) fn receive(
         &self,
         text: &[u8],
@@ -238,7 +241,7 @@ impl AggregatorState {
     /// Takes memory; `false`: there is none.
     fn take(&mut self, bytes: usize) -> bool {
         self.bytes += bytes;
-        let needed = self.bytes as u64;
+        let needed = (self.bytes + self.due_bytes) as u64;
         if needed > self.leased {
             let wanted = needed.next_multiple_of(LEASE_STEP);
             if !self.lease.try_resize(wanted) {
@@ -253,6 +256,7 @@ impl AggregatorState {
         let since = self.since.take().unwrap_or(now);
         self.due_times = (since.unix, now.unix);
         self.due = std::mem::take(&mut self.series);
+        self.due_bytes = std::mem::take(&mut self.bytes);
         self.known.clear();
         self.ordered.clear();
         self.due.reverse();
@@ -268,9 +272,10 @@ impl AggregatorState {
                 return Flow::Again;
             }
         }
-        if self.series.is_empty() && self.leased > 0 {
-            (self.bytes, self.leased) = (0, 0);
-            let _ = self.lease.try_resize(0);
+        if std::mem::take(&mut self.due_bytes) > 0 {
+            self.leased = (self.bytes as u64).next_multiple_of(LEASE_STEP);
+            // A smaller size always succeeds.
+            let _ = self.lease.try_resize(self.leased);
         }
         Flow::Continue
     }
