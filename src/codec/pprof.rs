@@ -177,62 +177,47 @@ impl PprofReader {
     fn field(&mut self, field: Field<'_>, start: usize, end: usize) -> Result<(), DecodeError> {
         let (limit, key) = (self.pprof.max_entries, self.pprof.max_entries_key);
         let Pprof { strings, functions, mappings, locations, lines, samples, .. } = &mut self.pprof;
-        let too_many = |field, count: usize| DecodeError {
-            field,
-            offset: start,
-            kind: DecodeErrorKind::TooLarge { found: count as u64, limit: limit as u64, key },
+        let within = |field, count: usize| {
+            let kind = DecodeErrorKind::TooLarge { found: count as u64, limit: limit as u64, key };
+            if count > limit { Err(DecodeError { field, offset: start, kind }) } else { Ok(()) }
         };
         match (field.number, field.value) {
             (1, ProtobufValue::Bytes(bytes)) => {
                 let [of, unit] = numbers(bytes, "value_type", end, [1, 2])?;
                 self.pprof.sample_types.push((index(of), index(unit)));
-                if self.pprof.sample_types.len() > limit {
-                    return Err(too_many("profile.sample_type", self.pprof.sample_types.len()));
-                }
+                within("profile.sample_type", self.pprof.sample_types.len())?;
             }
             (2, ProtobufValue::Bytes(bytes)) => {
                 samples.push(MessageRange::ending_at(end, bytes));
-                if samples.len() > limit {
-                    return Err(too_many("profile.sample", samples.len()));
-                }
+                within("profile.sample", samples.len())?;
             }
             (3, ProtobufValue::Bytes(bytes)) => {
                 let [id, file] = numbers(bytes, "mapping", end, [1, 5])?;
                 mappings.push((id, index(file)));
-                if mappings.len() > limit {
-                    return Err(too_many("profile.mapping", mappings.len()));
-                }
+                within("profile.mapping", mappings.len())?;
             }
             (4, ProtobufValue::Bytes(bytes)) => {
                 let first = lines.len();
                 let [id, mapping, address] = numbers(bytes, "location", end, [1, 2, 3])?;
                 for field in ProtobufFields::of(bytes) {
                     if let (4, ProtobufValue::Bytes(bytes)) = (field.number, field.value) {
-                        if lines.len() == limit {
-                            return Err(too_many("location.line", lines.len() + 1));
-                        }
+                        within("location.line", lines.len() + 1)?;
                         let [function, line] = numbers(bytes, "line", end, [1, 2])?;
                         lines.push(Line { function, line: line as i64 });
                     }
                 }
                 let of_location = MessageRange { start: first as u32, end: lines.len() as u32 };
                 locations.push((id, Location { mapping, address, lines: of_location }));
-                if locations.len() > limit {
-                    return Err(too_many("profile.location", locations.len()));
-                }
+                within("profile.location", locations.len())?;
             }
             (5, ProtobufValue::Bytes(bytes)) => {
                 let [id, name, file] = numbers(bytes, "function", end, [1, 2, 4])?;
                 functions.push((id, Function { name: index(name), file: index(file) }));
-                if functions.len() > limit {
-                    return Err(too_many("profile.function", functions.len()));
-                }
+                within("profile.function", functions.len())?;
             }
             (6, ProtobufValue::Bytes(bytes)) => {
                 strings.push(MessageRange::ending_at(end, bytes));
-                if strings.len() > limit {
-                    return Err(too_many("profile.string_table", strings.len()));
-                }
+                within("profile.string_table", strings.len())?;
             }
             (9, ProtobufValue::Varint(time)) => self.pprof.time_nanos = time as i64,
             (10, ProtobufValue::Varint(duration)) => self.pprof.duration_nanos = duration as i64,

@@ -17,6 +17,7 @@ use tributary_options::{Bounds, Section, describe};
 use tributary_pipeline::AGENT_REGISTRY_BYTES;
 use tributary_protocol::Protocol;
 use tributary_rbkit as rbkit;
+use tributary_system::kept_files;
 use tributary_transport::nats::options::NatsOptions;
 use tributary_transport::options::{HttpOptions, ListenerOptions};
 use tributary_zico as zico;
@@ -168,6 +169,10 @@ impl ListenerConfig {
             ProtocolOptions::DatadogAgent(options, http) => {
                 http.declare(&of, bounds);
                 options.declare(&of, bounds);
+                if options.keep_profiles.is_on() {
+                    let bytes = kept_files::list_bytes(options.keep_profiles.max_bytes);
+                    bounds.add(&of, "the list of files that are kept (keep_profiles.max_bytes)", bytes);
+                }
             }
             ProtocolOptions::Endless(options, seen, http) => {
                 http.declare(&of, bounds);

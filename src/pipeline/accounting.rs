@@ -139,7 +139,7 @@ impl ListenerCounters {
         add_all(&self.counters.bytes_ignored, &mut vec![(endpoint, bytes)]);
     }
 
-    /// Counts a request that was answered before its events were delivered.
+    /// Counts datagrams that the kernel has dropped.
     pub fn dropped_datagrams(&self, count: u64) {
         self.counters.dropped_datagrams.fetch_add(count, Relaxed);
     }

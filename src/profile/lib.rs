@@ -153,11 +153,6 @@ impl SampleKind {
         named
     }
 
-    /// The type with this id, if a sample had it.
-    pub fn by_id(id: &str) -> Option<&'static SampleKind> {
-        SampleKind::known().iter().find(|kind| *kind.id == *id).copied()
-    }
-
     fn known() -> MutexGuard<'static, Vec<&'static SampleKind>> {
         static KNOWN: Mutex<Vec<&'static SampleKind>> = Mutex::new(Vec::new());
         KNOWN.lock().unwrap_or_else(PoisonError::into_inner)

@@ -46,8 +46,8 @@ pub trait Exchange: Send + Sync + 'static {
     /// address. None: of the memory of the exchange.
     fn work(&self, request: Request, memory: Option<&Arc<MemoryBudget>>, now: Now) -> Self::Work;
 
-    /// The endpoint of a request that is refused because of its head or for lack of memory, if its bytes count as ignored: nobody
-    /// wants them, or the peer keeps them. `None`: they are lost.
+    /// The endpoint of a request that is refused because of its head or for lack of memory, if its bytes count as ignored:
+    /// they are not kept here, or the peer still has them. `None`: they are lost.
     fn ignored_as(&self, _head: &RequestHead) -> Option<&'static str> {
         None
     }

@@ -189,8 +189,8 @@ pub fn reason(name: &str) -> Option<Reason> {
 const MAX_CONSTANTS: usize = 1024;
 const MAX_CONSTANT_BYTES: usize = 256;
 
-/// A text that stays for the life of the process: names of protocols, units and types of samples are few, and the event model
-/// has them as constants. Beyond a limit that no stored events of ours reach, the empty text.
+/// A text that stays for the life of the process: names of protocols are few, and an origin has them as
+/// constants. Beyond a limit that no stored events of ours reach, the empty text.
 fn constant(text: &str) -> &'static str {
     static KNOWN: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     if text.is_empty() || text.len() > MAX_CONSTANT_BYTES {

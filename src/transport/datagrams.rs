@@ -22,6 +22,7 @@ use tributary_protocol::{DatagramReader, Output};
 
 use super::admission::Admission;
 use super::context::ListenerContext;
+use super::tcp::canonical;
 
 /// The longest datagram.
 const MAX_DATAGRAM_BYTES: usize = 64 << 10;
@@ -112,14 +113,6 @@ impl DatagramListener {
         Ok(DatagramListener { socket })
     }
 
-    /// Its address; `None`: it is a Unix socket.
-    pub fn address(&self) -> Option<SocketAddr> {
-        match &self.socket {
-            DatagramSocket::Udp(socket) => socket.local_addr().ok(),
-            DatagramSocket::Unix(_) => None,
-        }
-    }
-
     /// Reads datagrams until the listener stops.
     pub async fn serve(self, reader: Arc<dyn DatagramReader>, context: ListenerContext) {
         let admission = Arc::new(Admission::new(&context.options, context.clock));
@@ -188,7 +181,7 @@ fn receive(socket: RawFd, buffer: &mut [u8]) -> io::Result<Datagram> {
     });
     let peer = received.address.and_then(|address| {
         let v4 = address.as_sockaddr_in().map(|it| SocketAddr::new(it.ip().into(), it.port()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|it| SocketAddr::new(it.ip().to_canonical(), it.port())))
+        v4.or_else(|| address.as_sockaddr_in6().map(|it| canonical(SocketAddr::new(it.ip().into(), it.port()))))
     });
     Ok(Datagram { length: received.bytes, peer, dropped })
 }

@@ -32,7 +32,7 @@ use super::tls::Tls;
 
 /// Connections that the kernel queues until they are accepted. The kernel allows `net.core.somaxconn` at most, 4096 by
 /// default. When thousands connected at the same time under full load, some of those beyond the queue were reset.
-const BACKLOG: i32 = 4096;
+pub(super) const BACKLOG: i32 = 4096;
 /// After an error of `accept` the next attempt waits: the first time this long, at most that long.
 const ACCEPT_RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// How long a stopping listener waits for the system to report a connection that waits to be accepted.
@@ -308,7 +308,7 @@ impl Listener {
 }
 
 /// The address of a peer as everything shows and compares it: one that IPv6 only maps is the IPv4 address.
-fn canonical(peer: SocketAddr) -> SocketAddr {
+pub(super) fn canonical(peer: SocketAddr) -> SocketAddr {
     match peer.ip().to_canonical() {
         IpAddr::V4(address) => SocketAddr::new(address.into(), peer.port()),
         IpAddr::V6(_) => peer,

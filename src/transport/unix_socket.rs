@@ -9,6 +9,8 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use tributary_system::directories::directory_of;
 
+use super::tcp::BACKLOG;
+
 /// A socket at this path with these permissions. One that a dead process has left there is replaced.
 ///
 /// # Errors
@@ -28,7 +30,7 @@ pub fn bind(path: &Path, kind: Type, mode: u32) -> io::Result<Socket> {
             Ok(()) => {
                 return Err(io::Error::new(ErrorKind::AddrInUse, "a living process has this socket"));
             }
-            // Nobody has it open.
+            // No process has it open.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path)?,
             Err(error) if error.raw_os_error() == Some(WRONG_TYPE) => {
                 return Err(io::Error::new(
@@ -53,8 +55,6 @@ pub fn bind(path: &Path, kind: Type, mode: u32) -> io::Result<Socket> {
 
 /// `EPROTOTYPE` of Linux.
 const WRONG_TYPE: i32 = 91;
-/// Connections that wait to be accepted. The kernel allows `net.core.somaxconn` at most.
-const BACKLOG: i32 = 4096;
 
 #[cfg(test)]
 mod tests {

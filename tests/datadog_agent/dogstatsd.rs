@@ -142,7 +142,7 @@ fn series_beyond_the_limit_are_written_without_aggregation() {
     assert_eq!(metrics(&events)[..2], [("c", "sum", "", json!(1)), ("c.count", "sum", "", json!(1))]);
     assert_eq!(metrics(&flushed), [("a", "sum", "", json!(5)), ("b", "sum", "", json!(1))]);
     assert_eq!(offline.counters.totals().warnings["dogstatsd_not_aggregated"], 2);
-    // The next interval has room again.
+    // The next interval begins without series.
     let (events, flushed) = written(&mut offline, "c:1|c\n");
     assert_eq!((events.len(), flushed.len()), (0, 1));
 }

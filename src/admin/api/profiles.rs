@@ -10,7 +10,6 @@ use serde::Serialize;
 use super::answer::{ApiError, Lazy, Made};
 use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, passed, snapshot};
-use super::query::bad;
 use tributary_event::Kind;
 use tributary_profile::collected::{Collected, Shown, StackSource};
 use tributary_profile::stacks::{Level, Stacks, process_text};
@@ -212,18 +211,10 @@ const WANTED: [&str; 5] = ["agent", "type", "threads", "from_ms", "to_ms"];
 
 impl Wanted {
     fn read(context: &ApiContext) -> Result<Wanted, ApiError> {
-        let own = |name: &str| SHOWN.into_iter().find(|counted| counted.id() == name);
-        let counted = match context.query.text("type") {
-            None => Counted::default(),
-            Some(name) => match own(name).or_else(|| SampleKind::by_id(name).map(Counted::Profiled)) {
-                Some(counted) => counted,
-                None => {
-                    let known = SHOWN.into_iter().chain(SampleKind::all().into_iter().map(Counted::Profiled));
-                    let known: Vec<&str> = known.map(Counted::id).collect();
-                    return Err(bad(format!("type is {name:?}; it must be one of {}", known.join(", "))));
-                }
-            },
-        };
+        let all: Vec<_> = SHOWN.into_iter().chain(SampleKind::all().into_iter().map(Counted::Profiled)).collect();
+        let ids: Vec<_> = all.iter().map(|counted| counted.id()).collect();
+        let id = context.query.choice("type", &ids)?;
+        let counted = all.into_iter().find(|counted| counted.id() == id).unwrap_or_default();
         let agent = context.query.text("agent").map(str::to_owned);
         Ok(Wanted { agent, counted, has_threads: context.query.is_set("threads") })
     }
@@ -236,21 +227,15 @@ impl Wanted {
     fn collect(&self, context: &ApiContext, window: Window) -> Result<(Collected, Coverage), ApiError> {
         let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
         let mut collected = Collected::bounded(context.memory.limit() / STACKS_PART);
+        let sources = StackSource::that_show(self.counted);
         items(&snapshot, |item, _, _| {
-            let is_wanted = match item {
-                ProfileItem::Sample(sample) => {
-                    StackSource::of(sample.counted).quantities().contains(&self.counted)
-                        && self.wants(&process_text(&sample.agent))
-                }
-                ProfileItem::Span(span) => {
-                    StackSource::Spans.quantities().contains(&self.counted) && self.wants(&process_text(&span.agent))
-                }
-                ProfileItem::Call(call) => {
-                    StackSource::Entries.quantities().contains(&self.counted) && self.wants(&process_text(&call.agent))
-                }
-                _ => false,
+            let (source, agent) = match item {
+                ProfileItem::Sample(sample) => (StackSource::of(sample.counted), &sample.agent),
+                ProfileItem::Span(span) => (StackSource::Spans, &span.agent),
+                ProfileItem::Call(call) => (StackSource::Entries, &call.agent),
+                _ => return,
             };
-            if is_wanted {
+            if sources.contains(&source) && self.wants(&process_text(agent)) {
                 collected.add(item);
             }
         });

@@ -11,9 +11,6 @@ use tributary_options::{Bounds, LONGEST, Section, options};
 /// The memory of a body that is remembered so that its repeats are recognised, and of the upper half of a trace's id.
 const REPEAT_BYTES: u64 = 160;
 const TRACE_ID_BYTES: u64 = 96;
-/// The least size of a file that is kept, and what it takes in the list of all.
-const KEPT_FILE_BYTES: u64 = 4096;
-const LISTED_FILE_BYTES: u64 = 160;
 /// The memory of a string of a table.
 const STRING_BYTES: u64 = 8;
 
@@ -93,10 +90,6 @@ impl Options {
         bounds.need(self.max_body_bytes.saturating_add(self.max_strings as u64 * STRING_BYTES));
         let what = format!("{} bodies whose repeats are recognised (max_repeats)", self.max_repeats);
         bounds.add(of, what, self.max_repeats as u64 * REPEAT_BYTES);
-        if self.keep_profiles.is_on() {
-            let bytes = self.keep_profiles.max_bytes / KEPT_FILE_BYTES * LISTED_FILE_BYTES;
-            bounds.add(of, "the list of files that are kept (keep_profiles.max_bytes)", bytes);
-        }
         let what = format!("{} ids of traces (max_trace_ids)", self.max_trace_ids);
         bounds.add(of, what, self.max_trace_ids as u64 * TRACE_ID_BYTES);
     }

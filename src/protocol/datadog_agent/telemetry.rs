@@ -19,42 +19,30 @@ pub(super) struct Telemetry<'a> {
     #[serde(borrow)]
     request_type: Cow<'a, str>,
     tracer_time: Option<u64>,
-    #[serde(borrow)]
-    runtime_id: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    application: Application<'a>,
-    #[serde(borrow)]
-    host: Host<'a>,
+    runtime_id: Option<String>,
+    application: Application,
+    host: Host,
     #[serde(borrow)]
     payload: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Application<'a> {
-    #[serde(borrow)]
-    service_name: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    service_version: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    env: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    language_name: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    language_version: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    tracer_version: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    runtime_name: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    process_tags: Option<Cow<'a, str>>,
+struct Application {
+    service_name: Option<String>,
+    service_version: Option<String>,
+    env: Option<String>,
+    language_name: Option<String>,
+    language_version: Option<String>,
+    tracer_version: Option<String>,
+    runtime_name: Option<String>,
+    process_tags: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Host<'a> {
-    #[serde(borrow)]
-    hostname: Option<Cow<'a, str>>,
+struct Host {
+    hostname: Option<String>,
 }
 
 /// A message of several that are sent together.
@@ -102,7 +90,7 @@ impl<'a> Telemetry<'a> {
     }
 
     fn process(&self, head: &RequestHead) -> ProcessDescription {
-        let text = |text: &Option<Cow<'_, str>>| text.as_deref().map(process::cut).map(str::to_owned);
+        let text = |text: &Option<String>| text.as_deref().map(process::cut).map(str::to_owned);
         let Telemetry { application, host, runtime_id, .. } = self;
         ProcessDescription {
             environment: text(&application.env),

@@ -52,7 +52,7 @@ struct AggregatorState {
     bytes: usize,
     due_bytes: usize,
     leased: u64,
-    /// Since the last flush there was no room for a line.
+    /// The log has said since the last flush that lines are not aggregated.
     is_short: bool,
     /// Whether there was memory for the last value.
     has_memory: bool,
@@ -205,7 +205,7 @@ impl DatagramReader for DogStatsD {
 const STEP_BYTES: usize = 256 << 10;
 
 impl AggregatorState {
-    /// The series of a line. `None`: it is a new one, and there is no room for it.
+    /// The series of a line. `None`: it is new, and `max_series` is reached or no memory is left.
     fn index_of(&mut self, metric: &MetricLine<'_>, max_series: usize) -> Option<usize> {
         let mut key = std::mem::take(&mut self.key);
         write_key(&mut key, metric, metric.context.tags);

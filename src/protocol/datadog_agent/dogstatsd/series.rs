@@ -12,7 +12,7 @@ use tributary_event::{
 use super::line::{LineContext, MetricKind, MetricLine};
 use super::values::{Distinct, Distribution};
 
-/// Further tags of a line are not written: a line of 64 kB has room for thousands.
+/// The most tags of a line that are written. A datagram of 64 kB can have thousands.
 const MAX_TAGS: usize = 512;
 
 /// A metric and its values.
