@@ -4,6 +4,7 @@
 //! code for live connections, for recordings and for tests. A protocol is one folder and one variant of [`Protocol`].
 #![forbid(unsafe_code)]
 
+pub mod datadog_tags;
 mod exchange;
 pub mod fault;
 mod loss_limit;

@@ -10,13 +10,14 @@ use tributary_event::{
     Status, Text, TraceContext, UnixNanos, Value, semconv, write_hex,
 };
 use tributary_protocol::Output;
+use tributary_protocol::datadog_tags::{SpanTag, resource_name};
 
 use super::MaxText;
 use super::record::{
     EntryKind, EntryValue, LateOwner, NAME, Owner, OwnerRecord, RESOURCE, RecordEntry, Ref, SERVICE, TYPE,
 };
 use super::services::Services;
-use super::strings::{KeyMeaning, ShownKey, StringSlot, Strings, TextMarks};
+use super::strings::{ShownKey, StringSlot, Strings, TextMarks};
 use super::wire::{StringId, WireSpan};
 
 pub(super) use whole::WholeSpan;
@@ -198,25 +199,14 @@ fn resource(record: &OwnerRecord, strings: &Strings, limits: &MaxText) -> Resour
             (Ref::Bound(slot), EntryKind::ValuelessMeta) => {
                 Some((semconv::DATADOG_VALUELESS_META.as_str().to_owned() + strings.key(slot), value))
             }
-            (Ref::Bound(slot), _) => Some((resource_key(strings.key(slot)).to_owned(), value)),
+            (Ref::Bound(slot), _) => {
+                let key = strings.key(slot);
+                Some((resource_name(key).map_or(key, |name| name.as_str()).to_owned(), value))
+            }
             (Ref::Waiting(id), kind) => Some((nameless(kind).as_str().to_owned() + &hex(id), value)),
             (Ref::Absent, _) => None,
         }
     }))
-}
-
-/// The name of a fact of the process by semantic conventions, as other Datadog tracers have it.
-fn resource_key(key: &str) -> &str {
-    let name = match key {
-        "env" => semconv::DEPLOYMENT_ENVIRONMENT_NAME,
-        "version" => semconv::SERVICE_VERSION,
-        "runtime-id" => semconv::SERVICE_INSTANCE_ID,
-        "process_id" => semconv::PROCESS_PID,
-        "language" => semconv::TELEMETRY_SDK_LANGUAGE,
-        "_dd.hostname" => semconv::HOST_NAME,
-        _ => return key,
-    };
-    name.as_str()
 }
 
 fn resource_number(bytes: [u8; 8], is_whole: bool) -> ResourceValue {
@@ -328,10 +318,9 @@ enum SpanPart {
 
 impl Writer<'_> {
     /// Writes a meta of a span that has a meaning, with this text as its value.
-    fn part(&mut self, meaning: KeyMeaning, value: StringSlot) -> SpanPart {
-        let name = match meaning {
-            KeyMeaning::Attribute => return SpanPart::Unwritten,
-            KeyMeaning::Kind => {
+    fn part(&mut self, tag: SpanTag, value: StringSlot) -> SpanPart {
+        let name = match tag {
+            SpanTag::Kind => {
                 if self.kind.is_some() {
                     return SpanPart::Repeated;
                 }
@@ -339,15 +328,15 @@ impl Writer<'_> {
                 self.kind = Some(kind);
                 return SpanPart::Written;
             }
-            KeyMeaning::ErrorMessage if self.message.is_some() => return SpanPart::Repeated,
-            KeyMeaning::ErrorMessage => semconv::EXCEPTION_MESSAGE,
-            KeyMeaning::ErrorType if std::mem::replace(&mut self.has_error_type, true) => return SpanPart::Repeated,
-            KeyMeaning::ErrorType => semconv::EXCEPTION_TYPE,
-            KeyMeaning::ErrorStack if std::mem::replace(&mut self.has_error_stack, true) => return SpanPart::Repeated,
-            KeyMeaning::ErrorStack => semconv::EXCEPTION_STACKTRACE,
+            SpanTag::ErrorMessage if self.message.is_some() => return SpanPart::Repeated,
+            SpanTag::ErrorMessage => semconv::EXCEPTION_MESSAGE,
+            SpanTag::ErrorType if std::mem::replace(&mut self.has_error_type, true) => return SpanPart::Repeated,
+            SpanTag::ErrorType => semconv::EXCEPTION_TYPE,
+            SpanTag::ErrorStack if std::mem::replace(&mut self.has_error_stack, true) => return SpanPart::Repeated,
+            SpanTag::ErrorStack => semconv::EXCEPTION_STACKTRACE,
         };
         let text = self.text(value, self.limits.value);
-        if meaning == KeyMeaning::ErrorMessage {
+        if tag == SpanTag::ErrorMessage {
             self.message = Some(text);
         }
         self.event.attribute(name, text);
@@ -483,8 +472,9 @@ impl Writer<'_> {
             if self.is_span
                 && let (EntryKind::Meta, Ref::Bound(key), EntryValue::Text(Ref::Bound(value))) =
                     (entry.kind, entry.key, entry.value)
+                && let Some(tag) = self.strings.meaning(key)
                 // Of `error.message` and `error.msg` the other one stays as it is.
-                && self.part(self.strings.meaning(key), value) == SpanPart::Written
+                && self.part(tag, value) == SpanPart::Written
             {
                 continue;
             }

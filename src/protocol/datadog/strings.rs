@@ -13,7 +13,9 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use tributary_codec::text::{cut, repair};
-use tributary_event::{BatchBuilder, Interned, Name, Text, names_whole_number, semconv, whole_number};
+use tributary_event::{BatchBuilder, Interned, Text, names_whole_number, whole_number};
+
+use tributary_protocol::datadog_tags::{SpanTag, is_reserved};
 
 use super::wire::StringId;
 use super::{Options, StringCache};
@@ -70,7 +72,7 @@ struct StoredText {
     /// As a key it names a whole number.
     is_whole: bool,
     /// What it is as the key of a meta of a span.
-    meaning: KeyMeaning,
+    meaning: Option<SpanTag>,
     /// Hash of the text as a key, cut to `max_text.key`.
     fingerprint: u16,
     references: u32,
@@ -114,38 +116,7 @@ pub(super) struct ShownKey {
     pub(super) fingerprint: u16,
     /// See [`Strings::is_whole`].
     pub(super) is_whole: bool,
-    pub(super) meaning: KeyMeaning,
-}
-
-/// What a meta of a span is, by its key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum KeyMeaning {
-    /// An attribute with its own key.
-    #[default]
-    Attribute,
-    Kind,
-    ErrorMessage,
-    ErrorType,
-    ErrorStack,
-}
-
-impl KeyMeaning {
-    fn of(key: &str) -> KeyMeaning {
-        match key {
-            "span.kind" => KeyMeaning::Kind,
-            "error.message" | "error.msg" => KeyMeaning::ErrorMessage,
-            "error.type" => KeyMeaning::ErrorType,
-            "error.stack" => KeyMeaning::ErrorStack,
-            _ => KeyMeaning::Attribute,
-        }
-    }
-}
-
-/// Whether a key would collide with names that the collector writes.
-fn is_reserved(key: &str) -> bool {
-    const NAMES: [Name; 4] =
-        [semconv::SERVICE_NAME, semconv::EXCEPTION_TYPE, semconv::EXCEPTION_MESSAGE, semconv::EXCEPTION_STACKTRACE];
-    key.starts_with("datadog.") || key.starts_with("tributary.") || NAMES.iter().any(|name| name.as_str() == key)
+    pub(super) meaning: Option<SpanTag>,
 }
 
 /// The string table of one connection; never shared with another (reading 29).
@@ -259,7 +230,7 @@ impl Strings {
         }
         let key = cut(&text, self.key_limit);
         let reserved = is_reserved(key);
-        let meaning = KeyMeaning::of(key);
+        let meaning = SpanTag::of(key);
         let is_whole = names_whole_number(key);
         let fingerprint = self.hash(key);
         let text = text.into_owned().into_boxed_str();
@@ -367,7 +338,7 @@ impl Strings {
 
     /// What the text is as the key of a meta of a span.
     #[inline]
-    pub(super) fn meaning(&self, slot: StringSlot) -> KeyMeaning {
+    pub(super) fn meaning(&self, slot: StringSlot) -> Option<SpanTag> {
         self.texts[slot.0 as usize].meaning
     }
 

@@ -6,6 +6,7 @@ use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
 use tributary_event::{BatchBuilder, Interned, Key, Name, names_whole_number, semconv};
+use tributary_protocol::datadog_tags::{SpanTag, is_reserved, resource_name};
 
 use super::options::Semantics;
 use super::semantics;
@@ -25,10 +26,8 @@ pub(super) enum Meaning {
     Resource,
     /// The upper half of the id of the trace.
     TraceId,
-    Kind,
-    ErrorMessage,
-    ErrorType,
-    ErrorStack,
+    /// A part of the span, or an attribute with another name.
+    Span(SpanTag),
     /// JSON of links.
     Links,
     /// JSON of events.
@@ -94,16 +93,12 @@ impl KnownKey {
         let text = text_of(key);
         let renamed = if semantics == Semantics::OpenTelemetry { semantics::renamed(&text) } else { None };
         let meaning = match &*text {
-            "env" | "version" | "runtime-id" | "process_id" | "language" | "_dd.hostname" => Meaning::Resource,
             "_dd.p.tid" => Meaning::TraceId,
-            "span.kind" => Meaning::Kind,
-            "error.message" | "error.msg" => Meaning::ErrorMessage,
-            "error.type" => Meaning::ErrorType,
-            "error.stack" => Meaning::ErrorStack,
             "_dd.span_links" => Meaning::Links,
             "events" => Meaning::Events,
-            text if is_reserved(text) => Meaning::Reserved,
-            _ => Meaning::Attribute,
+            text if resource_name(text).is_some() => Meaning::Resource,
+            text if text.is_empty() || is_reserved(text) => Meaning::Reserved,
+            text => SpanTag::of(text).map_or(Meaning::Attribute, Meaning::Span),
         };
         KnownKey {
             meaning,
@@ -136,14 +131,4 @@ pub(super) fn text_of(key: &[u8]) -> Cow<'_, str> {
         Ok(text) => text.into(),
         Err(_) => key.escape_ascii().to_string().into(),
     }
-}
-
-/// Whether an event has an attribute of this key from this program.
-fn is_reserved(key: &str) -> bool {
-    const WRITTEN: [Name; 4] =
-        [semconv::SERVICE_NAME, semconv::EXCEPTION_TYPE, semconv::EXCEPTION_MESSAGE, semconv::EXCEPTION_STACKTRACE];
-    key.is_empty()
-        || key.starts_with("datadog.")
-        || key.starts_with("tributary.")
-        || WRITTEN.iter().any(|name| name.as_str() == key)
 }

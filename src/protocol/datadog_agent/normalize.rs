@@ -9,6 +9,7 @@ use tributary_event::{
     SpanKind, SpanLink, Status, Text, TraceId, UnixNanos, Value, semconv, whole_number,
 };
 use tributary_protocol::Output;
+use tributary_protocol::datadog_tags::SpanTag;
 
 use super::body::{Chunk, Layout, TraceBody};
 use super::facts::upper_half;
@@ -70,11 +71,9 @@ pub(super) fn write(
         (semconv::DATADOG_TYPE, span.span_type),
     ];
     // The event borrows the batch, so everything that is written to the batch comes before it.
-    let own_keys = match keys.is_opentelemetry() {
-        true => span.entries.iter().map(|entry| entry.key.of(&bytes)).collect(),
-        false => Vec::new(),
-    };
-    let mut writer = Writer { body, bytes: &bytes, keys, limit: context.max_text_bytes, own_keys };
+    let own_keys = SpanKeys::of(&span.entries, &bytes);
+    let limit = context.max_text_bytes;
+    let mut writer = Writer { body, bytes: &bytes, keys, limit, own_entries: &span.entries, own_keys };
     let mut attributes = writer.entries(span, context, &mut parts, &mut out.batch);
     for link in &span.links {
         let link = writer.link(link, &mut parts.marks, &mut out.batch);
@@ -209,8 +208,9 @@ struct Writer<'a> {
     bytes: &'a [u8],
     keys: &'a mut Keys,
     limit: usize,
-    /// The keys of the span, where they may be in the way of other names.
-    own_keys: Vec<&'a [u8]>,
+    /// The entries of the span, and their keys.
+    own_entries: &'a [Entry],
+    own_keys: SpanKeys<'a>,
 }
 
 impl Writer<'_> {
@@ -223,25 +223,24 @@ impl Writer<'_> {
         batch: &mut BatchBuilder,
     ) -> Vec<(Key, Value)> {
         let mut all = Vec::with_capacity(span.entries.len() + context.inherited.len() + 4);
-        let keys_of_span = SpanKeys::of(&span.entries, self.bytes);
         for (place, entry) in span.entries.iter().enumerate() {
-            if keys_of_span.is_last(place, entry, &span.entries, self.bytes) {
-                let prefix = keys_of_span.prefix(entry, &span.entries, self.bytes);
+            if self.own_keys.is_last(place, entry, self.own_entries, self.bytes) {
+                let prefix = self.own_keys.prefix(entry, self.own_entries, self.bytes);
                 self.entry(entry, prefix, parts, &mut all, batch);
             }
         }
-        if !span.component.is_empty() && !keys_of_span.has(b"component", &span.entries, self.bytes) {
+        if !span.component.is_empty() && !self.has_own(b"component") {
             let key = self.keys.get(b"component", batch).0;
             all.push((key, self.text(span.component, &mut parts.marks, batch).into()));
         }
         if let Some(mechanism) = context.chunk.mechanism
-            && !keys_of_span.has(b"_dd.p.dm", &span.entries, self.bytes)
+            && !self.has_own(b"_dd.p.dm")
         {
             let key = self.keys.get(b"_dd.p.dm", batch).0;
             all.push((key, batch.push_text(&format!("-{mechanism}")).into()));
         }
         for (key, value) in context.inherited {
-            if !keys_of_span.has(key.of(self.bytes), &span.entries, self.bytes) {
+            if !self.has_own(key.of(self.bytes)) {
                 let entry = Entry { key: *key, value: *value, sort: Sort::Meta };
                 self.entry(&entry, None, parts, &mut all, batch);
             }
@@ -268,14 +267,16 @@ impl Writer<'_> {
             (Meaning::Resource, Some(_)) => return,
             (Meaning::Resource, None) if key_text == b"process_id" => return,
             (Meaning::TraceId, Some(text)) if upper_half(text.of(self.bytes)).is_some() => return,
-            (Meaning::Kind, Some(text)) => match str::from_utf8(text.of(self.bytes)).ok().and_then(SpanKind::of) {
-                Some(kind) => {
-                    parts.kind = Some(kind);
-                    return;
+            (Meaning::Span(SpanTag::Kind), Some(text)) => {
+                match str::from_utf8(text.of(self.bytes)).ok().and_then(SpanKind::of) {
+                    Some(kind) => {
+                        parts.kind = Some(kind);
+                        return;
+                    }
+                    None => key,
                 }
-                None => key,
-            },
-            (Meaning::ErrorMessage, Some(text)) => {
+            }
+            (Meaning::Span(SpanTag::ErrorMessage), Some(text)) => {
                 let text = self.text(text, &mut parts.marks, batch);
                 // Of `error.message` and `error.msg` the other one stays as it is.
                 let is_first = parts.message.is_none();
@@ -283,8 +284,8 @@ impl Writer<'_> {
                 let key = if is_first { semconv::EXCEPTION_MESSAGE.into() } else { key };
                 return all.push((key, text.into()));
             }
-            (Meaning::ErrorType, Some(_)) => semconv::EXCEPTION_TYPE.into(),
-            (Meaning::ErrorStack, Some(_)) => semconv::EXCEPTION_STACKTRACE.into(),
+            (Meaning::Span(SpanTag::ErrorType), Some(_)) => semconv::EXCEPTION_TYPE.into(),
+            (Meaning::Span(SpanTag::ErrorStack), Some(_)) => semconv::EXCEPTION_STACKTRACE.into(),
             (Meaning::Links, Some(text)) if self.is_short(text) => match json_tags::links(text.of(self.bytes), batch) {
                 Some(links) => return parts.links.extend(links),
                 None => key,
@@ -326,12 +327,17 @@ impl Writer<'_> {
     /// The name of a tag by the conventions of the listener, unless the span has an attribute of this name.
     fn renamed(&mut self, key: &[u8], parts: &mut Parts, batch: &mut BatchBuilder) -> Option<Key> {
         let name = self.keys.renamed(key)?;
-        let is_there = parts.renamed.contains(&name) || self.own_keys.contains(&name.as_bytes());
+        let is_there = parts.renamed.contains(&name) || self.has_own(name.as_bytes());
         if is_there {
             return None;
         }
         parts.renamed.push(name);
         Some(batch.push_text(name).into())
+    }
+
+    /// Whether an entry of the span has this key.
+    fn has_own(&self, key: &[u8]) -> bool {
+        self.own_keys.has(key, self.own_entries, self.bytes)
     }
 
     /// Whether a text is not longer than one may be: JSON takes more memory when it is read.

@@ -9,7 +9,7 @@ use tributary_protocol::Output;
 use super::super::Options;
 use super::super::record::{EntryKind, KEY_IN_FULL, METRIC_BYTES, NAME, ObjectPosition, Ref, SERVICE};
 use super::super::services::Services;
-use super::super::strings::{KeyMeaning, StringSlot, Strings, TextMarks};
+use super::super::strings::{StringSlot, Strings, TextMarks};
 use super::super::traces::Traces;
 use super::super::wire::{self, ListKind, Lists, StringId, WireSpan};
 use super::{FEW_ENTRIES, SeenKeys, SpanPart, Writer, number, service, span_time};
@@ -128,8 +128,8 @@ impl Writer<'_> {
                 ListKind::Meta => {
                     let Some(value) = self.strings.refer(StringId(ids[1])) else { return false };
                     written.bytes += value.bytes(self.limits.value);
-                    if key.meaning != KeyMeaning::Attribute {
-                        match self.part(key.meaning, value.slot) {
+                    if let Some(tag) = key.meaning {
+                        match self.part(tag, value.slot) {
                             SpanPart::Written => continue,
                             SpanPart::Unwritten => {}
                             SpanPart::Repeated => return false,
