@@ -9,10 +9,11 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use super::batch::{
-    Attribute, Batch, Event, EventData, Frame, Key, KeyContent, Label, LossData, MetricData, NO_CONTEXT, Run,
-    SampleData, Span32, SpanEvent, SpanLink, Value,
+    Attribute, Batch, Event, EventData, Frame, Label, LossData, MetricData, NO_CONTEXT, Run, SampleData, SpanEvent,
+    SpanLink,
 };
 use super::text::{Escapes, Text, index32};
+use super::value::{Key, KeyContent, Span32, Value};
 use super::view::{KeyView, ValueView, of_span};
 use super::{Origin, Resource};
 

@@ -18,13 +18,14 @@ mod message_part;
 mod origin;
 pub mod semconv;
 mod text;
+mod value;
 mod view;
 mod whole_number;
 
 pub use agent::{AgentFacts, AgentIdentity, AgentName};
 pub use batch::{
-    Batch, Frame, Header, Key, Label, Link, MetricData, MetricType, Number, Position, SampleClock, SampleData, Span32,
-    SpanData, SpanEvent, SpanKind, SpanLink, Status, Temporality, TraceContext, Value,
+    Batch, Frame, Header, Label, Link, MetricData, MetricType, Number, Position, SampleClock, SampleData, SpanData,
+    SpanEvent, SpanKind, SpanLink, Status, Temporality, TraceContext,
 };
 pub use builder::{
     BatchBuilder, BatchResource, BatchStack, EventBuilder, Interned, InternedResource, InternedRun, MOST_BATCH_BYTES,
@@ -38,6 +39,7 @@ pub use message_part::MessagePart;
 pub use origin::{Origin, Resource, ResourceValue, peer_address};
 pub use semconv::Name;
 pub use text::{Text, output_len};
+pub use value::{Key, Span32, Value};
 pub use view::{
     AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LinkView, LossView, Member, Members,
     MetricView, RunView, SampleView, SpanEventView, SpanView, TextView, ValueView, Values,

@@ -1,16 +1,20 @@
 //! Reads a batch: borrowed views that hide the layout of the arena.
 
+mod span;
+
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::batch::{
-    Attribute, Event, EventData, Frame, Key, KeyContent, LossData, Run, Span32, SpanEvent, SpanLink, Value,
-};
+use super::batch::{Attribute, Event, EventData, Frame, LossData, Run};
 use super::text::{Escapes, Text};
+use super::value::{Key, KeyContent, Span32, Value};
 use super::{
-    Batch, Header, Kind, Label, Link, MetricData, Name, Origin, Position, Reason, Resource, ResourceValue, SampleData,
-    Severity, SpanData, TraceContext, UnixNanos,
+    Batch, Header, Kind, Label, MetricData, Name, Origin, Position, Reason, Resource, ResourceValue, SampleData,
+    Severity, TraceContext, UnixNanos,
 };
+
+pub(super) use span::of_span;
+pub use span::{LinkView, SpanEventView, SpanView};
 
 /// One event of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -229,33 +233,6 @@ pub enum DataView<'a> {
     Loss(LossView<'a>),
 }
 
-/// A span, its links and its events.
-#[derive(Clone, Copy, Debug)]
-pub struct SpanView<'a> {
-    batch: &'a Batch,
-    place: u32,
-    data: &'a SpanData,
-}
-
-/// A link of a span.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
-pub struct LinkView<'a> {
-    pub to: Link,
-    pub attributes: Members<'a>,
-    pub trace_state: Option<TextView<'a>>,
-    pub flags: Option<u32>,
-}
-
-/// What happened during a span.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
-pub struct SpanEventView<'a> {
-    pub time: Option<UnixNanos>,
-    pub name: TextView<'a>,
-    pub attributes: Members<'a>,
-}
-
 /// A data point and its unit.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricView<'a> {
@@ -449,15 +426,6 @@ impl<'a> EventView<'a> {
     }
 }
 
-impl Deref for SpanView<'_> {
-    type Target = SpanData;
-
-    #[inline]
-    fn deref(&self) -> &SpanData {
-        self.data
-    }
-}
-
 impl Deref for MetricView<'_> {
     type Target = MetricData;
 
@@ -473,48 +441,6 @@ impl<'a> MetricView<'a> {
     pub fn unit(&self) -> &'a str {
         self.batch.label(self.data.unit)
     }
-}
-
-impl<'a> SpanView<'a> {
-    /// What went wrong.
-    #[inline]
-    pub fn status_message(&self) -> Option<TextView<'a>> {
-        self.data.status_message.map(|text| self.batch.text(text))
-    }
-
-    /// Its links, in the order in which they were written.
-    #[inline]
-    pub fn links(&self) -> impl ExactSizeIterator<Item = LinkView<'a>> + use<'a> {
-        let batch = self.batch;
-        of_span(&batch.links, self.place).iter().map(|(_, SpanLink { to, attributes, trace_state, flags })| LinkView {
-            to: *to,
-            attributes: batch.members_of(*attributes),
-            trace_state: trace_state.map(|text| batch.text(text)),
-            flags: *flags,
-        })
-    }
-
-    /// What happened during it, in the order in which it was written.
-    #[inline]
-    pub fn events(&self) -> impl ExactSizeIterator<Item = SpanEventView<'a>> + use<'a> {
-        let batch = self.batch;
-        of_span(&batch.span_events, self.place).iter().map(|(_, SpanEvent { time, name, attributes })| SpanEventView {
-            time: *time,
-            name: batch.key(*name).text(),
-            attributes: batch.members_of(*attributes),
-        })
-    }
-}
-
-/// The parts of the span with this index.
-#[inline]
-pub(super) fn of_span<T>(all: &[(u32, T)], place: u32) -> &[(u32, T)] {
-    if all.is_empty() {
-        return all;
-    }
-    let start = all.partition_point(|(of, _)| *of < place);
-    let end = all.partition_point(|(of, _)| *of <= place);
-    &all[start..end]
 }
 
 impl<'a> SampleView<'a> {

@@ -23,7 +23,7 @@ use crate::quarantine::Quarantined;
 use crate::rbkit_store::ProfileStore;
 use tributary_bytefrog::Hq;
 use tributary_datadog::DatadogSession;
-use tributary_datadog_agent::DatadogAgentExchange;
+use tributary_datadog_agent::{DatadogAgentExchange, ProfileFiles};
 use tributary_endless::EndlessExchange;
 use tributary_memory::MemoryBudget;
 use tributary_nats::NatsError;
@@ -426,10 +426,8 @@ impl Runtime {
             }
             (ProtocolOptions::DatadogAgent(options, http), _, listener) => {
                 let files = ProfileDirectory::new(&options.keep_profiles, &config.name);
-                let mut exchange = DatadogAgentExchange::new(options, &context.memory);
-                if let Some(files) = files {
-                    exchange = exchange.with_profile_files(Arc::new(files));
-                }
+                let files = files.map(|files| Arc::new(files) as Arc<dyn ProfileFiles>);
+                let exchange = DatadogAgentExchange::keeping(options, &context.memory, files);
                 let (further, datagrams) = further_sockets::served(further, config);
                 let listeners = listener.into_iter().chain(further).collect();
                 let with_reader = |listener| (listener, exchange.dogstatsd() as Arc<dyn DatagramReader>);

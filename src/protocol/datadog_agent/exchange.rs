@@ -23,20 +23,17 @@ pub struct DatadogAgentExchange {
 impl DatadogAgentExchange {
     /// A listener without history.
     pub fn new(options: Options, memory: &Arc<MemoryBudget>) -> Self {
-        DatadogAgentExchange { shared: Arc::new(SharedExchange::new(options, memory, None)) }
+        DatadogAgentExchange::keeping(options, memory, None)
+    }
+
+    /// The same that keeps the files of profilers, if there is a place for them.
+    pub fn keeping(options: Options, memory: &Arc<MemoryBudget>, files: Option<Arc<dyn ProfileFiles>>) -> Self {
+        DatadogAgentExchange { shared: Arc::new(SharedExchange::new(options, memory, files)) }
     }
 
     /// The reader of datagrams of DogStatsD.
     pub fn dogstatsd(&self) -> Arc<DogStatsD> {
         self.shared.dogstatsd.clone()
-    }
-
-    /// The same that keeps the files of profilers.
-    #[must_use]
-    pub fn with_profile_files(self, files: Arc<dyn ProfileFiles>) -> Self {
-        let SharedExchange { options, memory, .. } = &*self.shared;
-        let shared = Arc::new(SharedExchange::new(options.clone(), memory, Some(files)));
-        DatadogAgentExchange { shared }
     }
 }
 

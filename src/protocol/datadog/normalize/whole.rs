@@ -12,7 +12,8 @@ use super::super::services::Services;
 use super::super::strings::{StringSlot, Strings, TextMarks};
 use super::super::traces::Traces;
 use super::super::wire::{self, ListKind, Lists, StringId, WireSpan};
-use super::{FEW_ENTRIES, SeenKeys, SpanPart, Writer, number, service, span_time};
+use super::repeated::{FEW_ENTRIES, SeenKeys};
+use super::{SpanPart, Writer, number, service, span_time};
 
 /// A span with metas of its trace is written this way if there are at most this many, because each is compared with the
 /// others.
