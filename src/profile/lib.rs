@@ -158,9 +158,11 @@ impl SampleKind {
         KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The type of this name and unit. `None`: it is too long, or there are too many.
+    /// The type of this name and unit. `None`: they are too long or not one line, as terminals show them, or there are too
+    /// many.
     pub fn of(sample_type: &str, unit: &str) -> Option<&'static SampleKind> {
-        if sample_type.is_empty() || sample_type.len().max(unit.len()) > MAX_KIND_BYTES {
+        let is_wanted = |text: &str| text.len() <= MAX_KIND_BYTES && words::one_line(text) == text;
+        if sample_type.is_empty() || !is_wanted(sample_type) || !is_wanted(unit) {
             return None;
         }
         let mut known = SampleKind::known();

@@ -425,7 +425,7 @@ pub(super) fn download(context: &ApiContext) -> Result<Made, ApiError> {
     let (shown, stacks) = wanted.shown(&collected).ok_or_else(nothing)?;
     let counted = wanted.counted;
     let title = shown.title(stacks.totals()[counted.column()]);
-    let name = format!("{}-{}", wanted.agent.as_deref().unwrap_or("all"), counted.id().replace('/', "-"));
+    let name = format!("{}-{}", wanted.agent.as_deref().unwrap_or("all"), counted.id());
     match format {
         "pprof" => context.file(format!("{name}.pb.gz"), "application/octet-stream", |out| {
             pprof::write(&stacks, &shown.about(&title), out)

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::number::push_number;
 use super::text::{kind_column, push_frame, push_value};
 use super::time::TimeFormat;
-use tributary_codec::terminal::{push_quoted, push_word};
+use tributary_codec::terminal::{push_quoted, push_word, shown};
 use tributary_event::{DataView, EventView, Kind, Name, Severity, Status, UnixNanos, ValueView, semconv};
 
 /// The columns of a name, and of the value after it, to which shorter ones are padded.
@@ -131,11 +131,11 @@ fn push_data(line: &mut TerminalLine<'_>, event: EventView<'_>) {
         }
         DataView::Metric(metric) => {
             let value = written(|text| push_number(text, metric.value));
-            line.push(style::PLAIN, &format!("{value:>VALUE_COLUMNS$} {}", metric.unit()));
+            line.push(style::PLAIN, &format!("{value:>VALUE_COLUMNS$} {}", shown(metric.unit())));
         }
         DataView::Sample(sample) => {
             let value = written(|text| push_number(text, sample.data.value));
-            line.push(style::PLAIN, &format!("{value:>VALUE_COLUMNS$} {}", sample.unit()));
+            line.push(style::PLAIN, &format!("{value:>VALUE_COLUMNS$} {}", shown(sample.unit())));
             let mut separator = "  ";
             for frame in sample.frames() {
                 line.push(style::DIM, separator);

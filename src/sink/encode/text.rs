@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push_u64};
 use super::time::TimeFormat;
-use tributary_codec::terminal::{push_quoted, push_word};
+use tributary_codec::terminal::{push_quoted, push_word, shown};
 use tributary_event::{
     AgentFacts, AgentName, DataView, EventView, FrameView, LossView, Members, MetricType, MetricView, SampleView,
     Severity, SpanData, SpanView, Status, Temporality, TextView, UnixNanos, ValueView, semconv,
@@ -162,7 +162,7 @@ fn push_metric(out: &mut Vec<u8>, metric: MetricView<'_>) {
 
 fn push_sample(out: &mut Vec<u8>, sample: SampleView<'_>) {
     push(out, "  ");
-    push(out, sample.sample_type());
+    push(out, &shown(sample.sample_type()));
     push(out, " ");
     push_number(out, sample.data.value);
     push_unit(out, sample.unit());
@@ -190,7 +190,7 @@ pub(super) fn push_frame(out: &mut Vec<u8>, frame: FrameView<'_>) {
 fn push_unit(out: &mut Vec<u8>, unit: &str) {
     if !unit.is_empty() {
         push(out, " ");
-        push(out, unit);
+        push(out, &shown(unit));
     }
 }
 

@@ -1,7 +1,8 @@
 //! Every text of a peer is read back from JSON unchanged, and stays on its line.
 
 use proptest::prelude::*;
-use tributary::event::{Header, Key, Severity, Value, semconv};
+use tributary::event::{Header, Key, MetricData, MetricType, Number, SampleData, Severity, Value, semconv};
+use tributary::sink::encode::terminal::{self, Terminal};
 
 use super::{assert_one_line, builder, header, json, json_attributes, parse, text};
 
@@ -61,6 +62,31 @@ fn keys_and_names_are_escaped_like_values() {
     let line = json(&builder.take());
     assert!(line.contains(r#""name":"a\"},\n\u2028","severity""#), "{line}");
     assert!(line.contains(r#""attributes":{"a\"},\n\u2028":1,"datadog.type":"a\"},\n\u2028"}"#), "{line}");
+}
+
+#[test]
+fn types_and_units_of_peers_are_escaped() {
+    let mut builder = builder();
+    let hostile = builder.push_text("a\u{1b}[31m\n\u{202e}b");
+    let sample = SampleData::new(hostile, hostile, Number::U64(7));
+    builder.event(header(semconv::DATADOG_PROCESS)).sample(sample, &[]);
+    let metric =
+        MetricData { metric_type: MetricType::Gauge, unit: hostile.into(), value: Number::U64(7), start: None };
+    builder.event(header(semconv::DATADOG_PROCESS)).metric(metric);
+    let batch = builder.take();
+
+    let mut shown = Vec::new();
+    let terminal = Terminal { columns: 200, colours: false };
+    batch.events().for_each(|event| terminal::encode(event, terminal, &mut shown));
+    for lines in [text(&batch), String::from_utf8(shown).unwrap()] {
+        let lines: Vec<&str> = lines.split_inclusive('\n').collect();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        for line in lines {
+            assert_one_line(line);
+            assert!(line.contains(r"7 a\u{1b}[31m\n\u{202e}b"), "{line:?}");
+            assert!(!line.contains(['\u{1b}', '\u{202e}']), "{line:?}");
+        }
+    }
 }
 
 #[test]
