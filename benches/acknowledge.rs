@@ -2,7 +2,7 @@
 //! per second of many agents at once, for both levels.
 //!
 //! `cargo bench --bench acknowledge [-- [REQUESTS] [CONCURRENT REQUESTS]]` prints two tables. The requests are `endless` uploads
-//! of one event, to a file sink; they are made before anything is measured. Lone requests and bare syncs alternate, because
+//! of one event, and lone ones of a Datadog tracer with one span, to a file sink; they are made before anything is measured. Lone requests and bare syncs alternate, because
 //! disks are slower at some times than at others; each is first in half of the turns, because the first one also writes what
 //! other programs have left to the disk. A bare sync appends as many bytes as the daemon writes for a request to a
 //! file beside its own, and forces them to the disk.
@@ -21,6 +21,7 @@ use daemon::Daemon;
 use daemon::table::{self, count, fixed, head, row};
 use daemon::wire::Http;
 use hdrhistogram::Histogram;
+use tributary::simulate::datadog_agent::{Tracer, TracerDialect};
 use tributary::simulate::endless::{AgentVersion, Machine};
 
 const LEVELS: [&str; 2] = ["durable", "written"];
@@ -36,12 +37,15 @@ fn main() {
     println!("{} lone requests; milliseconds\n", count(requests));
     head(&["p50", "p99", "max", "p50 / sync", "p99 / sync"]);
     let mut sync_seconds = 0.0;
-    for level in LEVELS {
-        let [bare, lone] = lone(level, requests);
-        print(&format!("bare fdatasync, beside {level}"), &bare, &bare);
-        print(&format!("lone request, {level}"), &lone, &bare);
-        if level == "durable" {
-            sync_seconds = bare.mean() / 1e6;
+    for kind in [AgentKind::Endless, AgentKind::Tracer] {
+        for level in LEVELS {
+            let [bare, lone] = lone(kind, level, requests);
+            let protocol = kind.protocol();
+            print(&format!("bare fdatasync, beside {protocol}, {level}"), &bare, &bare);
+            print(&format!("lone request, {protocol}, {level}"), &lone, &bare);
+            if level == "durable" {
+                sync_seconds = bare.mean() / 1e6;
+            }
         }
     }
     println!(
@@ -58,18 +62,19 @@ fn main() {
     }
 }
 
-fn start(level: &str) -> Daemon {
+fn start(kind: AgentKind, level: &str) -> Daemon {
+    let protocol = kind.protocol();
     Daemon::start(&format!(
-        "[listeners.bench]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nmax_requests = 256\nacknowledge = \"{level}\"\n\
+        "[listeners.bench]\nprotocol = \"{protocol}\"\nlisten = \"127.0.0.1:0\"\nmax_requests = 256\nacknowledge = \"{level}\"\n\
          [sinks.out]\ntype = \"file\"\npath = \"out/events.ndjson\"\nrotate_bytes = \"0\"\n"
     ))
 }
 
 /// The times of bare syncs and of lone requests, in microseconds.
-fn lone(level: &str, requests: u64) -> [Histogram<u64>; 2] {
-    let daemon = start(level);
+fn lone(kind: AgentKind, level: &str, requests: u64) -> [Histogram<u64>; 2] {
+    let daemon = start(kind, level);
     let mut http = Http::connect(daemon.address());
-    let mut agent = Agent::new(1, &daemon);
+    let mut agent = Agent::new(kind, 1, &daemon);
     // The daemon creates the directory.
     http.request(&agent.request());
     let mut file = OpenOptions::new().append(true).create(true).open(daemon.path("out/bare")).unwrap();
@@ -99,10 +104,10 @@ fn lone(level: &str, requests: u64) -> [Histogram<u64>; 2] {
 
 /// Requests per second, and their times in microseconds, when each agent sends `requests` of them.
 fn concurrent(level: &str, agents: u64, requests: u64) -> (f64, Histogram<u64>) {
-    let daemon = start(level);
+    let daemon = start(AgentKind::Endless, level);
     let mut times = histogram();
     let agent = |number| {
-        let mut agent = Agent::new(number, &daemon);
+        let mut agent = Agent::new(AgentKind::Endless, number, &daemon);
         let requests: Vec<_> = (0..requests).map(|_| agent.request()).collect();
         (Http::connect(daemon.address()), requests)
     };
@@ -128,22 +133,47 @@ fn concurrent(level: &str, agents: u64, requests: u64) -> (f64, Histogram<u64>) 
     (rate, times)
 }
 
+#[derive(Clone, Copy)]
+enum AgentKind {
+    Endless,
+    Tracer,
+}
+
+impl AgentKind {
+    fn protocol(self) -> &'static str {
+        match self {
+            AgentKind::Endless => "endless",
+            AgentKind::Tracer => "datadog_agent",
+        }
+    }
+}
+
 /// An agent that makes uploads.
-struct Agent {
-    machine: Machine,
-    host: String,
+enum Agent {
+    Endless { machine: Machine, host: String },
+    Tracer(Tracer),
 }
 
 impl Agent {
-    fn new(number: u64, daemon: &Daemon) -> Agent {
-        let machine = Machine::new(number, 0, unix_nanos(), AgentVersion::V3);
-        Agent { machine, host: daemon.address().to_string() }
+    fn new(kind: AgentKind, number: u64, daemon: &Daemon) -> Agent {
+        match kind {
+            AgentKind::Endless => {
+                let machine = Machine::new(number, 0, unix_nanos(), AgentVersion::V3);
+                Agent::Endless { machine, host: daemon.address().to_string() }
+            }
+            AgentKind::Tracer => Agent::Tracer(Tracer::new(number, 0, unix_nanos(), TracerDialect::V04)),
+        }
     }
 
     fn request(&mut self) -> Vec<u8> {
-        self.machine.set_clock(unix_nanos());
-        let upload = self.machine.upload(EVENTS).unwrap();
-        self.machine.request(&upload, &self.host).unwrap()
+        match self {
+            Agent::Endless { machine, host } => {
+                machine.set_clock(unix_nanos());
+                let upload = machine.upload(EVENTS).unwrap();
+                machine.request(&upload, host).unwrap()
+            }
+            Agent::Tracer(tracer) => tracer.request(EVENTS).unwrap(),
+        }
     }
 }
 

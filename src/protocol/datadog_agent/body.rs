@@ -58,9 +58,14 @@ pub(super) struct Chunk {
     pub(super) attributes: Option<usize>,
     pub(super) spans: u32,
     pub(super) spans_at: usize,
+    /// Where it begins, where its spans may stand before the rest of it.
+    pub(super) start: usize,
     /// Where it ends; 0: behind its spans.
     pub(super) end: usize,
 }
+
+/// The most chunks of a body that are kept from the check; further ones are read again.
+const MAX_KEPT_CHUNKS: usize = 1024;
 
 /// A body that is whole and valid.
 #[derive(Debug)]
@@ -72,6 +77,8 @@ pub(super) struct TraceBody {
     /// The number of its spans.
     pub(super) spans: u64,
     strings: StringTable,
+    /// The first chunks of a version whose chunks are maps: what they say of their spans may stand behind the spans.
+    chunks: Vec<Chunk>,
     max_entries: usize,
     /// Texts of the table that spans have named.
     pub(super) texts: TextCache,
@@ -96,6 +103,7 @@ impl TraceBody {
             facts: BodyFacts::default(),
             spans: 0,
             strings: StringTable::new(limits.max_strings),
+            chunks: Vec::new(),
             max_entries: limits.max_entries,
             texts: match layout {
                 Layout::Table | Layout::Streaming => TextCache::with_table(),
@@ -112,7 +120,13 @@ impl TraceBody {
 
     fn walk(&mut self, cursor: &mut Cursor<'_>) -> Result<(), DecodeError> {
         let (mut span, limit) = (WireSpan::default(), self.max_entries);
-        let TraceBody { strings, facts, payload, spans, .. } = self;
+        let TraceBody { strings, facts, payload, spans, chunks, .. } = self;
+        let mut keep = |chunk: Chunk| {
+            *spans += u64::from(chunk.spans);
+            if chunks.len() < MAX_KEPT_CHUNKS {
+                chunks.push(chunk);
+            }
+        };
         match self.layout {
             Layout::Spans => {
                 payload.chunks = 1;
@@ -151,7 +165,7 @@ impl TraceBody {
                         facts.add(&span, cursor.body, &mut chunk);
                         Ok(())
                     })?;
-                    *spans += u64::from(read.spans);
+                    keep(read);
                     Ok(())
                 })?;
             }
@@ -166,7 +180,7 @@ impl TraceBody {
                         facts.add(&span, reader.cursor.body, &mut chunk);
                         Ok(())
                     })?;
-                    *spans += u64::from(read.spans);
+                    keep(read);
                     Ok(())
                 })?;
                 *cursor = reader.cursor;
@@ -177,6 +191,9 @@ impl TraceBody {
 
     /// Reads the chunk at an offset. It was checked, so an error is one of this program.
     pub(super) fn chunk(&mut self, offset: usize) -> Result<Chunk, DecodeError> {
+        if let Ok(place) = self.chunks.binary_search_by_key(&offset, |chunk| chunk.start) {
+            return Ok(self.chunks[place]);
+        }
         let bytes = self.bytes.clone();
         let mut cursor = Cursor::at(&bytes, offset);
         match self.layout {

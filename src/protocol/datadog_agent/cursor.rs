@@ -75,6 +75,13 @@ impl<'a> Cursor<'a> {
         self.reader.next(field)
     }
 
+    /// The next value if it is a non-negative integer, as the numbers of strings and the keys of version 1.0 are; else nothing
+    /// is read.
+    #[inline]
+    pub(super) fn next_unsigned(&mut self) -> Option<u64> {
+        self.reader.unsigned()
+    }
+
     pub(super) fn skip(&mut self, field: &'static str) -> Result<(), DecodeError> {
         self.reader.skip(field)
     }
@@ -152,7 +159,7 @@ impl<'a> Cursor<'a> {
     /// An integer without sign; of nil 0. Clients also send ids with a sign, whose bits count.
     #[inline]
     pub(super) fn unsigned(&mut self, field: &'static str) -> Result<u64, DecodeError> {
-        if let Some(number) = self.reader.unsigned() {
+        if let Some(number) = self.next_unsigned() {
             return Ok(number);
         }
         let at = self.offset();
@@ -168,7 +175,9 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub(super) fn signed(&mut self, field: &'static str) -> Result<i64, DecodeError> {
         let at = self.offset();
-        match self.next(field)? {
+        let value =
+            self.next_unsigned().map_or_else(|| self.next(field), |number| Ok(MsgpackValue::Unsigned(number)))?;
+        match value {
             MsgpackValue::Unsigned(number) => {
                 i64::try_from(number).map_err(|_| invalid(field, at, number, "an integer of 64 bits with sign"))
             }

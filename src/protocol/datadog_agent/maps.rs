@@ -157,7 +157,7 @@ pub(super) fn read_chunk(
     cursor: &mut Cursor<'_>,
     mut each: impl FnMut(&mut Cursor<'_>) -> Result<(), DecodeError>,
 ) -> Result<Chunk, DecodeError> {
-    let mut chunk = Chunk::default();
+    let mut chunk = Chunk { start: cursor.offset(), ..Chunk::default() };
     for _ in 0..cursor.map("chunk")? {
         match cursor.key("chunk key")? {
             b"priority" => chunk.priority = Some(cursor.signed("chunk.priority")?),

@@ -20,6 +20,9 @@ impl StreamingReader<'_, '_> {
     /// A text: a new one, which gets the next number, or the number of an earlier one.
     pub(super) fn text(&mut self, field: &'static str) -> Result<BodyPart, DecodeError> {
         let at = self.cursor.offset();
+        if let Some(number) = self.cursor.next_unsigned() {
+            return self.strings.get(number, field, at);
+        }
         match self.cursor.next(field)? {
             MsgpackValue::Text(text) => {
                 let text = BodyPart::ending_at(self.cursor.offset(), text);
@@ -28,7 +31,6 @@ impl StreamingReader<'_, '_> {
                 }
                 Ok(text)
             }
-            MsgpackValue::Unsigned(index) => self.strings.get(index, field, at),
             MsgpackValue::Nil => Ok(BodyPart::default()),
             _ => Err(self.cursor.wrong(field, at, "a text or the number of one")),
         }
@@ -36,9 +38,10 @@ impl StreamingReader<'_, '_> {
 
     fn key(&mut self, field: &'static str) -> Result<u64, DecodeError> {
         let at = self.cursor.offset();
-        match self.cursor.next(field)? {
-            MsgpackValue::Unsigned(key) => Ok(key),
-            _ => Err(self.cursor.wrong(field, at, "a number as key")),
+        match self.cursor.next_unsigned() {
+            Some(key) => Ok(key),
+            // What is no value at all, or is cut off, has an error of its own.
+            None => self.cursor.next(field).and_then(|_| Err(self.cursor.wrong(field, at, "a number as key"))),
         }
     }
 
@@ -77,7 +80,7 @@ impl StreamingReader<'_, '_> {
         &mut self,
         mut each: impl FnMut(&mut Self) -> Result<(), DecodeError>,
     ) -> Result<Chunk, DecodeError> {
-        let mut chunk = Chunk::default();
+        let mut chunk = Chunk { start: self.cursor.offset(), ..Chunk::default() };
         for _ in 0..self.cursor.map("chunk")? {
             match self.key("chunk key")? {
                 1 => chunk.priority = Some(self.cursor.signed("chunk.priority")?),

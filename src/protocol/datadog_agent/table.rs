@@ -81,8 +81,10 @@ pub(super) fn read_span(
 #[inline]
 fn text(cursor: &mut Cursor<'_>, strings: &StringTable, field: &'static str) -> Result<BodyPart, DecodeError> {
     let at = cursor.offset();
+    if let Some(number) = cursor.next_unsigned() {
+        return strings.get(number, field, at);
+    }
     match cursor.next(field)? {
-        MsgpackValue::Unsigned(index) => strings.get(index, field, at),
         MsgpackValue::Nil => Ok(BodyPart::default()),
         _ => Err(cursor.wrong(field, at, "the number of a string")),
     }
