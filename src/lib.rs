@@ -42,7 +42,7 @@ pub mod protocol {
     pub use tributary_protocol::*;
     pub use {
         tributary_bytefrog as bytefrog, tributary_datadog as datadog, tributary_datadog_agent as datadog_agent,
-        tributary_endless as endless, tributary_rbkit as rbkit, tributary_zico as zico,
+        tributary_endless as endless, tributary_otlp as otlp, tributary_rbkit as rbkit, tributary_zico as zico,
     };
 }
 

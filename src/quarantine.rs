@@ -20,6 +20,7 @@ use tributary_driver::decode;
 use tributary_endless::EndlessExchange;
 use tributary_event::{Batch, Origin, UnixNanos};
 use tributary_memory::MemoryBudget;
+use tributary_otlp::OtlpExchange;
 use tributary_pipeline::DeliveryOutcome;
 use tributary_pipeline::accounting::ListenerCounters;
 use tributary_protocol::nats::NatsExchange;
@@ -149,6 +150,9 @@ impl Decoder {
             ProtocolOptions::Zico(options, ..) => Box::new(move |request, origin, counters, now, take| {
                 let exchange = ZicoExchange::recorded(options.clone(), definitions, &memory);
                 again(&exchange, request, origin, counters, now, take)
+            }),
+            ProtocolOptions::Otlp(options, _) => Box::new(move |request, origin, counters, now, take| {
+                again(&OtlpExchange::new(options.clone(), &memory), request, origin, counters, now, take)
             }),
             ProtocolOptions::Nats(options) => Box::new(move |request, origin, counters, now, take| {
                 again(&NatsExchange::new(options.limits, &memory), request, origin, counters, now, take)
@@ -315,7 +319,8 @@ pub(crate) fn options(listener: &ListenerConfig) -> Option<(&QuarantineOptions, 
     match &listener.protocol {
         ProtocolOptions::DatadogAgent(_, http)
         | ProtocolOptions::Endless(_, _, http)
-        | ProtocolOptions::Zico(_, _, http) => Some((&http.quarantine, http.delivery_timeout)),
+        | ProtocolOptions::Zico(_, _, http)
+        | ProtocolOptions::Otlp(_, http) => Some((&http.quarantine, http.delivery_timeout)),
         ProtocolOptions::Nats(options) => Some((&options.quarantine, options.ack_wait)),
         _ => None,
     }

@@ -16,6 +16,7 @@ use tributary_endless as endless;
 use tributary_event::{Batch, DataView, Kind, Origin};
 use tributary_explain::{DecoderError, Explain, Sheet, http};
 use tributary_memory::MemoryLease;
+use tributary_otlp as otlp;
 use tributary_pipeline::tap::{Dropped, MAX_TAPS, MAX_WAITING_BYTES, Piece, Reader, TapFilter, TapItem, TapRequest};
 use tributary_protocol::Protocol;
 use tributary_sink::encode::{Encoder, Format};
@@ -314,6 +315,7 @@ fn body_of(protocol: &str) -> Option<http::Body> {
         Protocol::DatadogAgent => Some(datadog_agent::explain::body),
         Protocol::Endless => Some(endless::explain::body),
         Protocol::Zico => Some(zico::explain::body),
+        Protocol::Otlp => Some(otlp::explain::body),
         Protocol::Bytefrog | Protocol::Datadog | Protocol::Rbkit | Protocol::Nats => None,
     }
 }

@@ -25,6 +25,7 @@ use tributary_endless::EndlessExchange;
 use tributary_event::{Batch, Identity, Origin, UnixNanos};
 use tributary_explain::http;
 use tributary_memory::MemoryBudget;
+use tributary_otlp::OtlpExchange;
 use tributary_pipeline::accounting::ListenerCounters;
 use tributary_protocol::{End, Exchange, Now, Protocol, Request, Session};
 use tributary_rbkit::{AgentOptions, Channel, Player, RbkitAgent};
@@ -37,7 +38,7 @@ use super::captures::{Captures, FileContent};
 use super::input::Input;
 use super::{CommandLineError, NamedProtocol, OutputFormat, counted, profile, say};
 use output::{DecodeOutput, StdoutEncoder};
-use requests::{submitted, traces, upload};
+use requests::{export, submitted, traces, upload};
 
 /// The size of reads.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -129,13 +130,14 @@ impl clap::ValueEnum for Content {
         const fn received(number: usize) -> Content {
             Content::Received(NamedProtocol(Protocol::OF_AGENTS[number]))
         }
-        const ALL: [Content; 8] = [
+        const ALL: [Content; 9] = [
             received(0),
             received(1),
             received(2),
             received(3),
             received(4),
             received(5),
+            received(6),
             Content::Events,
             Content::Parquet,
         ];
@@ -193,7 +195,12 @@ impl Arguments {
         let versions = match protocol {
             Protocol::Bytefrog => 1..=4,
             Protocol::Endless => 0..=3,
-            Protocol::Datadog | Protocol::DatadogAgent | Protocol::Rbkit | Protocol::Zico | Protocol::Nats => {
+            Protocol::Datadog
+            | Protocol::DatadogAgent
+            | Protocol::Rbkit
+            | Protocol::Zico
+            | Protocol::Otlp
+            | Protocol::Nats => {
                 let why =
                     format!("--protocol-version {version}: bytes of {protocol} say their version; omit the option");
                 return Err(CommandLineError::Misused(why));
@@ -276,6 +283,10 @@ fn decode(
             let exchange = DatadogAgentExchange::new(own, &memory);
             decoder.requests(&exchange, traces(arguments.path.clone()))?;
             decoder.rest(&exchange)
+        }
+        ProtocolOptions::Otlp(own, _) => {
+            let exchange = OtlpExchange::new(own, &memory);
+            decoder.requests(&exchange, export(arguments.path.clone()))
         }
         ProtocolOptions::Endless(own, ..) => {
             let version = version.unwrap_or(ENDLESS_VERSION);

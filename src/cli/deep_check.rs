@@ -90,7 +90,9 @@ impl Report {
             self.destination(&format!("{of}.nats"), &format!("{}:{}", server.host(), server.port()));
         }
         let quarantine = match &listener.protocol {
-            ProtocolOptions::DatadogAgent(_, http) | ProtocolOptions::Endless(_, _, http) => Some(&http.quarantine.dir),
+            ProtocolOptions::DatadogAgent(_, http)
+            | ProtocolOptions::Endless(_, _, http)
+            | ProtocolOptions::Otlp(_, http) => Some(&http.quarantine.dir),
             ProtocolOptions::Nats(options) => {
                 for server in &options.servers.servers {
                     let address = format!("{}:{}", server.host(), server.port());

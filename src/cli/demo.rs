@@ -17,6 +17,7 @@ use tributary_datadog_agent as datadog_agent;
 use tributary_endless as endless;
 use tributary_event::Kind;
 use tributary_nats::Servers;
+use tributary_otlp as otlp;
 use tributary_pipeline::accounting::Totals;
 use tributary_protocol::Protocol;
 use tributary_rbkit as rbkit;
@@ -105,6 +106,7 @@ fn listener(protocol: Protocol, ruby: Option<simulate::rbkit::Options>) -> Liste
         Protocol::DatadogAgent => ProtocolOptions::DatadogAgent(datadog_agent::Options::default(), http()),
         Protocol::Endless => ProtocolOptions::Endless(endless::Options::default(), SeenOptions::default(), http()),
         Protocol::Zico => ProtocolOptions::Zico(zico::Options::default(), StoreOptions::default(), http()),
+        Protocol::Otlp => ProtocolOptions::Otlp(otlp::Options::default(), http()),
         // No agent speaks it.
         Protocol::Nats => ProtocolOptions::Nats(Box::new(NatsOptions::new(Servers::new(Vec::new())))),
     };

@@ -214,13 +214,14 @@ struct NamedProtocol(Protocol);
 
 impl ValueEnum for NamedProtocol {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [NamedProtocol; 6] = [
+        const ALL: [NamedProtocol; 7] = [
             NamedProtocol(Protocol::OF_AGENTS[0]),
             NamedProtocol(Protocol::OF_AGENTS[1]),
             NamedProtocol(Protocol::OF_AGENTS[2]),
             NamedProtocol(Protocol::OF_AGENTS[3]),
             NamedProtocol(Protocol::OF_AGENTS[4]),
             NamedProtocol(Protocol::OF_AGENTS[5]),
+            NamedProtocol(Protocol::OF_AGENTS[6]),
         ];
         &ALL
     }

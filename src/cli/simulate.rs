@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tributary_protocol::Protocol;
 use tributary_simulate::{
-    self as simulate, AgentKind, Amount, Plan, bytefrog, datadog, datadog_agent, endless, rbkit, zico,
+    self as simulate, AgentKind, Amount, Plan, bytefrog, datadog, datadog_agent, endless, otlp, rbkit, zico,
 };
 
 use super::{CommandLineError, NamedProtocol, address, block_on, duration, say};
@@ -126,6 +126,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
                 ));
             }
         }),
+        Protocol::Otlp => AgentKind::Otlp(match arguments.dialect.as_deref() {
+            None => otlp::OtlpDialect::default(),
+            Some(name) => {
+                let found = otlp::OtlpDialect::ALL.into_iter().find(|(known, _)| *known == name);
+                let why = "--dialect: otlp programs have the dialects traces, logs and metrics";
+                found.ok_or_else(|| CommandLineError::Misused(why.to_owned()))?.1
+            }
+        }),
         Protocol::Zico => AgentKind::Zico(match arguments.dialect.as_deref() {
             None | Some("gen2") => zico::ZicoDialect::Gen2,
             Some("gen1") => zico::ZicoDialect::Gen1,
@@ -182,11 +190,11 @@ impl Arguments {
     /// # Errors
     /// An option is given that this protocol does not have.
     fn check_protocol(&self) -> Result<(), CommandLineError> {
-        use Protocol::{Bytefrog, Datadog, DatadogAgent, Endless, Rbkit, Zico};
+        use Protocol::{Bytefrog, Datadog, DatadogAgent, Endless, Otlp, Rbkit, Zico};
         let options: [(&str, bool, &[Protocol]); 10] = [
             ("--list-layout", self.list_layout.is_some(), &[Datadog]),
             ("--protocol-version", self.protocol_version.is_some(), &[Bytefrog, Endless]),
-            ("--dialect", self.dialect.is_some(), &[DatadogAgent, Rbkit, Zico]),
+            ("--dialect", self.dialect.is_some(), &[DatadogAgent, Otlp, Rbkit, Zico]),
             ("--threads", self.threads.is_some(), &[Bytefrog]),
             ("--project-id", self.project_id.is_some(), &[Bytefrog]),
             ("--in-order", self.in_order, &[Bytefrog]),
@@ -219,6 +227,7 @@ pub(super) fn agent(protocol: Protocol) -> Result<AgentKind, CommandLineError> {
         Protocol::DatadogAgent => Ok(AgentKind::DatadogAgent(datadog_agent::TracerDialect::default())),
         Protocol::Endless => Ok(AgentKind::Endless(endless::AgentVersion::default())),
         Protocol::Zico => Ok(AgentKind::Zico(zico::ZicoDialect::default())),
+        Protocol::Otlp => Ok(AgentKind::Otlp(otlp::OtlpDialect::default())),
         Protocol::Rbkit => Err(CommandLineError::Misused("rbkit: the daemon connects to the agent".to_owned())),
         Protocol::Nats => Err(CommandLineError::Misused("nats: no agent speaks it".to_owned())),
     }

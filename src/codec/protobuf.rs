@@ -135,6 +135,12 @@ impl<'a> ProtobufFields<'a> {
         self.rest.is_empty()
     }
 
+    /// The bytes of the message that were not read.
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     fn read(&self) -> Option<(Field<'a>, &'a [u8])> {
         let whole = self.rest;
         let (tag, rest) = read_varint(whole)?;
@@ -164,6 +170,35 @@ impl<'a> Iterator for ProtobufFields<'a> {
         let (field, rest) = self.read()?;
         self.rest = rest;
         Some(field)
+    }
+}
+
+/// Reads varints that follow each other: a packed list. Ends before the first invalid one.
+#[derive(Clone, Debug)]
+pub struct Varints<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Varints<'a> {
+    /// The varints of a list.
+    pub fn of(list: &'a [u8]) -> Varints<'a> {
+        Varints { rest: list }
+    }
+
+    /// After the last varint: whether the list ended there.
+    pub fn is_valid(&self) -> bool {
+        self.rest.is_empty()
+    }
+}
+
+impl Iterator for Varints<'_> {
+    type Item = u64;
+
+    #[inline]
+    fn next(&mut self) -> Option<u64> {
+        let (value, rest) = read_varint(self.rest)?;
+        self.rest = rest;
+        Some(value)
     }
 }
 
@@ -248,5 +283,8 @@ mod tests {
         assert_eq!(fields.by_ref().count(), 3);
         assert!(fields.is_valid());
         assert_eq!((varint_of(&message, 1), bytes_of(&message, 3)), (300, &b"x"[..]));
+        let mut varints = Varints::of(&[1, 0xac, 2, 0x80]);
+        assert_eq!(varints.by_ref().collect::<Vec<_>>(), [1, 300]);
+        assert!(!varints.is_valid());
     }
 }

@@ -87,7 +87,8 @@ fn acknowledge(listener: &ListenerConfig) -> Option<Option<AckLevel>> {
     match &listener.protocol {
         ProtocolOptions::DatadogAgent(_, http)
         | ProtocolOptions::Endless(_, _, http)
-        | ProtocolOptions::Zico(_, _, http) => Some(http.acknowledge),
+        | ProtocolOptions::Zico(_, _, http)
+        | ProtocolOptions::Otlp(_, http) => Some(http.acknowledge),
         ProtocolOptions::Nats(options) => Some(options.acknowledge),
         ProtocolOptions::Bytefrog(_) | ProtocolOptions::Datadog(_) | ProtocolOptions::Rbkit(_) => None,
     }

@@ -14,6 +14,7 @@ use tributary_endless as endless;
 use tributary_event::{Identity, ResourceValue};
 use tributary_nats::BucketOptions;
 use tributary_options::{Bounds, Section, describe};
+use tributary_otlp as otlp;
 use tributary_pipeline::AGENT_REGISTRY_BYTES;
 use tributary_protocol::Protocol;
 use tributary_rbkit as rbkit;
@@ -55,6 +56,8 @@ pub enum ProtocolOptions {
     Rbkit(rbkit::Options),
     /// Zorka agents, over HTTP.
     Zico(zico::Options, StoreOptions, HttpOptions),
+    /// OpenTelemetry SDKs and Collectors, over HTTP and gRPC.
+    Otlp(otlp::Options, HttpOptions),
     /// Events of other collectors, from a stream of NATS JetStream.
     Nats(Box<NatsOptions>),
 }
@@ -100,6 +103,7 @@ impl ProtocolOptions {
             ProtocolOptions::Endless(..) => Protocol::Endless,
             ProtocolOptions::Rbkit(_) => Protocol::Rbkit,
             ProtocolOptions::Zico(..) => Protocol::Zico,
+            ProtocolOptions::Otlp(..) => Protocol::Otlp,
             ProtocolOptions::Nats(_) => Protocol::Nats,
         }
     }
@@ -132,6 +136,7 @@ impl ProtocolOptions {
                 StoreOptions::read(section),
                 HttpOptions::read(section),
             ),
+            Protocol::Otlp => ProtocolOptions::Otlp(otlp::Options::read(section), HttpOptions::read(section)),
             Protocol::Nats => ProtocolOptions::Nats(Box::new(NatsOptions::read(section))),
         }
     }
@@ -188,6 +193,10 @@ impl ListenerConfig {
                     bounds.add(&of, what, options.max_sessions as u64 * SHARED_SESSION_BYTES);
                 }
             }
+            ProtocolOptions::Otlp(options, http) => {
+                http.declare(&of, bounds);
+                options.declare(&of, bounds);
+            }
             ProtocolOptions::Nats(options) => options.declare(&of, bounds),
         }
     }
@@ -213,7 +222,7 @@ pub(super) fn read(
 fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Option<ListenerConfig> {
     check_name(name, section);
     section.about(
-        "The protocol: \"bytefrog\", \"datadog\", \"datadog_agent\", \"endless\", \"rbkit\", \"zico\", or \"nats\" for events of other collectors.",
+        "The protocol: \"bytefrog\", \"datadog\", \"datadog_agent\", \"endless\", \"otlp\", \"rbkit\", \"zico\", or \"nats\" for events of other collectors.",
     );
     let protocol = section.required_choice("protocol", &Protocol::ALL.map(|protocol| (protocol.as_str(), protocol)));
     let listen = match protocol {
@@ -311,5 +320,6 @@ fn default_port(protocol: Protocol) -> u16 {
         Protocol::DatadogAgent => 8126,
         Protocol::Endless => 8080,
         Protocol::Zico => 8640,
+        Protocol::Otlp => 4318,
     }
 }

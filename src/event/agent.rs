@@ -8,7 +8,7 @@ use super::{Name, Origin, Resource, ResourceValue, peer_address, semconv};
 /// The attribute that identifies an agent of a protocol wherever it connects from, if it sends one.
 fn identifying(protocol: &str) -> Option<Name> {
     match protocol {
-        "datadog_agent" => Some(semconv::SERVICE_INSTANCE_ID),
+        "datadog_agent" | "otlp" => Some(semconv::SERVICE_INSTANCE_ID),
         "endless" => Some(semconv::ENDLESS_MACHINE_ID),
         "zico" => Some(semconv::HOST_ID),
         _ => None,

@@ -329,14 +329,14 @@ impl BatchBuilder {
     /// Attributes that many events of a batch share, from `memo` or else written by `make`: they are stored once per batch,
     /// and encoders render them once. See [`EventBuilder::run`].
     #[inline]
-    pub fn intern_run<const N: usize>(
+    pub fn intern_run<M: AsRef<[(Key, Value)]>>(
         &mut self,
         memo: &mut InternedRun,
-        make: impl FnOnce(&mut Self) -> [(Key, Value); N],
+        make: impl FnOnce(&mut Self) -> M,
     ) -> u32 {
         if memo.batch != self.id {
             let members = make(self);
-            *memo = InternedRun { batch: self.id, run: self.push_run(&members) };
+            *memo = InternedRun { batch: self.id, run: self.push_run(members.as_ref()) };
         }
         memo.run
     }

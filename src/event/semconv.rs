@@ -670,6 +670,26 @@ names! {
     ZICO_UNRESOLVED_METHOD = "zico.unresolved.method";
     /// Raw ids of strings that were not defined.
     ZICO_UNRESOLVED_SYMBOLS = "zico.unresolved.symbols";
+
+    // OTLP.
+    /// A log without a name.
+    OTLP_LOG = "otlp.log";
+    /// A span without a name.
+    OTLP_SPAN = "otlp.span";
+    /// A metric without a name.
+    OTLP_METRIC = "otlp.metric";
+    /// The name of the scope that made a record.
+    OTLP_SCOPE_NAME = "otlp.scope.name";
+    /// The version of the scope.
+    OTLP_SCOPE_VERSION = "otlp.scope.version";
+    /// Prefix of the other attributes of the scope.
+    OTLP_SCOPE = "otlp.scope.";
+    /// The severity in the words of the sender, if they are others.
+    OTLP_SEVERITY_TEXT = "otlp.severity_text";
+    /// The flags of a log.
+    OTLP_FLAGS = "otlp.flags";
+    /// Attributes that the sender or a limit left out.
+    OTLP_DROPPED_ATTRIBUTES = "otlp.dropped_attributes_count";
 }
 
 #[cfg(test)]

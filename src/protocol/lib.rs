@@ -10,6 +10,7 @@ pub mod fault;
 mod loss_limit;
 pub mod nats;
 mod output;
+pub mod repeats;
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -33,30 +34,33 @@ pub enum Protocol {
     DatadogAgent,
     Endless,
     Zico,
+    Otlp,
     /// Events of other collectors, from a stream. Only losses of such a listener have it as their protocol.
     Nats,
 }
 
 impl Protocol {
     /// Every protocol.
-    pub const ALL: [Protocol; 7] = [
+    pub const ALL: [Protocol; 8] = [
         Protocol::Rbkit,
         Protocol::Bytefrog,
         Protocol::Datadog,
         Protocol::DatadogAgent,
         Protocol::Endless,
         Protocol::Zico,
+        Protocol::Otlp,
         Protocol::Nats,
     ];
 
     /// Those that agents speak.
-    pub const OF_AGENTS: [Protocol; 6] = [
+    pub const OF_AGENTS: [Protocol; 7] = [
         Protocol::Rbkit,
         Protocol::Bytefrog,
         Protocol::Datadog,
         Protocol::DatadogAgent,
         Protocol::Endless,
         Protocol::Zico,
+        Protocol::Otlp,
     ];
 
     /// The name in configuration and in `origin.protocol`.
@@ -68,6 +72,7 @@ impl Protocol {
             Protocol::DatadogAgent => "datadog_agent",
             Protocol::Endless => "endless",
             Protocol::Zico => "zico",
+            Protocol::Otlp => "otlp",
             Protocol::Nats => "nats",
         }
     }
@@ -75,14 +80,14 @@ impl Protocol {
     /// Whether its agents are answered when their events are delivered.
     pub fn acknowledges(self) -> bool {
         match self {
-            Protocol::DatadogAgent | Protocol::Endless | Protocol::Zico | Protocol::Nats => true,
+            Protocol::DatadogAgent | Protocol::Endless | Protocol::Zico | Protocol::Otlp | Protocol::Nats => true,
             Protocol::Rbkit | Protocol::Bytefrog | Protocol::Datadog => false,
         }
     }
 
     /// Whether it leaves events out that were delivered before.
     pub fn recognizes_repeats(self) -> bool {
-        matches!(self, Protocol::Endless | Protocol::DatadogAgent)
+        matches!(self, Protocol::Endless | Protocol::DatadogAgent | Protocol::Otlp)
     }
 
     /// The protocol of this name.

@@ -27,6 +27,7 @@ use tributary_datadog_agent::{DatadogAgentExchange, ProfileFiles};
 use tributary_endless::EndlessExchange;
 use tributary_memory::MemoryBudget;
 use tributary_nats::NatsError;
+use tributary_otlp::OtlpExchange;
 use tributary_pipeline::accounting::{Accounting, ListenerCounters, SharedStoreError, StoreStatus};
 use tributary_pipeline::{RequestedLevel, Sender};
 use tributary_protocol::DatagramReader;
@@ -453,6 +454,10 @@ impl Runtime {
                 let agents = agents.unwrap_or_else(|| Arc::new(Recorded::new()));
                 let exchange =
                     ZicoExchange::new(options, store.session_timeout, agents, emit_definitions, &context.memory);
+                tokio::spawn(serve_http(vec![listener], Vec::new(), exchange, http, context))
+            }
+            (ProtocolOptions::Otlp(options, http), _, Some(listener)) => {
+                let exchange = OtlpExchange::new(options, &context.memory);
                 tokio::spawn(serve_http(vec![listener], Vec::new(), exchange, http, context))
             }
             (ProtocolOptions::Rbkit(options), ProtocolParts::Rbkit(processes, profiles), listener) => {

@@ -10,6 +10,7 @@ pub mod datadog;
 pub mod datadog_agent;
 pub mod endless;
 mod http;
+pub mod otlp;
 mod pace;
 pub mod rbkit;
 mod rng;
@@ -44,6 +45,8 @@ pub enum AgentKind {
     Endless(endless::AgentVersion),
     /// Java programs with a Zorka agent.
     Zico(zico::ZicoDialect),
+    /// Programs with an OpenTelemetry SDK.
+    Otlp(otlp::OtlpDialect),
 }
 
 impl AgentKind {
@@ -55,6 +58,7 @@ impl AgentKind {
             AgentKind::DatadogAgent(_) => Protocol::DatadogAgent,
             AgentKind::Endless(_) => Protocol::Endless,
             AgentKind::Zico(_) => Protocol::Zico,
+            AgentKind::Otlp(_) => Protocol::Otlp,
         }
     }
 }
@@ -157,6 +161,10 @@ fn spawn_connections(agent: AgentKind, plan: Plan, start: Instant, halt: &Cancel
             AgentKind::DatadogAgent(version) => {
                 let connection = SimulatedConnection { number, to, events, pace, start, halt };
                 tasks.spawn(http::run(connection, move |now| datadog_agent::Tracer::new(seed, number, now, version)));
+            }
+            AgentKind::Otlp(dialect) => {
+                let connection = SimulatedConnection { number, to, events, pace, start, halt };
+                tasks.spawn(http::run(connection, move |now| otlp::OtlpProgram::new(seed, number, now, dialect)));
             }
             AgentKind::Endless(version) => {
                 let connection = SimulatedConnection { number, to, events, pace, start, halt };

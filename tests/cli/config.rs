@@ -411,13 +411,14 @@ fn the_reference_file_shows_every_default() {
     assert_eq!(shown.limits, builtin.limits);
     assert_eq!(shown.admin, builtin.admin);
     assert_eq!((&shown.view, &shown.view), (&builtin.view, &Default::default()));
-    let [built_in @ .., ruby] = shown.listeners.as_slice() else { panic!("a listener for rbkit") };
+    let [built_in @ .., ruby, sdks] = shown.listeners.as_slice() else { panic!("listeners for rbkit and otlp") };
     assert_eq!(*built_in, builtin.listeners);
     assert_eq!(*ruby, read("[listeners.ruby]\nprotocol = \"rbkit\"\n").config.listeners[0]);
+    assert_eq!(*sdks, read("[listeners.sdks]\nprotocol = \"otlp\"\n").config.listeners[0]);
     let [console, archive] = shown.sinks.as_slice() else { panic!("two sinks") };
     let with_examples = read(&with_examples()).config;
-    let Some(ProtocolOptions::Nats(stream)) = with_examples.listeners.get(6).map(|listener| &listener.protocol) else {
-        panic!("seven listeners")
+    let Some(ProtocolOptions::Nats(stream)) = with_examples.listeners.get(7).map(|listener| &listener.protocol) else {
+        panic!("eight listeners")
     };
     let Servers { servers: addresses, tls, credentials_file, token_file, .. } = stream.servers.clone();
     assert!(tls.identity.is_some() && credentials_file.is_some() && token_file.is_some() && addresses.len() == 2);

@@ -150,10 +150,10 @@ fn a_listener_needs_a_known_protocol() {
     let text = "[listeners.a]\nlisten = \"127.0.0.1:1\"\n[listeners.b]\nprotocol = \"rbkit\"\nagents = \"k\"\n\
                 [listeners.c]\nprotocol = \"datadgo\"\n[listeners.d]\nprotocol = \"statsd\"\nmax_connections = 0\n";
     let expected = [
-        "1:12: [listeners.a] needs the key `protocol`; write protocol = \"rbkit\", \"bytefrog\", \"datadog\", \"datadog_agent\", \"endless\", \"zico\" or \"nats\"",
+        "1:12: [listeners.a] needs the key `protocol`; write protocol = \"rbkit\", \"bytefrog\", \"datadog\", \"datadog_agent\", \"endless\", \"zico\", \"otlp\" or \"nats\"",
         "5:10: `agents` must be a list of tables, not a string; for example agents = [{ publish = \"127.0.0.1:5555\", request = \"127.0.0.1:5556\" }]",
         "7:12: `protocol` cannot be \"datadgo\"; did you mean \"datadog\"?",
-        "9:12: `protocol` cannot be \"statsd\"; allowed: \"rbkit\", \"bytefrog\", \"datadog\", \"datadog_agent\", \"endless\", \"zico\" or \"nats\"",
+        "9:12: `protocol` cannot be \"statsd\"; allowed: \"rbkit\", \"bytefrog\", \"datadog\", \"datadog_agent\", \"endless\", \"zico\", \"otlp\" or \"nats\"",
         "10:19: `max_connections` is out of range; allowed: 1 to 1000000",
     ];
     assert_eq!(summary(text), expected);
@@ -167,7 +167,7 @@ fn a_sink_needs_a_type_and_has_no_options_of_other_types() {
         "1:8: [sinks.a] needs the key `type`; write type = \"stdout\", \"file\", \"parquet\", \"tcp\", \"http\", \"otlp\", \"nats\" or \"discard\"",
         "4:8: `type` cannot be \"flie\"; did you mean \"file\"?",
         "7:1: unknown key `format` in [sinks.c]",
-        "10:14: an element of `protocols` cannot be \"ruby\"; allowed: \"rbkit\", \"bytefrog\", \"datadog\", \"datadog_agent\", \"endless\", \"zico\" or \"nats\"",
+        "10:14: an element of `protocols` cannot be \"ruby\"; allowed: \"rbkit\", \"bytefrog\", \"datadog\", \"datadog_agent\", \"endless\", \"zico\", \"otlp\" or \"nats\"",
         "11:10: an element of `kinds` cannot be \"spans\"; did you mean \"span\"?",
     ];
     assert_eq!(summary(text), expected);

@@ -293,7 +293,7 @@ fn options_of_another_protocol_are_refused_and_hosts_have_names() {
     };
     let stderr = misused(&["simulate", "datadog", "--to", "127.0.0.1:1", "--dialect", "gen1"]);
     assert!(
-        stderr.contains("--dialect is an option of datadog_agent, rbkit, zico; datadog agents do not have it"),
+        stderr.contains("--dialect is an option of datadog_agent, otlp, rbkit, zico; datadog agents do not have it"),
         "{stderr}"
     );
     let stderr = misused(&["simulate", "zico", "--to", "127.0.0.1:1", "--threads", "1"]);

@@ -27,7 +27,7 @@ fn each_wrong_option_of_a_rule_is_an_error_at_its_place() {
         ("where = [{ listener = 'jave' }]", "5:23: `listener` cannot be \"jave\"; did you mean \"java\"?"),
         (
             "where = [{ protocol = 'zipkin' }]",
-            "5:23: `protocol` cannot be \"zipkin\"; allowed: \"rbkit\", \"bytefrog\", \"datadog\", \"datadog_agent\", \"endless\", \"zico\" or \"nats\"",
+            "5:23: `protocol` cannot be \"zipkin\"; allowed: \"rbkit\", \"bytefrog\", \"datadog\", \"datadog_agent\", \"endless\", \"zico\", \"otlp\" or \"nats\"",
         ),
         ("where = [{ severity = 'warning' }]", "5:23: `severity` cannot be \"warning\"; did you mean \"warn\"?"),
         (

@@ -23,6 +23,7 @@ use tributary_explain::http::{Body, RequestError, Requests};
 use tributary_explain::words::{counted, moment};
 use tributary_explain::{DecoderError, Explain, Sheet};
 use tributary_memory::MemoryBudget;
+use tributary_otlp as otlp;
 use tributary_protocol::{Exchange, Protocol, Request, RequestHead, Session};
 use tributary_rbkit::{AgentOptions, Player, RbkitAgent};
 use tributary_transport::options::ListenerOptions;
@@ -33,7 +34,7 @@ use crate::cli::input::Input;
 use crate::cli::{CommandLineError, printed};
 
 use super::output::DecodeOutput;
-use super::requests::{submitted, traces, upload};
+use super::requests::{export, submitted, traces, upload};
 use super::{Arguments, ENDLESS_VERSION, PIECE_BYTES, START_BYTES, decode, listener};
 
 /// Explains all files on stdout.
@@ -193,6 +194,11 @@ impl Explainers {
                 bodies: datadog_agent::explain::body,
                 is_secret: Arc::new(|_| false),
                 wrap: Box::new(traces(arguments.path.clone())),
+            },
+            ProtocolOptions::Otlp(..) => Explainers::Requests {
+                bodies: otlp::explain::body,
+                is_secret: Arc::new(|_| false),
+                wrap: Box::new(export(arguments.path.clone())),
             },
             ProtocolOptions::Endless(own, ..) => {
                 let exchange = EndlessExchange::new(own, &memory);

@@ -50,6 +50,21 @@ pub(super) fn traces(path: Option<String>) -> impl Fn(Vec<u8>) -> Request {
     }
 }
 
+/// A request of OTLP: to a path of `/v1/…`, of protobuf or JSON, as its first byte says.
+pub(super) fn export(path: Option<String>) -> impl Fn(Vec<u8>) -> Request {
+    let target = path.unwrap_or_else(|| "/v1/traces".to_owned());
+    move |body| {
+        let is_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+        let content_type: &[u8] = if is_json { b"application/json" } else { b"application/x-protobuf" };
+        let mut headers = vec![("content-type".to_owned(), content_type.to_vec())];
+        if body.starts_with(&[0x1F, 0x8B]) {
+            headers.push(("content-encoding".to_owned(), b"gzip".to_vec()));
+        }
+        let head = RequestHead { method: "POST".to_owned(), target: target.clone(), headers };
+        Request { head, body: body.into(), number: 1 }
+    }
+}
+
 /// The header of a form, which names the boundary with which its body begins.
 fn form_header(body: &[u8]) -> Vec<(String, Vec<u8>)> {
     let boundary = body.strip_prefix(b"--").and_then(|rest| rest.split(|byte| *byte == b'\r').next());

@@ -185,7 +185,7 @@ async fn of_agent(agent: &SeenAgent, time: Duration) -> Result<Collected, Comman
             Err(CommandLineError::Failed("collectors have no profiles; ask those of their agents".to_owned()))
         }
         Protocol::Bytefrog => of_calls(agent, agent.feed(&["sample", "span", "log"]).await?, time).await,
-        Protocol::Datadog | Protocol::DatadogAgent | Protocol::Zico => {
+        Protocol::Datadog | Protocol::DatadogAgent | Protocol::Zico | Protocol::Otlp => {
             of_calls(agent, agent.feed(&["sample", "span"]).await?, time).await
         }
     }

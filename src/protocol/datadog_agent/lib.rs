@@ -18,7 +18,6 @@ mod options;
 mod process;
 mod profile;
 mod profile_samples;
-mod repeats;
 mod resources;
 mod route;
 mod seen_once;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tributary_event::ResourceValue;
 use tributary_memory::Amplification;
 use tributary_options::{Bounds, LONGEST, Section, options};
+use tributary_protocol::repeats::REPEAT_BYTES;
 
-/// The memory of a body that is remembered so that its repeats are recognised, and of the upper half of a trace's id.
-const REPEAT_BYTES: u64 = 160;
+/// The memory of the upper half of a trace's id that is remembered.
 const TRACE_ID_BYTES: u64 = 96;
 /// The memory of a string of a table.
 const STRING_BYTES: u64 = 8;

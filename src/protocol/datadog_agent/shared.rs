@@ -10,10 +10,10 @@ use tributary_protocol::Response;
 use super::dogstatsd::DogStatsD;
 use super::options::{DogStatsDOptions, Options, ProfileMode};
 use super::profile::ProfileFiles;
-use super::repeats::Repeats;
 use super::route::Route;
 use super::seen_once::SeenOnce;
 use super::trace_ids::TraceIds;
+use tributary_protocol::repeats::Repeats;
 
 /// The state of a listener.
 #[derive(Debug)]

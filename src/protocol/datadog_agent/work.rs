@@ -14,13 +14,13 @@ use super::body::{BodyLimits, Layout, TraceBody};
 use super::json_body;
 use super::options::ProfileMode;
 use super::profile::{ProfileError, ProfileWriter};
-use super::repeats::{BodyLookup, FirstBody};
 use super::resources::SenderHeaders;
 use super::route::Route;
 use super::shared::SharedExchange;
 use super::stats::StatsWriter;
 use super::telemetry::Telemetry;
 use super::trace_writer::TraceWriter;
+use tributary_protocol::repeats::{BodyLookup, FirstBody};
 
 /// One request.
 #[derive(Debug)]

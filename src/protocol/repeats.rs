@@ -1,5 +1,4 @@
-//! Bodies that are sent again: a tracer that waits in vain for an answer sends the same body once more, up to five times (notes,
-//! section 2, point 5).
+//! Bodies that are sent again: a peer that waits in vain for an answer sends the same body once more.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +9,15 @@ use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 use ring::digest::{Context as Sha256, SHA256};
 
+/// The memory of a body that is remembered.
+pub const REPEAT_BYTES: u64 = 160;
+
 /// The SHA-256 of a path and its body.
-type Digest = [u8; 32];
+pub type Digest = [u8; 32];
 
 /// The bodies of a listener that are being worked on, or were delivered a short time ago.
 #[derive(Debug)]
-pub(super) struct Repeats {
+pub struct Repeats {
     time: Duration,
     limit: usize,
     known: Mutex<KnownBodies>,
@@ -32,13 +34,13 @@ struct KnownBodies {
 enum BodyState {
     /// Who waits for its outcome.
     InProgress(Vec<Waker>),
-    /// The number of its spans.
+    /// The number of its events.
     Delivered(u64),
 }
 
 /// A body that was not known: it is forgotten if it is not delivered.
 #[derive(Debug)]
-pub(super) struct FirstBody {
+pub struct FirstBody {
     repeats: Arc<Repeats>,
     digest: Digest,
     is_delivered: bool,
@@ -46,10 +48,10 @@ pub(super) struct FirstBody {
 
 /// What is known of a body.
 #[derive(Debug)]
-pub(super) enum BodyLookup {
+pub enum BodyLookup {
     /// It is new.
     First(FirstBody),
-    /// It was delivered; the number of its spans.
+    /// It was delivered; the number of its events.
     Repeat(u64),
     /// The same body is being worked on.
     InProgress,
@@ -57,12 +59,12 @@ pub(super) enum BodyLookup {
 
 impl Repeats {
     /// None is remembered if `time` is 0.
-    pub(super) fn new(time: Duration, limit: usize) -> Repeats {
+    pub fn new(time: Duration, limit: usize) -> Repeats {
         Repeats { time, limit, known: Mutex::default() }
     }
 
     /// The digest of a body. `None`: its repeats are not recognised.
-    pub(super) fn digest(&self, path: &str, body: &[u8]) -> Option<Digest> {
+    pub fn digest(&self, path: &str, body: &[u8]) -> Option<Digest> {
         if self.time.is_zero() {
             return None;
         }
@@ -74,11 +76,11 @@ impl Repeats {
     }
 
     /// Looks for a body, and adds it if it is new.
-    pub(super) fn find(self: &Arc<Self>, digest: Digest, elapsed: Duration) -> BodyLookup {
+    pub fn find(self: &Arc<Self>, digest: Digest, elapsed: Duration) -> BodyLookup {
         let mut known = self.lock();
         known.forget(elapsed.saturating_sub(self.time), self.limit);
         match known.bodies.get(&digest) {
-            Some(BodyState::Delivered(spans)) => BodyLookup::Repeat(*spans),
+            Some(BodyState::Delivered(events)) => BodyLookup::Repeat(*events),
             Some(BodyState::InProgress(_)) => BodyLookup::InProgress,
             None => {
                 known.bodies.insert(digest, BodyState::InProgress(Vec::new()));
@@ -88,7 +90,7 @@ impl Repeats {
     }
 
     /// Whether the same body is no longer being worked on; else `context` is woken when that is so.
-    pub(super) fn poll_ended(&self, digest: Digest, context: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_ended(&self, digest: Digest, context: &mut Context<'_>) -> Poll<()> {
         match self.lock().bodies.get_mut(&digest) {
             Some(BodyState::InProgress(waiting)) => {
                 if !waiting.iter().any(|known| known.will_wake(context.waker())) {
@@ -119,12 +121,12 @@ impl KnownBodies {
 }
 
 impl FirstBody {
-    /// Its spans are delivered: it is remembered from now on.
-    pub(super) fn delivered(mut self, spans: u64, elapsed: Duration) {
+    /// Its events are delivered: it is remembered from now on.
+    pub fn delivered(mut self, events: u64, elapsed: Duration) {
         self.is_delivered = true;
         let mut known = self.repeats.lock();
         known.delivered.push_back((elapsed, self.digest));
-        wake(known.bodies.insert(self.digest, BodyState::Delivered(spans)));
+        wake(known.bodies.insert(self.digest, BodyState::Delivered(events)));
     }
 }
 

@@ -1,0 +1,77 @@
+//! What all records of a scope have in common: the resource, the scope, the limits.
+
+use tributary_event::{BatchBuilder, BatchResource, EventBuilder, Header, Key, Position, UnixNanos, Value, semconv};
+use tributary_protocol::{Now, Output};
+
+use super::keys::Keys;
+use super::value::{TextMarks, ValueWriter};
+
+/// Limits of a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecordLimits {
+    pub(super) max_text_bytes: usize,
+    pub(super) max_attributes: usize,
+}
+
+/// What a record needs beside its message.
+pub(super) struct RecordContext<'a> {
+    pub(super) keys: &'a mut Keys,
+    pub(super) limits: RecordLimits,
+    pub(super) resource: BatchResource,
+    /// The attributes of the scope.
+    pub(super) scope: Option<u32>,
+    pub(super) position: Position,
+    pub(super) now: Now,
+}
+
+impl RecordContext<'_> {
+    /// Writes values of a record to the batch.
+    pub(super) fn values<'b>(&'b mut self, batch: &'b mut BatchBuilder) -> ValueWriter<'b> {
+        ValueWriter {
+            keys: self.keys,
+            batch,
+            marks: TextMarks::default(),
+            max_text_bytes: self.limits.max_text_bytes,
+            max_attributes: self.limits.max_attributes,
+            dropped: 0,
+            prefix: "",
+        }
+    }
+
+    /// Begins the event of a record. `observed`: when another collector has read it; `None`: now.
+    pub(super) fn event<'b>(
+        &self,
+        name: Key,
+        time: Option<UnixNanos>,
+        observed: Option<UnixNanos>,
+        attributes: &[(Key, Value)],
+        out: &'b mut Output,
+    ) -> EventBuilder<'b> {
+        let header = Header { name, time, observed: observed.unwrap_or(self.now.unix), position: self.position };
+        let mut event = out.batch.event(header);
+        event.resource(self.resource);
+        attributes.iter().for_each(|(key, value)| event.attribute(*key, *value));
+        if let Some(scope) = self.scope {
+            event.run(scope);
+        }
+        event
+    }
+}
+
+/// The attributes of a record and what is said of them.
+pub(super) fn record_attributes(
+    mut attributes: Vec<(Key, Value)>,
+    marks: TextMarks,
+    dropped: u64,
+) -> Vec<(Key, Value)> {
+    if dropped > 0 {
+        attributes.push((semconv::OTLP_DROPPED_ATTRIBUTES.into(), Value::U64(dropped)));
+    }
+    if marks.is_repaired {
+        attributes.push((semconv::TEXT_REPAIRED.into(), true.into()));
+    }
+    if marks.is_cut {
+        attributes.push((semconv::TEXT_TRUNCATED.into(), true.into()));
+    }
+    attributes
+}

@@ -1,0 +1,87 @@
+//! A listener without a socket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tributary::driver::decode;
+use tributary::event::{Origin, UnixNanos};
+use tributary::memory::MemoryBudget;
+use tributary::pipeline::accounting::ListenerCounters;
+use tributary::protocol::otlp::{Options, OtlpExchange};
+use tributary::protocol::{Exchange as _, HeadDecision, Now, Protocol, Request, RequestHead};
+use tributary::sink::encode::{Encoder, Format};
+
+/// A listener.
+pub(crate) struct Offline {
+    exchange: OtlpExchange,
+    pub(crate) counters: Arc<ListenerCounters>,
+    pub(crate) elapsed: Duration,
+}
+
+/// The result of a request.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
+    pub(crate) events: Vec<Value>,
+}
+
+pub(crate) const PROTOBUF: (&str, &str) = ("content-type", "application/x-protobuf");
+pub(crate) const JSON: (&str, &str) = ("content-type", "application/json");
+
+impl Offline {
+    pub(crate) fn new() -> Offline {
+        Offline::with(Options::default())
+    }
+
+    pub(crate) fn with(options: Options) -> Offline {
+        let counters = ListenerCounters::new("test".into(), Protocol::Otlp);
+        let exchange = OtlpExchange::new(options, &MemoryBudget::unlimited());
+        Offline { exchange, counters, elapsed: Duration::ZERO }
+    }
+
+    pub(crate) fn ask(&mut self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answered {
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
+        let head = RequestHead { method: "POST".to_owned(), target: path.to_owned(), headers };
+        let now = Now { unix: UnixNanos(1_795_176_900_000_000_000), elapsed: self.elapsed };
+        if let HeadDecision::Answer(response, _) = self.exchange.admit(&head, now) {
+            return Answered { status: response.status, body: response.body.into_owned(), events: Vec::new() };
+        }
+        let (mut encoder, mut lines) = (Encoder::new(Format::Json), Vec::new());
+        let mut take = |batch: tributary::event::Batch| {
+            batch.events().for_each(|event| encoder.encode(event, &mut lines));
+        };
+        let request = Request { head, body: body.to_vec().into(), number: 1 };
+        let origin = Arc::new(Origin::new("otlp", "test".into(), "192.0.2.1:1234".into(), 1));
+        let (response, _) = decode::answer(&self.exchange, request, origin, &self.counters, now, &mut take);
+        let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        Answered {
+            status: response.status,
+            body: response.body.into_owned(),
+            events: lines.map(|line| serde_json::from_slice(line).unwrap()).collect(),
+        }
+    }
+
+    /// The events of a request that must be accepted.
+    pub(crate) fn events(&mut self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<Value> {
+        let answered = self.ask(path, headers, body);
+        assert_eq!(answered.status, 200, "{}", String::from_utf8_lossy(&answered.body));
+        self.assert_balance();
+        answered.events
+    }
+
+    /// Checks that every byte is decoded, ignored or lost.
+    pub(crate) fn assert_balance(&self) {
+        assert_eq!(self.counters.totals().buffered(), 0);
+    }
+}
+
+/// An event without what differs between two ways of sending it: where it stood, and when it was read.
+pub(crate) fn content(event: &Value) -> Value {
+    let mut event = event.clone();
+    for key in ["origin", "observed_time"] {
+        event.as_object_mut().unwrap().remove(key);
+    }
+    event
+}
