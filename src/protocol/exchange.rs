@@ -23,6 +23,18 @@ pub trait Exchange: Send + Sync + 'static {
     /// The decoder of one request.
     type Work: Work;
 
+    /// Whether connections may speak HTTP/2: with prior knowledge, or, through TLS, by agreement (ALPN `h2`). A connection of
+    /// HTTP/2 has several requests at the same time.
+    fn speaks_http2(&self) -> bool {
+        false
+    }
+
+    /// How the answer to such a request is changed just before it is sent, whoever made it: the transport (400, 408, 413, 503)
+    /// or this exchange. Statuses are counted before. `None`: it is sent as it is.
+    fn answer_form(&self, _head: &RequestHead) -> Option<AnswerForm> {
+        None
+    }
+
     /// Whether the body may contain a secret: then no loss shows how it begins.
     fn is_secret(&self, _head: &RequestHead) -> bool {
         false
@@ -72,6 +84,9 @@ pub trait Exchange: Send + Sync + 'static {
         Flow::Continue
     }
 }
+
+/// Changes an answer: for peers that read something else than the HTTP status, e.g. the status of gRPC.
+pub type AnswerForm = fn(Response) -> Response;
 
 /// The decoder of one request. If it is dropped before [`Work::respond`], the events were not delivered.
 pub trait Work: Send + 'static {
@@ -160,18 +175,21 @@ pub struct Response {
     pub headers: Vec<(&'static str, String)>,
     /// The body: a sentence for a human reader, unless the protocol defines one.
     pub body: Cow<'static, [u8]>,
+    /// Headers behind the body. Only peers that speak HTTP/2 get them.
+    pub trailers: Vec<(&'static str, String)>,
 }
 
 impl Response {
     /// A response with a sentence as its body.
     pub fn text(status: u16, sentence: impl Into<String>) -> Self {
         let headers = vec![("content-type", "text/plain; charset=utf-8".to_owned())];
-        Response { status, headers, body: Cow::Owned((sentence.into() + "\n").into_bytes()) }
+        let body = Cow::Owned((sentence.into() + "\n").into_bytes());
+        Response { headers, body, ..Response::empty(status) }
     }
 
-    /// A response without a body.
+    /// A response without a body. Over HTTP/2 it ends with its headers if no trailers are added.
     pub fn empty(status: u16) -> Self {
-        Response { status, headers: Vec::new(), body: Cow::Borrowed(&[]) }
+        Response { status, headers: Vec::new(), body: Cow::Borrowed(&[]), trailers: Vec::new() }
     }
 
     /// 503: the request is valid and can be repeated later.
@@ -196,6 +214,13 @@ impl Response {
     #[must_use]
     pub fn with(mut self, name: &'static str, value: String) -> Self {
         self.headers.push((name, value));
+        self
+    }
+
+    /// The same with one more header behind the body.
+    #[must_use]
+    pub fn with_trailer(mut self, name: &'static str, value: String) -> Self {
+        self.trailers.push((name, value));
         self
     }
 }

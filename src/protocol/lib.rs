@@ -19,7 +19,9 @@ use std::time::Duration;
 use tributary_event::{Reason, UnixNanos};
 use tributary_explain::{Explain, Raw};
 
-pub use exchange::{DatagramReader, Exchange, Foreign, HeadDecision, Request, RequestOutcome, Response, Work};
+pub use exchange::{
+    AnswerForm, DatagramReader, Exchange, Foreign, HeadDecision, Request, RequestOutcome, Response, Work,
+};
 pub use loss_limit::LossLimit;
 pub use output::Output;
 pub use tributary_codec::http::RequestHead;

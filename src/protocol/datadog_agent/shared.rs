@@ -113,10 +113,10 @@ fn info(options: &Options) -> String {
 
 fn json(status: u16, body: String) -> Response {
     let headers = vec![("content-type", "application/json".to_owned())];
-    Response { status, headers, body: body.into_bytes().into() }
+    Response { headers, body: body.into_bytes().into(), ..Response::empty(status) }
 }
 
 fn plain(status: u16, body: &'static str) -> Response {
     let headers = vec![("content-type", "text/plain; charset=utf-8".to_owned())];
-    Response { status, headers, body: body.as_bytes().into() }
+    Response { headers, body: body.as_bytes().into(), ..Response::empty(status) }
 }
