@@ -11,11 +11,11 @@ use tracing::{debug, error};
 
 use tributary_driver::{Account, DriverStep, call, loss_batch};
 use tributary_event::{Batch, Loss, Origin, Reason};
-use tributary_memory::MemoryLease;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_protocol::{Flow, Now, Output, Response};
 
 use super::context::ConnectionContext;
+use super::request_memory::RequestMemory;
 
 /// Throttles the log line about requests that a bug of ours has aborted.
 static ABORTED: LogThrottle = LogThrottle::new();
@@ -103,7 +103,7 @@ impl Drop for UndecidedBytes {
 pub(super) struct ReceivedBody {
     pub(super) body: Bytes,
     /// The memory that it takes.
-    pub(super) lease: MemoryLease,
+    pub(super) memory: RequestMemory,
     pub(super) undecided: UndecidedBytes,
 }
 
@@ -124,7 +124,7 @@ enum Cut {
 pub(super) async fn read_body(
     mut incoming: Incoming,
     (limit, key): (u64, &'static str),
-    mut lease: MemoryLease,
+    mut memory: RequestMemory,
     mut undecided: UndecidedBytes,
     show: impl FnOnce(&[u8]),
     overloaded: impl FnOnce(&'static str) -> (Response, Option<&'static str>),
@@ -136,7 +136,7 @@ pub(super) async fn read_body(
         if body.len() as u64 > limit {
             break Cut::TooLarge;
         }
-        if !lease.resize(body.capacity() as u64) {
+        if !memory.resize(body.capacity() as u64) {
             break Cut::OutOfMemory;
         }
         // As for the messages of every listener: the body has the time that its bytes take at the lowest rate.
@@ -150,7 +150,7 @@ pub(super) async fn read_body(
         match frame {
             Ok(None) => {
                 body.shrink_to_fit();
-                return Ok(ReceivedBody { body: body.into(), lease, undecided });
+                return Ok(ReceivedBody { body: body.into(), memory, undecided });
             }
             Ok(Some(Ok(frame))) => {
                 // Trailers are ignored.
@@ -160,7 +160,7 @@ pub(super) async fn read_body(
                         // Grows by a quarter: unused capacity takes memory, too, and so do both copies while the old
                         // one moves into the new one.
                         let space = data.len().max(body.len() / 4);
-                        if !lease.resize((body.capacity() + body.len() + space) as u64) {
+                        if !memory.resize((body.capacity() + body.len() + space) as u64) {
                             break Cut::OutOfMemory;
                         }
                         body.reserve_exact(space);
@@ -177,9 +177,9 @@ pub(super) async fn read_body(
     body.truncate(Loss::EXCERPT);
     body.shrink_to_fit();
     if let Cut::OutOfMemory = cut {
-        lease.note_refusal(context.clock.now().elapsed);
+        memory.note_refusal(context.clock.now().elapsed);
     }
-    drop(lease);
+    drop(memory);
     if let Cut::TooLarge | Cut::OutOfMemory = cut {
         drain_body(&mut incoming, &mut undecided).await;
     }

@@ -23,13 +23,21 @@ const READ_BYTES: usize = 16 << 10;
 /// How long the peer may take to read the response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The head as exchanges see it.
+/// The head as exchanges see it: that of HTTP/1.1 in any case.
 pub(super) fn head(parts: &Parts) -> RequestHead {
+    let mut headers = headers(&parts.headers);
+    // RFC 9113, 8.3.1: `:authority` of HTTP/2 is what Host is in HTTP/1.1.
+    if parts.version == Version::HTTP_2
+        && !parts.headers.contains_key(HOST)
+        && let Some(authority) = parts.uri.authority()
+    {
+        headers.insert(0, (HOST.as_str().to_owned(), authority.as_str().as_bytes().to_vec()));
+    }
     RequestHead {
         method: parts.method.as_str().to_owned(),
         // Proxies name the host as well.
         target: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
-        headers: headers(&parts.headers),
+        headers,
     }
 }
 

@@ -1,16 +1,19 @@
 //! What an HTTP connection waits for, and for how long: the time limits of every listener, applied from outside hyper.
 
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::clock::Clock;
+use super::context::ConnectionContext;
 use super::options::ListenerOptions;
 use super::stream::ConnectionStream;
 
@@ -18,43 +21,64 @@ use super::stream::ConnectionStream;
 #[derive(Debug)]
 pub(super) struct HttpTimeouts {
     clock: Clock,
-    phase: Mutex<TimeoutPhase>,
+    /// Several requests are answered at the same time, by tasks of their own: HTTP/2.
+    is_multiplexed: bool,
+    state: Mutex<TimeoutState>,
     has_written_since_read: AtomicBool,
+}
+
+#[derive(Debug)]
+struct TimeoutState {
+    phase: TimeoutPhase,
+    /// The task of a multiplexed connection, which is woken when its last request was answered.
+    connection: Option<Waker>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TimeoutPhase {
     /// It waits for the head of the first request, since the connection was opened.
     First(Duration),
-    /// It waits for the first byte of the next request, since the last response.
+    /// It waits for the first byte of the next request, since the last response. If it is multiplexed: for its whole head, because
+    /// other frames do not differ from it here.
     Idle(Duration),
     /// It waits for the rest of a head, since its first byte.
     Head(Duration),
-    /// It reads the body of a request or works on it, which have limits of their own.
-    InRequest,
+    /// It reads the bodies of this many requests or works on them, which have limits of their own.
+    InRequests(u32),
 }
 
 impl HttpTimeouts {
     /// The limits of a connection that was opened at `opened`.
-    pub(super) fn new(clock: Clock, opened: Duration) -> Arc<Self> {
-        let phase = Mutex::new(TimeoutPhase::First(opened));
-        Arc::new(HttpTimeouts { clock, phase, has_written_since_read: AtomicBool::new(false) })
+    pub(super) fn new(clock: Clock, opened: Duration, is_multiplexed: bool) -> Arc<Self> {
+        let state = Mutex::new(TimeoutState { phase: TimeoutPhase::First(opened), connection: None });
+        Arc::new(HttpTimeouts { clock, is_multiplexed, state, has_written_since_read: AtomicBool::new(false) })
     }
 
-    /// A head was received.
-    pub(super) fn request(&self) {
-        self.set(|_| TimeoutPhase::InRequest);
+    /// A head was received. The request ends when the result is dropped: its response is complete, or nobody waits for one.
+    pub(super) fn request(self: &Arc<Self>) -> OpenRequest {
+        let mut state = self.state();
+        let others = if let TimeoutPhase::InRequests(others) = state.phase { others } else { 0 };
+        state.phase = TimeoutPhase::InRequests(others + 1);
+        OpenRequest(self.clone())
     }
 
-    /// The response is complete.
-    pub(super) fn answer(&self) {
+    fn answered(&self) {
         let now = self.clock.now().elapsed;
-        self.set(|_| TimeoutPhase::Idle(now));
+        let mut state = self.state();
+        state.phase = match state.phase {
+            TimeoutPhase::InRequests(requests @ 2..) => TimeoutPhase::InRequests(requests - 1),
+            _ => TimeoutPhase::Idle(now),
+        };
+        if let TimeoutPhase::Idle(_) = state.phase
+            && let Some(connection) = state.connection.take()
+        {
+            connection.wake();
+        }
     }
 
     /// Whether a request was received and is not answered yet.
     pub(super) fn is_in_request(&self) -> bool {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) == TimeoutPhase::InRequest
+        matches!(self.state().phase, TimeoutPhase::InRequests(_))
     }
 
     /// Whether anything was written after the last bytes were read.
@@ -65,27 +89,94 @@ impl HttpTimeouts {
     /// Bytes were read.
     fn read(&self) {
         self.has_written_since_read.store(false, Relaxed);
-        let now = self.clock.now().elapsed;
-        self.set(|phase| if let TimeoutPhase::Idle(_) = phase { TimeoutPhase::Head(now) } else { phase });
+        let mut state = self.state();
+        if let TimeoutPhase::Idle(_) = state.phase
+            && !self.is_multiplexed
+        {
+            state.phase = TimeoutPhase::Head(self.clock.now().elapsed);
+        }
     }
 
-    /// When the connection is closed, unless something happens before. `drain_deadline`: a stopping daemon waits until
-    /// then for a head.
-    pub(super) fn deadline(&self, options: &ListenerOptions, drain_deadline: Option<Instant>) -> Option<Instant> {
-        let at = match *self.phase.lock().unwrap_or_else(PoisonError::into_inner) {
-            TimeoutPhase::First(since) => since + options.handshake_timeout,
-            TimeoutPhase::Idle(_) if options.idle_timeout.is_zero() => return drain_deadline,
-            TimeoutPhase::Idle(since) => since + options.idle_timeout,
-            TimeoutPhase::Head(since) => since + options.message_timeout,
-            TimeoutPhase::InRequest => return None,
+    /// When the connection is closed, unless something happens before. `drain_deadline`: a connection that is to end waits until
+    /// then for a head, and after its last response for `close_linger`.
+    fn deadline(
+        &self,
+        cx: &Context<'_>,
+        options: &ListenerOptions,
+        drain_deadline: Option<Instant>,
+    ) -> Option<Instant> {
+        let mut state = self.state();
+        if self.is_multiplexed {
+            state.connection = Some(cx.waker().clone());
+        }
+        let at = match (state.phase, drain_deadline) {
+            (TimeoutPhase::First(since), _) => since + options.handshake_timeout,
+            (TimeoutPhase::Head(since), _) => since + options.message_timeout,
+            (TimeoutPhase::Idle(since), Some(drain_deadline)) => {
+                return Some(drain_deadline.max(self.clock.instant(since + options.close_linger)));
+            }
+            (TimeoutPhase::Idle(_), None) if options.idle_timeout.is_zero() => return None,
+            (TimeoutPhase::Idle(since), None) => since + options.idle_timeout,
+            (TimeoutPhase::InRequests(_), _) => return None,
         };
         let at = self.clock.instant(at);
         Some(drain_deadline.map_or(at, |drain_deadline| at.min(drain_deadline)))
     }
 
-    fn set(&self, next: impl FnOnce(TimeoutPhase) -> TimeoutPhase) {
-        let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
-        *phase = next(*phase);
+    fn state(&self) -> MutexGuard<'_, TimeoutState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drives a connection of hyper to its end; `None`: a time limit passed. When the daemon stops, or immediately if `is_to_end`,
+    /// `shut_down` tells it to take no further requests.
+    pub(super) async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
+        &self,
+        connection: &mut C,
+        shut_down: impl Fn(Pin<&mut C>),
+        is_to_end: bool,
+        context: &ConnectionContext,
+    ) -> Option<hyper::Result<()>> {
+        let mut stopped = pin!(context.stop.cancelled());
+        let mut drain_deadline = None;
+        let mut alarm = pin!(sleep_until(Instant::now()));
+        // hyper polls our stream and our requests, which move the deadline. So the deadline is read after every poll.
+        poll_fn(|cx| {
+            let mut passed = None;
+            loop {
+                if let Poll::Ready(result) = Pin::new(&mut *connection).poll(cx) {
+                    return Poll::Ready(Some(result));
+                }
+                if drain_deadline.is_none() && (is_to_end || stopped.as_mut().poll(cx).is_ready()) {
+                    drain_deadline = Some(Instant::now() + context.options.close_linger);
+                    shut_down(Pin::new(&mut *connection));
+                    continue;
+                }
+                let deadline = self.deadline(cx, &context.options, drain_deadline);
+                let Some(at) = deadline else { return Poll::Pending };
+                if passed == deadline {
+                    return Poll::Ready(None);
+                }
+                if alarm.deadline() != at {
+                    alarm.as_mut().reset(at);
+                }
+                if alarm.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                // What other tasks have answered meanwhile is written before.
+                passed = deadline;
+            }
+        })
+        .await
+    }
+}
+
+/// A request that is not answered yet.
+#[derive(Debug)]
+pub(super) struct OpenRequest(Arc<HttpTimeouts>);
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.0.answered();
     }
 }
 
@@ -93,11 +184,19 @@ impl HttpTimeouts {
 #[derive(Debug)]
 pub(super) struct TimedStream {
     pub(super) stream: ConnectionStream,
+    /// Bytes that were read of it to know the version of HTTP, and are returned first.
+    pub(super) first: Bytes,
     pub(super) timeouts: Arc<HttpTimeouts>,
 }
 
 impl AsyncRead for TimedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.first.is_empty() && buffer.remaining() > 0 {
+            let length = buffer.remaining().min(self.first.len());
+            buffer.put_slice(&self.first.split_to(length));
+            self.timeouts.read();
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if buffer.filled().len() > before {

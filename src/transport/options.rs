@@ -180,6 +180,9 @@ options! {
         pub max_requests: usize = count(64, 1..=100_000),
         /// The longest head of a request.
         pub max_head_bytes: usize = size(16 << 10, 8 << 10..=1 << 20),
+        /// Requests of one connection at the same time, if the listener speaks HTTP/2; a peer opens further ones when others are
+        /// answered.
+        pub max_concurrent_streams: usize = count(64, 1..=10_000),
         /// How long a peer waits for its answer while sinks do not take its events; then it is answered 503.
         pub delivery_timeout: Duration = duration(30 * SECOND, MOMENT..=LONGEST),
         /// When a request is answered with a 2xx: when every sink that takes its events has them "durable" on a disk, so that they

@@ -13,17 +13,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
-use hyper::StatusCode;
+use hyper::Version;
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_LENGTH, EXPECT};
-use tokio::sync::OwnedSemaphorePermit;
+use hyper::http::request::Parts;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, error};
 
 use tributary_event::{Origin, Reason, UnixNanos};
 use tributary_explain::http::without_secrets;
-use tributary_memory::MemoryLease;
 use tributary_pipeline::tap::TapRequest;
 use tributary_pipeline::{Delivery, DeliveryOutcome, Unconfirmed};
 use tributary_protocol::{
@@ -34,9 +33,9 @@ use tributary_sink::AckLevel;
 use super::body::{ReceivedBody, UndecidedBytes, read_body, refuse_body, too_large};
 use super::context::ConnectionContext;
 use super::http_head;
-use super::http_state::{HttpState, SMALL_BODY_BYTES};
-use super::http_timeouts::HttpTimeouts;
+use super::http_state::HttpState;
 use super::quarantine::QuarantineRecord;
+use super::request_memory::RequestMemory;
 
 /// A request that has been decoded for this long yields to the other tasks. Most are finished before.
 const YIELD_AFTER: Duration = Duration::from_micros(500);
@@ -50,37 +49,40 @@ pub(super) struct HttpConnection<E> {
     http: Arc<HttpState<E>>,
     origin: Arc<Origin>,
     context: ConnectionContext,
-    timeouts: Arc<HttpTimeouts>,
     requests: AtomicU64,
+    /// One permit, for the request that uses the memory with which the connection was admitted. Of HTTP/2 only.
+    of_connection: Arc<Semaphore>,
     /// None while a request uses it.
     loss_limit: Mutex<Option<Box<LossLimit>>>,
 }
 
 impl<E: Exchange> HttpConnection<E> {
-    pub(super) fn new(
-        http: Arc<HttpState<E>>,
-        origin: Arc<Origin>,
-        context: ConnectionContext,
-        timeouts: Arc<HttpTimeouts>,
-    ) -> Arc<Self> {
+    pub(super) fn new(http: Arc<HttpState<E>>, origin: Arc<Origin>, context: ConnectionContext) -> Arc<Self> {
         let loss_limit = Mutex::new(Some(Box::new(context.loss_limit())));
-        Arc::new(HttpConnection { http, origin, context, timeouts, requests: AtomicU64::new(0), loss_limit })
+        let (requests, of_connection) = (AtomicU64::new(0), Arc::new(Semaphore::new(1)));
+        Arc::new(HttpConnection { http, origin, context, requests, of_connection, loss_limit })
+    }
+
+    /// The number of a request that has arrived.
+    pub(super) fn number(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// The response to one request.
-    pub(super) async fn answer(self: &Arc<Self>, request: hyper::Request<Incoming>) -> hyper::Response<Full<Bytes>> {
-        self.timeouts.request();
-        let response = self.respond(request).await;
-        self.timeouts.answer();
-        self.context.counters.responded(response.status);
-        debug!(status = response.status, "answered");
-        to_hyper(response)
-    }
-
-    async fn respond(self: &Arc<Self>, request: hyper::Request<Incoming>) -> Response {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+    pub(super) async fn answer(self: &Arc<Self>, request: hyper::Request<Incoming>, number: u64) -> Response {
         let (parts, incoming) = request.into_parts();
         let head = http_head::head(&parts);
+        let form = self.http.exchange.answer_form(&head);
+        let response = self.respond(parts, head, incoming, number).await;
+        self.context.counters.responded(response.status);
+        debug!(status = response.status, "answered");
+        match form {
+            Some(form) => form(response),
+            None => response,
+        }
+    }
+
+    async fn respond(self: &Arc<Self>, parts: Parts, head: RequestHead, incoming: Incoming, number: u64) -> Response {
         let is_expecting = parts.headers.contains_key(EXPECT);
         let is_secret = self.http.exchange.is_secret(&head);
         let undecided = UndecidedBytes::new(self.context.clone(), self.origin.clone(), is_secret);
@@ -110,16 +112,27 @@ impl<E: Exchange> HttpConnection<E> {
             return response;
         }
         let show_part = |body: &[u8]| self.show(&head, number, || Bytes::copy_from_slice(body), is_secret, true);
-        let lease = self.context.memory.passing(SMALL_BODY_BYTES);
+        let memory = self.memory(parts.version, &head);
         let exchange = &self.http.exchange;
         let overloaded = |why| (exchange.overloaded(&head, why), exchange.ignored_as(&head));
-        match read_body(incoming, limit, lease, undecided, show_part, overloaded).await {
+        match read_body(incoming, limit, memory, undecided, show_part, overloaded).await {
             Ok(received) => {
                 let is_secret = is_secret && !self.http.exchange.is_explained_without_keys(&head);
                 self.show(&head, number, || received.body.clone(), is_secret, false);
                 self.deliver(head, number, received).await
             }
             Err(response) => response,
+        }
+    }
+
+    /// The memory for a request, which it has not taken yet.
+    fn memory(&self, version: Version, head: &RequestHead) -> RequestMemory {
+        let memory = &self.context.memory;
+        if version == Version::HTTP_2 {
+            let max_head_bytes = self.http.options.max_head_bytes;
+            RequestMemory::of_stream(memory, head, max_head_bytes, &self.of_connection)
+        } else {
+            RequestMemory::of_connection(memory)
         }
     }
 
@@ -134,7 +147,7 @@ impl<E: Exchange> HttpConnection<E> {
 
     /// Decodes a complete request, and waits until its events are delivered or `delivery_timeout` has passed.
     async fn deliver(self: &Arc<Self>, head: RequestHead, number: u64, received: ReceivedBody) -> Response {
-        let ReceivedBody { body, lease, mut undecided } = received;
+        let ReceivedBody { body, memory, mut undecided } = received;
         let complete = Instant::now();
         let until = complete + self.http.options.delivery_timeout;
         let permit = tokio::select! {
@@ -157,7 +170,7 @@ impl<E: Exchange> HttpConnection<E> {
         let delivery = self.context.sender.delivery();
         let unconfirmed = delivery.unconfirmed();
         let is_answered = Arc::<AtomicBool>::default();
-        let job = Job::new(request, undecided, self.clone(), is_answered.clone(), (lease, permit));
+        let job = Job::new(request, undecided, self.clone(), is_answered.clone(), (memory, permit));
         let job = InFlightRequest {
             job: Some(Box::pin(job.run(delivery))),
             unconfirmed: unconfirmed.clone(),
@@ -280,7 +293,7 @@ struct Job<E: Exchange> {
     /// The peer has its answer: it does not send the events again.
     is_answered: Arc<AtomicBool>,
     /// The memory of the body, and one of `max_requests`.
-    _held: (MemoryLease, OwnedSemaphorePermit),
+    _held: (RequestMemory, OwnedSemaphorePermit),
 }
 
 impl<E: Exchange> Job<E> {
@@ -290,7 +303,7 @@ impl<E: Exchange> Job<E> {
         undecided: UndecidedBytes,
         connection: Arc<HttpConnection<E>>,
         is_answered: Arc<AtomicBool>,
-        held: (MemoryLease, OwnedSemaphorePermit),
+        held: (RequestMemory, OwnedSemaphorePermit),
     ) -> Box<Self> {
         let HttpConnection { http, origin, context, .. } = &*connection;
         let work = http.exchange.work(request, Some(&context.memory), context.clock.now());
@@ -390,15 +403,4 @@ async fn ready(work: &mut impl Work) -> bool {
     })
     .await;
     has_waited
-}
-
-fn to_hyper(response: Response) -> hyper::Response<Full<Bytes>> {
-    let mut answer = hyper::Response::new(Full::new(Bytes::from(response.body.into_owned())));
-    *answer.status_mut() = StatusCode::from_u16(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    for (name, value) in response.headers {
-        if let Ok(value) = value.parse() {
-            answer.headers_mut().insert(name, value);
-        }
-    }
-    answer
 }

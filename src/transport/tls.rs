@@ -62,6 +62,14 @@ struct Current {
     files: Vec<u8>,
 }
 
+impl Current {
+    fn offer(&mut self, protocols: Vec<Vec<u8>>) {
+        let mut config = ServerConfig::clone(self.acceptor.config());
+        config.alpn_protocols = protocols;
+        self.acceptor = TlsAcceptor::from(Arc::new(config));
+    }
+}
+
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Tls").field(&self.0.options).finish()
@@ -99,9 +107,17 @@ impl Tls {
         if self.current().files == digest {
             return Ok(false);
         }
-        let current = files.current(&self.0.options)?;
-        *self.current() = current;
+        let mut new = files.current(&self.0.options)?;
+        let mut current = self.current();
+        new.offer(current.acceptor.config().alpn_protocols.clone());
+        *current = new;
         Ok(true)
+    }
+
+    /// Offers these protocols to new connections (ALPN), the preferred one first. A client that offers others only is refused;
+    /// one that offers none is not.
+    pub(super) fn offer(&self, protocols: &[&[u8]]) {
+        self.current().offer(protocols.iter().map(|protocol| protocol.to_vec()).collect());
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {

@@ -196,7 +196,7 @@ rate = "20MiB"
 #[test]
 fn every_option_of_an_http_listener_is_read_from_the_file() {
     let text = "[listeners.all]\nprotocol = \"endless\"\nmax_requests = 1\nmax_head_bytes = \"9KiB\"\n\
-                delivery_timeout = \"2s\"\nacknowledge = \"written\"\n\
+                max_concurrent_streams = 2\ndelivery_timeout = \"2s\"\nacknowledge = \"written\"\n\
                 quarantine = { dir = \"q\", max_bytes = \"3MiB\" }\npath_prefix = \"/p/\"\n\
                 max_body_bytes = \"4KiB\"\nmax_inflated_bytes = \"5KiB\"\nmax_payload_bytes = \"6KiB\"\n\
                 max_channel_bytes = \"7KiB\"\ndedup = { time = \"8s\", entries = 9 }\n\
@@ -215,6 +215,7 @@ fn every_option_of_an_http_listener_is_read_from_the_file() {
     let http = HttpOptions {
         max_requests: 1,
         max_head_bytes: 9 << 10,
+        max_concurrent_streams: 2,
         delivery_timeout: Duration::from_secs(2),
         acknowledge: Some(AckLevel::Written),
         quarantine: QuarantineOptions { dir: "q".into(), max_bytes: 3 << 20 },
