@@ -73,11 +73,17 @@ async fn serve_connection<E: Exchange>(accepted: Accepted, http: Arc<HttpState<E
     if !http.exchange.speaks_http2() {
         return http1::serve((stream, Bytes::new()), origin, context, opened, http).await;
     }
+    // A recording of HTTP/2 contains no frames.
+    let mut recording = stream.take_recording();
     let (first, is_http2) = http_version::read_first(&mut stream, &context, opened).await;
     // Boxed: otherwise the future of each connection would have the size of the larger one.
     if is_http2 {
-        Box::pin(http2::serve((stream, first), origin, context, opened, http)).await;
+        Box::pin(http2::serve((stream, first, recording), origin, context, opened, http)).await;
     } else {
+        if let Some(recording) = recording.as_mut().filter(|_| !first.is_empty()) {
+            recording.received(&first);
+        }
+        stream.record(recording);
         Box::pin(http1::serve((stream, first), origin, context, opened, http)).await;
     }
 }

@@ -36,7 +36,7 @@ pub(super) async fn serve<E: Exchange>(
     // its own length: the buffer may contain more than one head.
     let max_head_bytes = http.options.max_head_bytes;
     builder.half_close(true).max_buf_size(max_head_bytes).max_header_size(max_head_bytes);
-    let requests = HttpConnection::new(http.clone(), origin.clone(), context.clone());
+    let requests = HttpConnection::new(http.clone(), origin.clone(), context.clone(), None);
     let service = service_fn(|request| {
         let (requests, open) = (requests.clone(), timeouts.request());
         async move {

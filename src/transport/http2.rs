@@ -22,9 +22,10 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, Span, debug};
 
 use tributary_event::{Origin, Reason};
-use tributary_protocol::{Exchange, Response};
+use tributary_protocol::{End, Exchange, Response};
 
 use super::body::UndecidedBytes;
+use super::capture::Recording;
 use super::context::ConnectionContext;
 use super::http_state::HttpState;
 use super::http_timeouts::{HttpTimeouts, TimedStream};
@@ -44,9 +45,10 @@ const TABLES_BYTES: u64 = 8 << 10;
 /// What a connection of HTTP/2 takes beside what one of HTTP/1.1 takes: its window, a frame that is read, one that is written.
 pub(super) const HTTP2_BYTES: u64 = WINDOW_BYTES as u64 + 2 * FRAME_BYTES as u64 + TABLES_BYTES;
 
-/// Serves a connection, opened at `opened`, to its end. `first` are bytes that were read of it.
+/// Serves a connection, opened at `opened`, to its end. `first` are bytes that were read of it. The recording gets the requests in
+/// HTTP/1.1, so that captures are read and sent again like others.
 pub(super) async fn serve<E: Exchange>(
-    (stream, first): (ConnectionStream, Bytes),
+    (stream, first, recording): (ConnectionStream, Bytes, Option<Recording>),
     origin: Arc<Origin>,
     context: ConnectionContext,
     opened: Duration,
@@ -64,7 +66,7 @@ pub(super) async fn serve<E: Exchange>(
         .max_send_buf_size(SEND_BYTES)
         .max_concurrent_streams(u32::try_from(streams).unwrap_or(u32::MAX))
         .max_header_list_size(u32::try_from(http.options.max_head_bytes).unwrap_or(u32::MAX));
-    let requests = HttpConnection::new(http, origin.clone(), context.clone());
+    let requests = HttpConnection::new(http, origin.clone(), context.clone(), recording);
     let places = Arc::new(Semaphore::new(streams));
     let service = service_fn(|request| {
         // Here, not in the task: streams are numbered in their order.
@@ -81,6 +83,11 @@ pub(super) async fn serve<E: Exchange>(
         ended = timeouts.drive(&mut connection, shut_down, true, &context).await;
     }
     drop(connection);
+    match &ended {
+        Some(Ok(())) => requests.record(|recording| recording.read_ended(End::Closed)),
+        Some(Err(_)) => requests.record(|recording| recording.read_ended(End::Reset)),
+        None => {}
+    }
     match ended {
         None => debug!("a time limit passed"),
         Some(Ok(())) => debug!("connection ended"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::header::{HOST, TRANSFER_ENCODING};
+use hyper::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Version};
 use tokio::io::AsyncReadExt;
@@ -39,6 +39,16 @@ pub(super) fn head(parts: &Parts) -> RequestHead {
         target: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
         headers,
     }
+}
+
+/// The head of a request with a body of this length, in HTTP/1.1, as captures have it.
+pub(super) fn recorded(head: &RequestHead, body: usize) -> Vec<u8> {
+    let mut text = format!("{} {} HTTP/1.1\r\n", head.method, head.target).into_bytes();
+    for (name, value) in head.headers.iter().filter(|(name, _)| name != CONTENT_LENGTH.as_str()) {
+        text.extend_from_slice(&[name.as_bytes(), b": ", value, b"\r\n"].concat());
+    }
+    text.extend_from_slice(format!("{CONTENT_LENGTH}: {body}\r\n\r\n").as_bytes());
+    text
 }
 
 fn headers(map: &HeaderMap) -> Vec<(String, Vec<u8>)> {

@@ -21,6 +21,7 @@ mod http_head;
 mod http_state;
 mod http_timeouts;
 mod http_version;
+mod in_flight;
 pub mod nats;
 pub mod options;
 pub mod port_holder;

@@ -5,11 +5,8 @@
 //! of its own completes it.
 
 use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,19 +25,18 @@ use tributary_pipeline::{Delivery, DeliveryOutcome, Unconfirmed};
 use tributary_protocol::{
     Exchange, Flow, HeadDecision, LossLimit, Output, Request, RequestHead, RequestOutcome, Response, Work,
 };
-use tributary_sink::AckLevel;
 
 use super::body::{ReceivedBody, UndecidedBytes, read_body, refuse_body, too_large};
+use super::capture::Recording;
 use super::context::ConnectionContext;
 use super::http_head;
 use super::http_state::HttpState;
+use super::in_flight::{InFlightRequest, LeveledResponse, STUCK_CHECK};
 use super::quarantine::QuarantineRecord;
 use super::request_memory::RequestMemory;
 
 /// A request that has been decoded for this long yields to the other tasks. Most are finished before.
 const YIELD_AFTER: Duration = Duration::from_micros(500);
-/// How often a request that waits looks whether a sink is known to be unable to write.
-const STUCK_CHECK: Duration = Duration::from_millis(200);
 /// How long an answer waits until a loss is handed over.
 const REPORT_TIME: Duration = Duration::from_millis(500);
 
@@ -54,13 +50,21 @@ pub(super) struct HttpConnection<E> {
     of_connection: Arc<Semaphore>,
     /// None while a request uses it.
     loss_limit: Mutex<Option<Box<LossLimit>>>,
+    /// Of HTTP/2, if it is recorded: requests are recorded when they are complete. Streams record what arrives on others.
+    recording: Option<Mutex<Recording>>,
 }
 
 impl<E: Exchange> HttpConnection<E> {
-    pub(super) fn new(http: Arc<HttpState<E>>, origin: Arc<Origin>, context: ConnectionContext) -> Arc<Self> {
+    pub(super) fn new(
+        http: Arc<HttpState<E>>,
+        origin: Arc<Origin>,
+        context: ConnectionContext,
+        recording: Option<Recording>,
+    ) -> Arc<Self> {
         let loss_limit = Mutex::new(Some(Box::new(context.loss_limit())));
         let (requests, of_connection) = (AtomicU64::new(0), Arc::new(Semaphore::new(1)));
-        Arc::new(HttpConnection { http, origin, context, requests, of_connection, loss_limit })
+        let recording = recording.map(Mutex::new);
+        Arc::new(HttpConnection { http, origin, context, requests, of_connection, loss_limit, recording })
     }
 
     /// The number of a request that has arrived.
@@ -117,11 +121,22 @@ impl<E: Exchange> HttpConnection<E> {
         let overloaded = |why| (exchange.overloaded(&head, why), exchange.ignored_as(&head));
         match read_body(incoming, limit, memory, undecided, show_part, overloaded).await {
             Ok(received) => {
+                self.record(|recording| {
+                    recording.received(&http_head::recorded(&head, received.body.len()));
+                    recording.received(&received.body);
+                });
                 let is_secret = is_secret && !self.http.exchange.is_explained_without_keys(&head);
                 self.show(&head, number, || received.body.clone(), is_secret, false);
                 self.deliver(head, number, received).await
             }
             Err(response) => response,
+        }
+    }
+
+    /// Adds to the recording, if there is one.
+    pub(super) fn record(&self, add: impl FnOnce(&mut Recording)) {
+        if let Some(recording) = &self.recording {
+            add(&mut recording.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
@@ -171,11 +186,7 @@ impl<E: Exchange> HttpConnection<E> {
         let unconfirmed = delivery.unconfirmed();
         let is_answered = Arc::<AtomicBool>::default();
         let job = Job::new(request, undecided, self.clone(), is_answered.clone(), (memory, permit));
-        let job = InFlightRequest {
-            job: Some(Box::pin(job.run(delivery))),
-            unconfirmed: unconfirmed.clone(),
-            context: &self.context,
-        };
+        let job = InFlightRequest::new(job.run(delivery), unconfirmed.clone(), &self.context);
         let answered = tokio::select! {
             answered = timeout_at(until, job) => answered,
             response = early_answer(early, complete) => {
@@ -233,55 +244,6 @@ async fn early_answer(answer: Option<(Duration, Response)>, complete: Instant) -
     let Some((within, response)) = answer else { return std::future::pending().await };
     tokio::time::sleep_until(complete + within).await;
     response
-}
-
-/// A response, and the level that the events of its request have reached if it is a success.
-type LeveledResponse = (Response, AckLevel);
-
-/// A job that the task which waits for its response works on. When that task waits no longer, a task of its own does.
-struct InFlightRequest<'a> {
-    /// `None`: it has ended.
-    job: Option<Pin<Box<dyn Future<Output = LeveledResponse> + Send>>>,
-    unconfirmed: Unconfirmed,
-    context: &'a ConnectionContext,
-}
-
-impl Future for InFlightRequest<'_> {
-    /// `None`: the job panicked.
-    type Output = Option<LeveledResponse>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<LeveledResponse>> {
-        let Some(job) = &mut self.job else { return Poll::Ready(None) };
-        // A job that panicked is not polled again.
-        let answer = match catch_unwind(AssertUnwindSafe(|| job.as_mut().poll(cx))) {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(answer)) => Some(answer),
-            Err(_) => None,
-        };
-        self.job = None;
-        Poll::Ready(answer)
-    }
-}
-
-impl Drop for InFlightRequest<'_> {
-    fn drop(&mut self) {
-        let Some(job) = self.job.take() else { return };
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (abort, stop, unconfirmed) =
-                (self.context.abort.clone(), self.context.stop.clone(), self.unconfirmed.clone());
-            // A stop does not wait for a sink that cannot write: the peer sends the events again.
-            let needless = async move {
-                stop.cancelled().await;
-                while !unconfirmed.is_stuck() {
-                    sleep(STUCK_CHECK).await;
-                }
-            };
-            let job = async move {
-                tokio::select! { _ = job => {}, () = needless => {} }
-            };
-            self.context.tasks.spawn_on(async move { abort.run_until_cancelled_owned(job).await }, &runtime);
-        }
-    }
 }
 
 /// A request that is decoded and delivered.

@@ -51,6 +51,11 @@ impl ConnectionStream {
         self.recording = recording;
     }
 
+    /// Ends recording what is read; the recording so far.
+    pub(super) fn take_recording(&mut self) -> Option<Recording> {
+        self.recording.take()
+    }
+
     /// Records how the connection has ended.
     pub(super) fn ended(&mut self, end: End) {
         if let Some(recording) = &mut self.recording {

@@ -19,6 +19,7 @@ use tributary_protocol::{
     Work,
 };
 use tributary_sink::memory::{Memory, MemoryLines};
+use tributary_transport::capture::Capture;
 use tributary_transport::clock::Clock;
 use tributary_transport::context::ListenerContext;
 use tributary_transport::http::serve_http;
@@ -127,17 +128,19 @@ impl Served {
         let address = listener.address().unwrap();
         let counters = ListenerCounters::new("test".into(), Protocol::Endless);
         let memory = MemoryBudget::new(64 << 20);
-        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let (tasks, stop, abort) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
+        let capture = options.capture.as_ref();
+        let capture = capture.and_then(|options| Capture::start(options, "test", Protocol::Endless, &tasks, &abort));
         let context = ListenerContext {
             options: options.into(),
             counters: counters.clone(),
             memory: memory.clone(),
-            capture: None,
+            capture,
             sender,
             clock: Clock::start(),
             tasks: tasks.clone(),
             stop: stop.clone(),
-            abort: CancellationToken::new(),
+            abort,
         };
         let quarantine = QuarantineOptions { dir: "".into(), ..Default::default() };
         let serving = serve_http(vec![listener], Vec::new(), Echo, HttpOptions { quarantine, ..http }, context);

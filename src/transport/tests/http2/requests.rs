@@ -15,7 +15,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
-use tributary_transport::options::{HttpOptions, ListenerOptions, TlsOptions};
+use tributary_driver::capture::{MAGIC, Reader, What};
+use tributary_transport::options::{CaptureOptions, HttpOptions, ListenerOptions, TlsOptions};
 
 use crate::client::{Begun, Client, post};
 use crate::listener::Served;
@@ -174,4 +175,56 @@ async fn tls_clients_agree_on_the_version() {
         assert_eq!(&answer, b"HTTP/1.1 200 OK");
     }
     served.stop().await;
+}
+
+#[tokio::test]
+async fn captures_have_the_requests_in_http_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let capture = Some(CaptureOptions { dir: directory.path().into(), max_bytes: 1 << 20 });
+    let served = Served::with(ListenerOptions { capture, ..Default::default() }, HttpOptions::default());
+    let client = Client::connect(served.address).await;
+    client.send(post("/a?b", "first")).await;
+    client.send(post("/c", "second")).await;
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    stream.write_all(b"POST /third HTTP/1.1\r\nhost: one\r\ncontent-length: 3\r\n\r\nabc").await.unwrap();
+    within("the answer", stream.read_u8()).await.unwrap();
+    drop((client, stream));
+    served.stop().await;
+    let files = fs::read_dir(directory.path().join("test")).unwrap();
+    let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    paths.sort();
+    let recorded: Vec<_> = paths.iter().map(|path| received(&fs::read(path).unwrap())).collect();
+    let (first, second) = (
+        "POST /a?b HTTP/1.1\r\nhost: t.example\r\ncontent-length: 5\r\n\r\nfirst",
+        "POST /c HTTP/1.1\r\nhost: t.example\r\ncontent-length: 6\r\n\r\nsecond",
+    );
+    let third = "POST /third HTTP/1.1\r\nhost: one\r\ncontent-length: 3\r\n\r\nabc";
+    assert_eq!(recorded, [[first, second].concat(), third.to_owned()]);
+}
+
+/// What a connection has received, of its capture.
+fn received(capture: &[u8]) -> String {
+    let mut reader = Reader::new(capture.strip_prefix(MAGIC).unwrap()).unwrap();
+    let mut received = Vec::new();
+    while let Some(record) = reader.record().unwrap() {
+        match record.what {
+            What::Bytes(bytes) => received.extend_from_slice(&bytes),
+            other => assert!(matches!(other, What::End(_)), "{other:?}"),
+        }
+    }
+    String::from_utf8(received).unwrap()
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_head_are_lost_with_those_that_were_read_to_know_the_version() {
+    let served = Served::new();
+    for sent in ["PRI * HTTP/2.0\r\n\r\nXX", "P\0", "\x16\x03\x01", "GET / HTTP/1.1 and no more than that\r\n\r\n"] {
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        within("the end", stream.read_to_end(&mut answer)).await.unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 400 "), "{sent:?} {}", String::from_utf8_lossy(&answer));
+    }
+    let (totals, events) = served.stop().await;
+    assert_eq!((totals.lost(), events.len()), (20 + 2 + 3 + 40, 4), "{events:?}");
 }
