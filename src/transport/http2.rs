@@ -72,7 +72,11 @@ pub(super) async fn serve<E: Exchange>(
         // Here, not in the task: streams are numbered in their order.
         let (number, open) = (requests.number(), timeouts.request());
         let answer = tasks.clone().answer(requests.clone(), request, number, places.clone());
-        async move { answer.await.map(|response| response::http2(response, open)) }
+        async move {
+            let response = answer.await;
+            drop(open);
+            response.map(response::http2)
+        }
     });
     let mut connection = builder.serve_connection(io, service);
     let shut_down = http2::Connection::graceful_shutdown;

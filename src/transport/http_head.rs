@@ -20,8 +20,8 @@ use super::stream::ConnectionStream;
 const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 /// The bytes behind a bad head are read with this buffer.
 const READ_BYTES: usize = 16 << 10;
-/// How long the peer may take to read the response.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the peer may take to read the last response.
+pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The head as exchanges see it: that of HTTP/1.1 in any case.
 pub(super) fn head(parts: &Parts) -> RequestHead {

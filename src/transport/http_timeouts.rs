@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::clock::Clock;
 use super::context::ConnectionContext;
+use super::http_head::RESPONSE_TIMEOUT;
 use super::options::ListenerOptions;
 use super::stream::ConnectionStream;
 
@@ -38,8 +39,8 @@ struct TimeoutState {
 enum TimeoutPhase {
     /// It waits for the head of the first request, since the connection was opened.
     First(Duration),
-    /// It waits for the first byte of the next request, since the last response. If it is multiplexed: for its whole head, because
-    /// other frames do not differ from it here.
+    /// It waits for the first byte of the next request, since the last response was ready. If it is multiplexed: for its whole
+    /// head, because other frames do not differ from it here.
     Idle(Duration),
     /// It waits for the rest of a head, since its first byte.
     Head(Duration),
@@ -54,7 +55,7 @@ impl HttpTimeouts {
         Arc::new(HttpTimeouts { clock, is_multiplexed, state, has_written_since_read: AtomicBool::new(false) })
     }
 
-    /// A head was received. The request ends when the result is dropped: its response is complete, or nobody waits for one.
+    /// A head was received. The request ends when the result is dropped: its response is ready, or nobody waits for one.
     pub(super) fn request(self: &Arc<Self>) -> OpenRequest {
         let mut state = self.state();
         let others = if let TimeoutPhase::InRequests(others) = state.phase { others } else { 0 };
@@ -98,7 +99,7 @@ impl HttpTimeouts {
     }
 
     /// When the connection is closed, unless something happens before. `drain_deadline`: a connection that is to end waits until
-    /// then for a head, and after its last response for `close_linger`.
+    /// then for a head, and until its last response is read.
     fn deadline(
         &self,
         cx: &Context<'_>,
@@ -113,7 +114,7 @@ impl HttpTimeouts {
             (TimeoutPhase::First(since), _) => since + options.handshake_timeout,
             (TimeoutPhase::Head(since), _) => since + options.message_timeout,
             (TimeoutPhase::Idle(since), Some(drain_deadline)) => {
-                return Some(drain_deadline.max(self.clock.instant(since + options.close_linger)));
+                return Some(drain_deadline.max(self.clock.instant(since + RESPONSE_TIMEOUT)));
             }
             (TimeoutPhase::Idle(_), None) if options.idle_timeout.is_zero() => return None,
             (TimeoutPhase::Idle(since), None) => since + options.idle_timeout,

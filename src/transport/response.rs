@@ -11,15 +11,11 @@ use hyper::{HeaderMap, StatusCode};
 
 use tributary_protocol::Response;
 
-use super::http_timeouts::OpenRequest;
-
 /// The body of a response, and the trailers behind it.
 #[derive(Debug)]
 pub(super) struct ResponseBody {
     bytes: Bytes,
     trailers: HeaderMap,
-    /// Of HTTP/2: the request ends when hyper has taken the response.
-    _request: Option<OpenRequest>,
 }
 
 impl Body for ResponseBody {
@@ -48,17 +44,13 @@ impl Body for ResponseBody {
 
 /// A response of HTTP/1.1. Trailers are left out: few clients accept them.
 pub(super) fn http1(response: Response) -> hyper::Response<ResponseBody> {
-    to_hyper(Response { trailers: Vec::new(), ..response }, None)
+    http2(Response { trailers: Vec::new(), ..response })
 }
 
-/// A response of HTTP/2, which ends `request`.
-pub(super) fn http2(response: Response, request: OpenRequest) -> hyper::Response<ResponseBody> {
-    to_hyper(response, Some(request))
-}
-
-fn to_hyper(response: Response, request: Option<OpenRequest>) -> hyper::Response<ResponseBody> {
+/// A response of HTTP/2.
+pub(super) fn http2(response: Response) -> hyper::Response<ResponseBody> {
     let (bytes, trailers) = (response.body.into_owned().into(), header_map(response.trailers));
-    let mut answer = hyper::Response::new(ResponseBody { bytes, trailers, _request: request });
+    let mut answer = hyper::Response::new(ResponseBody { bytes, trailers });
     *answer.status_mut() = StatusCode::from_u16(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     *answer.headers_mut() = header_map(response.headers);
     answer

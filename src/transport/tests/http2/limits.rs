@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use h2::Reason;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -128,6 +129,23 @@ async fn an_idle_connection_is_closed_and_one_with_a_request_is_not() {
     let began = Instant::now();
     within("the end of the connection", connection).await.unwrap();
     assert!(began.elapsed() > SHORT / 2 && began.elapsed() < 10 * SHORT, "{:?}", began.elapsed());
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_read_answers_is_idle() {
+    let served = Served::with(ListenerOptions { idle_timeout: SHORT, ..Default::default() }, HttpOptions::default());
+    let stream = TcpStream::connect(served.address).await.unwrap();
+    let (requests, connection) =
+        h2::client::Builder::new().initial_window_size(0).handshake::<_, Bytes>(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let head = hyper::Request::get("http://t.example/").body(()).unwrap();
+    let (response, _) = requests.ready().await.unwrap().send_request(head, true).unwrap();
+    let response = within("the head of the answer", response).await.unwrap();
+    let began = Instant::now();
+    let _ = within("the end of the connection", connection).await.unwrap();
+    assert!(began.elapsed() < 10 * SHORT, "{:?}", began.elapsed());
+    drop(response);
     served.stop().await;
 }
 

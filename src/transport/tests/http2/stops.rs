@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 use tokio::time::sleep;
+use tributary_transport::options::{HttpOptions, ListenerOptions};
 
 use crate::client::{Client, Frames, read};
 use crate::listener::Served;
@@ -11,7 +12,8 @@ use crate::until;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_in_flight_are_answered_and_further_ones_refused() {
-    let served = Served::new();
+    let options = ListenerOptions { close_linger: Duration::ZERO, ..Default::default() };
+    let served = Served::with(options, HttpOptions::default());
     let (client, connection) = Client::over(TcpStream::connect(served.address).await.unwrap()).await;
     let waiting: Vec<_> = (0..8)
         .map(|_| {
