@@ -81,17 +81,20 @@ pub(super) async fn serve<E: Exchange>(
     let mut connection = builder.serve_connection(io, service);
     let shut_down = http2::Connection::graceful_shutdown;
     let mut ended = timeouts.drive(&mut connection, shut_down, false, &context).await;
-    if ended.is_none() && !context.stop.is_cancelled() {
+    let was_in_time = ended.is_some();
+    if !was_in_time && !context.stop.is_cancelled() {
         debug!("a time limit passed");
         // Nothing is in flight. Requests that arrive now are answered, or GOAWAY says that they were not received.
         ended = timeouts.drive(&mut connection, shut_down, true, &context).await;
     }
     drop(connection);
-    match &ended {
-        Some(Ok(())) => requests.record(|recording| recording.read_ended(End::Closed)),
-        Some(Err(_)) => requests.record(|recording| recording.read_ended(End::Reset)),
-        None => {}
-    }
+    let end = match &ended {
+        _ if context.stop.is_cancelled() => End::Stopped,
+        _ if !was_in_time => End::TimedOut,
+        Some(Err(_)) => End::Reset,
+        _ => End::Closed,
+    };
+    requests.record(|recording| recording.ended(end));
     match ended {
         None => debug!("a time limit passed"),
         Some(Ok(())) => debug!("connection ended"),

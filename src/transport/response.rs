@@ -37,8 +37,9 @@ impl Body for ResponseBody {
         self.bytes.is_empty() && self.trailers.is_empty()
     }
 
+    /// Of it hyper makes Content-Length, which no answer with trailers needs.
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.bytes.len() as u64)
+        if self.trailers.is_empty() { SizeHint::with_exact(self.bytes.len() as u64) } else { SizeHint::default() }
     }
 }
 

@@ -186,3 +186,26 @@ async fn bodies_of_all_streams_take_memory() {
     drop(streams);
     served.stop().await;
 }
+
+#[tokio::test]
+async fn a_stream_without_memory_is_answered_and_others_live() {
+    let served = Served::within(800_000, ListenerOptions::default(), HttpOptions::default());
+    let mut frames = Frames::connect(served.address).await;
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        let (response, mut body) = frames.try_open("/", None).await.unwrap();
+        body.send_data(vec![0; 200_000].into(), false).unwrap();
+        streams.push((tokio::spawn(read(response)), body));
+    }
+    until("some are refused", || streams.iter().any(|(response, _)| response.is_finished())).await;
+    let mut statuses = Vec::new();
+    for (response, mut body) in streams {
+        let _ = body.send_data(Bytes::new(), true);
+        statuses.push(response.await.unwrap().unwrap().0);
+    }
+    assert!(statuses.contains(&503) && statuses.contains(&200), "{statuses:?}");
+    let (last, _) = frames.open("/", 1, b"z").await;
+    assert_eq!(read(last).await.unwrap().0, 200);
+    let (totals, _) = served.stop().await;
+    assert!(totals.lost() >= 200_000, "{totals:?}");
+}

@@ -119,6 +119,11 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn with(options: ListenerOptions, http: HttpOptions) -> Served {
+        Served::within(64 << 20, options, http)
+    }
+
+    /// With this much memory for peers to share.
+    pub(crate) fn within(memory: u64, options: ListenerOptions, http: HttpOptions) -> Served {
         let (sink, lines) = Memory::new();
         let sink = Mutex::new(Some(sink));
         let mut sinks = Sinks::new(CancellationToken::new());
@@ -127,7 +132,7 @@ impl Served {
         let listener = Listener::on(bind(([127, 0, 0, 1], 0).into()).unwrap(), &options).unwrap();
         let address = listener.address().unwrap();
         let counters = ListenerCounters::new("test".into(), Protocol::Endless);
-        let memory = MemoryBudget::new(64 << 20);
+        let memory = MemoryBudget::new(memory);
         let (tasks, stop, abort) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
         let capture = options.capture.as_ref();
         let capture = capture.and_then(|options| Capture::start(options, "test", Protocol::Endless, &tasks, &abort));

@@ -118,10 +118,25 @@ async fn trailers_arrive_and_an_answer_without_a_body_ends_with_its_headers() {
     let client = Client::connect(served.address).await;
     let answer = client.post("/trailers", 1).await;
     assert_eq!(answer.body, "1 t.example 1");
-    assert_eq!(answer.trailers.unwrap()["grpc-status"], "0");
+    assert_eq!(
+        (&answer.trailers.unwrap()["grpc-status"], answer.headers.get("content-length")),
+        (&"0".parse().unwrap(), None)
+    );
     let answer = client.post("/headers", 1).await;
     assert!(answer.is_headers_only && answer.trailers.is_none());
     assert_eq!((answer.status, &answer.headers["grpc-status"]), (200, &"0".parse().unwrap()));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn http_1_gets_no_trailers() {
+    let served = Served::new();
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    let request = b"GET /trailers HTTP/1.1\r\nhost: one\r\nte: trailers\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    within("the answer", stream.read_to_string(&mut answer)).await.unwrap();
+    assert!(answer.contains("content-length: 8\r\n") && answer.ends_with("\r\n1 one 0\n"), "{answer}");
     served.stop().await;
 }
 
