@@ -1,7 +1,7 @@
 //! The wire format of Protocol Buffers, written and read without generated code.
 //!
-//! A field is a tag (its number and wire type) and a value. All fields that are written here have numbers below 16, so a tag
-//! is one byte.
+//! A field is a tag (its number and wire type) and a value. All fields that are written here, but some of 4 bytes, have numbers
+//! below 16, so a tag is one byte.
 
 /// The tag of a field whose value is a varint.
 pub(crate) const fn varint_tag(field: u8) -> u8 {
@@ -11,10 +11,6 @@ pub(crate) const fn varint_tag(field: u8) -> u8 {
 /// The tag of a field whose value has 8 bytes.
 pub(crate) const fn fixed64_tag(field: u8) -> u8 {
     field << 3 | 1
-}
-
-const fn fixed32_tag(field: u8) -> u8 {
-    field << 3 | 5
 }
 
 /// The tag of a field whose value begins with its length: text, bytes, messages and packed lists.
@@ -54,10 +50,16 @@ pub fn push_fixed64_field(out: &mut Vec<u8>, field: u8, value: u64) {
     out.extend_from_slice(&bytes);
 }
 
-/// Appends a field of 4 bytes.
+/// Appends a field whose value is a varint of a signed number, small ones as short ones.
+#[inline]
+pub fn push_zigzag_field(out: &mut Vec<u8>, field: u8, value: i32) {
+    push_varint_field(out, field, u64::from((value << 1 ^ value >> 31) as u32));
+}
+
+/// Appends a field of 4 bytes, of any number.
 #[inline]
 pub fn push_fixed32_field(out: &mut Vec<u8>, field: u8, value: u32) {
-    out.push(fixed32_tag(field));
+    push_varint(out, u64::from(field) << 3 | 5);
     out.extend_from_slice(&value.to_le_bytes());
 }
 

@@ -6,10 +6,13 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::distribution::Distributions;
 use super::message_part::MessagePart;
+use super::metric::{Label, MetricData, Number};
+use super::span::{SpanData, SpanEvent, SpanExtras, SpanLink};
 use super::text::Text;
 use super::value::{Key, Span32, Value};
-use super::{ContentId, Kind, Origin, Reason, Resource, Severity, SpanId, TraceId, UnixNanos};
+use super::{ContentId, Kind, Origin, Reason, Resource, SeverityNumber, SpanId, TraceId, UnixNanos};
 
 /// Events of one connection, read-only: at least the events of one message, at most about 1,024.
 #[derive(Debug, Default)]
@@ -26,9 +29,12 @@ pub struct Batch {
     /// Links and events of spans, each after the index of its span, in ascending order of these.
     pub(super) links: Vec<(u32, SpanLink)>,
     pub(super) span_events: Vec<(u32, SpanEvent)>,
+    /// What few spans have, each after the index of its span, in ascending order of these.
+    pub(super) span_extras: Vec<(u32, SpanExtras)>,
     /// The spans or traces that logs belong to.
     pub(super) contexts: Vec<TraceContext>,
     pub(super) metrics: Vec<MetricData>,
+    pub(super) distributions: Distributions,
     pub(super) samples: Vec<SampleData>,
     pub(super) losses: Vec<LossData>,
     pub(super) origins: Vec<Arc<Origin>>,
@@ -90,7 +96,7 @@ impl Batch {
         self.content
     }
 
-    /// Attributes, values, members, frames, links, events of spans and runs.
+    /// Attributes, values, members, frames, parts of spans and of distributions, and runs.
     pub(super) fn elements(&self) -> usize {
         self.attributes.len()
             + self.values.len()
@@ -98,6 +104,8 @@ impl Batch {
             + self.frames.len()
             + self.links.len()
             + self.span_events.len()
+            + self.span_extras.len()
+            + self.distributions.elements()
             + self.runs.len()
     }
 
@@ -122,8 +130,10 @@ impl Batch {
             + self.spans.capacity() * size_of::<SpanData>()
             + self.links.capacity() * size_of::<(u32, SpanLink)>()
             + self.span_events.capacity() * size_of::<(u32, SpanEvent)>()
+            + self.span_extras.capacity() * size_of::<(u32, SpanExtras)>()
             + self.contexts.capacity() * size_of::<TraceContext>()
             + self.metrics.capacity() * size_of::<MetricData>()
+            + self.distributions.memory_bytes()
             + self.samples.capacity() * size_of::<SampleData>()
             + self.losses.capacity() * size_of::<LossData>()
             + self.runs.iter().map(Run::memory_bytes).sum::<usize>()
@@ -179,7 +189,7 @@ pub struct Position {
 pub(super) enum EventData {
     /// `context` is an index among the contexts of the batch, or [`NO_CONTEXT`].
     Log {
-        severity: Severity,
+        severity: SeverityNumber,
         context: u32,
         body: Option<Value>,
     },
@@ -207,123 +217,6 @@ impl EventData {
     }
 }
 
-/// A timed operation.
-#[derive(Clone, Copy, Debug)]
-pub struct SpanData {
-    /// The trace it belongs to.
-    pub trace_id: TraceId,
-    /// Its own id.
-    pub span_id: SpanId,
-    /// The enclosing span; `None` for a root.
-    pub parent: Option<SpanId>,
-    /// When it ended; `None` when unknown or beyond [`UnixNanos`].
-    pub end: Option<UnixNanos>,
-    /// How long it took, exactly.
-    pub duration_nanos: Option<u64>,
-    /// Its part in the communication; `None`: the peer does not tell it.
-    pub kind: Option<SpanKind>,
-    /// How it ended.
-    pub status: Status,
-    /// What went wrong.
-    pub status_message: Option<Text>,
-}
-
-impl SpanData {
-    /// A span with these ids and nothing else.
-    #[inline]
-    pub fn new(trace_id: TraceId, span_id: SpanId) -> Self {
-        SpanData {
-            trace_id,
-            span_id,
-            parent: None,
-            end: None,
-            duration_nanos: None,
-            kind: None,
-            status: Status::Unset,
-            status_message: None,
-        }
-    }
-}
-
-/// The part of a span in the communication between processes (OpenTelemetry: `Span.kind`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum SpanKind {
-    Internal,
-    Server,
-    Client,
-    Producer,
-    Consumer,
-}
-
-impl SpanKind {
-    /// All kinds, in the order of their numbers in OpenTelemetry, which begin at 1.
-    pub const ALL: [SpanKind; 5] =
-        [SpanKind::Internal, SpanKind::Server, SpanKind::Client, SpanKind::Producer, SpanKind::Consumer];
-
-    /// The kind's name in JSON.
-    #[inline]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            SpanKind::Internal => "internal",
-            SpanKind::Server => "server",
-            SpanKind::Client => "client",
-            SpanKind::Producer => "producer",
-            SpanKind::Consumer => "consumer",
-        }
-    }
-
-    /// The kind with this name.
-    #[inline]
-    pub fn of(name: &str) -> Option<Self> {
-        SpanKind::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-
-    /// Its number in OpenTelemetry.
-    #[inline]
-    pub fn number(self) -> u8 {
-        self as u8 + 1
-    }
-}
-
-/// A span of the same or of another trace, to which a span is related (OpenTelemetry: `Span.links`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Link {
-    pub trace_id: TraceId,
-    pub span_id: SpanId,
-}
-
-/// A link of a span of a batch, with texts and members of that batch.
-#[derive(Clone, Copy, Debug)]
-pub struct SpanLink {
-    /// The span that it leads to.
-    pub to: Link,
-    /// Made by [`super::BatchBuilder::members`].
-    pub attributes: Span32,
-    /// The state of the linked trace, in the form of W3C's header `tracestate`.
-    pub trace_state: Option<Text>,
-    /// The flags of the linked span, as W3C's header `traceparent` has them; `None` when untold.
-    pub flags: Option<u32>,
-}
-
-impl From<Link> for SpanLink {
-    fn from(to: Link) -> Self {
-        SpanLink { to, attributes: Span32::default(), trace_state: None, flags: None }
-    }
-}
-
-/// What happened during a span (OpenTelemetry: `Span.events`), with texts and members of a batch.
-#[derive(Clone, Copy, Debug)]
-pub struct SpanEvent {
-    /// When it happened; `None` when unknown.
-    pub time: Option<UnixNanos>,
-    /// What it is.
-    pub name: Key,
-    /// Made by [`super::BatchBuilder::members`].
-    pub attributes: Span32,
-}
-
 /// The trace that a log belongs to, and its span (OpenTelemetry: `LogRecord.trace_id` and `span_id`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
@@ -331,86 +224,6 @@ pub struct TraceContext {
     pub trace_id: TraceId,
     /// The span; `None`: the log is about the trace as a whole.
     pub span_id: Option<SpanId>,
-}
-
-/// How a span ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Status {
-    Unset,
-    Ok,
-    Error,
-}
-
-/// A unit or a type: a constant of ours, or a text that the peer sent.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
-pub enum Label {
-    Constant(&'static str),
-    /// Valid only with its batch.
-    Text(Text),
-}
-
-impl From<&'static str> for Label {
-    #[inline]
-    fn from(constant: &'static str) -> Self {
-        Label::Constant(constant)
-    }
-}
-
-impl From<Text> for Label {
-    #[inline]
-    fn from(text: Text) -> Self {
-        Label::Text(text)
-    }
-}
-
-impl Label {
-    /// The most bytes of it in the output, escaped.
-    pub(super) fn output_len(self) -> usize {
-        match self {
-            Label::Constant(text) => text.len(),
-            Label::Text(text) => text.output_len(),
-        }
-    }
-}
-
-/// One number data point.
-#[derive(Clone, Copy, Debug)]
-pub struct MetricData {
-    /// Gauge or sum.
-    pub metric_type: MetricType,
-    /// Unit in UCUM notation, e.g. `By`; empty when there is none.
-    pub unit: Label,
-    /// The number.
-    pub value: Number,
-    /// Start of the time that the number stands for.
-    pub start: Option<UnixNanos>,
-}
-
-/// The meaning of the number of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum MetricType {
-    Gauge,
-    Sum { temporality: Temporality, monotonic: bool },
-}
-
-/// The time that a sum covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Temporality {
-    Delta,
-    Cumulative,
-}
-
-/// A number as the peer sent it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs)]
-pub enum Number {
-    I64(i64),
-    U64(u64),
-    F64(f64),
 }
 
 /// The value of a stack.
@@ -485,7 +298,7 @@ pub(super) enum Attribute {
     Run(u32),
 }
 
-const _: () = assert!(size_of::<Attribute>() == 24 && size_of::<Event>() <= 112);
+const _: () = assert!(size_of::<Attribute>() == 24 && size_of::<Event>() <= 112 && size_of::<MetricData>() <= 72);
 
 /// Attributes that several events of a batch share.
 #[derive(Debug)]

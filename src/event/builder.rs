@@ -29,6 +29,8 @@ const CONTEXT_BYTES: usize = 76;
 /// Output size of a link, and of an event of a span, without their texts and attributes.
 const LINK_BYTES: usize = 77;
 const SPAN_EVENT_BYTES: usize = 70;
+/// Output size of the extras of a span without their text.
+const SPAN_EXTRAS_BYTES: usize = 80;
 
 /// Numbers batches over the life of the process, so that an [`Interned`] of one batch is never used for another.
 static NEXT_BATCH: AtomicU64 = AtomicU64::new(1);

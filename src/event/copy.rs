@@ -8,10 +8,9 @@ use std::sync::{Arc, OnceLock};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use super::batch::{
-    Attribute, Batch, Event, EventData, Frame, Label, LossData, MetricData, NO_CONTEXT, Run, SampleData, SpanEvent,
-    SpanLink,
-};
+use super::batch::{Attribute, Batch, Event, EventData, Frame, LossData, NO_CONTEXT, Run, SampleData};
+use super::metric::{Label, MetricData};
+use super::span::{SpanEvent, SpanExtras, SpanLink};
 use super::text::{Escapes, Text, index32};
 use super::value::{Key, KeyContent, Span32, Value};
 use super::view::{KeyView, ValueView, of_span};
@@ -41,7 +40,8 @@ pub enum ValueLocation<'a> {
         /// The keys that lead to it, joined by dots, its own included. That of a body begins with `body.`.
         path: &'a str,
     },
-    /// A part of the event that is no attribute: [`BODY`], [`STATUS_MESSAGE`], [`LOSS_DETAIL`], [`LOSS_EXCERPT`].
+    /// A part of the event that is no attribute: [`BODY`], [`STATUS_MESSAGE`], [`TRACE_STATE`], [`LOSS_DETAIL`],
+    /// [`LOSS_EXCERPT`].
     Field(&'static str),
 }
 
@@ -49,6 +49,8 @@ pub enum ValueLocation<'a> {
 pub const BODY: &str = "body";
 /// What went wrong, of a span.
 pub const STATUS_MESSAGE: &str = "span.status_message";
+/// The state of its trace, of a span. It stays where it is a part of a link.
+pub const TRACE_STATE: &str = "span.trace_state";
 /// What was found where, of a loss.
 pub const LOSS_DETAIL: &str = "loss.detail";
 /// The first bytes of what was lost. It cannot be replaced, only removed.
@@ -146,7 +148,9 @@ impl<E: Edits> Finder<'_, E> {
         let batch = self.batch;
         let links = of_span(&batch.links, place).iter().map(|(_, link)| link.attributes);
         let events = of_span(&batch.span_events, place).iter().map(|(_, event)| event.attributes);
+        let has_state = || of_span(&batch.span_extras, place).iter().any(|(_, extras)| extras.trace_state.is_some());
         (batch.spans[place as usize].status_message.is_some() && self.changes(ValueLocation::Field(STATUS_MESSAGE)))
+            || (has_state() && self.changes(ValueLocation::Field(TRACE_STATE)))
             || links.chain(events).any(|attributes| {
                 batch.members[attributes.range()].iter().any(|(key, value)| self.finds_in_attribute(*key, *value))
             })
@@ -263,6 +267,9 @@ impl<'a, E: Edits> Copier<'a, E> {
             EventData::Metric(place) => {
                 let metric = from.metrics[*place as usize];
                 let unit = self.label(metric.unit);
+                if let Some(distribution) = from.distribution_of(*place) {
+                    self.to.distributions.push(index32(self.to.metrics.len()), &distribution);
+                }
                 self.to.metrics.push(MetricData { unit, ..metric });
                 EventData::Metric(index32(self.to.metrics.len() - 1))
             }
@@ -275,10 +282,7 @@ impl<'a, E: Edits> Copier<'a, E> {
             }
             EventData::Loss(place) => {
                 let LossData { reason, bytes, events, detail, excerpt } = &from.losses[*place as usize];
-                let detail = match self.field(LOSS_DETAIL, Value::Text(*detail)) {
-                    Some(Value::Text(detail)) => detail,
-                    _ => Text::default(),
-                };
+                let detail = self.text_field(LOSS_DETAIL, *detail).unwrap_or_default();
                 let excerpt = match self.edits.action(ValueLocation::Field(LOSS_EXCERPT)) {
                     Action::Keep => self.bytes(*excerpt),
                     Action::Remove | Action::Replace => Span32::default(),
@@ -292,13 +296,13 @@ impl<'a, E: Edits> Copier<'a, E> {
     fn span(&mut self, place: u32) -> EventData {
         let from = self.from;
         let mut span = from.spans[place as usize];
-        span.status_message =
-            span.status_message.and_then(|text| match self.field(STATUS_MESSAGE, Value::Text(text)) {
-                Some(Value::Text(text)) => Some(text),
-                _ => None,
-            });
+        span.status_message = span.status_message.and_then(|text| self.text_field(STATUS_MESSAGE, text));
         self.to.spans.push(span);
         let copy = index32(self.to.spans.len() - 1);
+        for (_, extras) in of_span(&from.span_extras, place) {
+            let trace_state = extras.trace_state.and_then(|text| self.text_field(TRACE_STATE, text));
+            self.to.span_extras.push((copy, SpanExtras { trace_state, ..*extras }));
+        }
         for (_, SpanLink { to, attributes, trace_state, flags }) in of_span(&from.links, place) {
             let attributes = self.attributes(*attributes);
             let trace_state = trace_state.map(|text| self.text(text));
@@ -338,6 +342,14 @@ impl<'a, E: Edits> Copier<'a, E> {
             Action::Remove => None,
             Action::Replace => Some(self.replacement(value)),
             Action::Keep => Some(self.below(name, value)),
+        }
+    }
+
+    /// The same of a text.
+    fn text_field(&mut self, name: &'static str, text: Text) -> Option<Text> {
+        match self.field(name, Value::Text(text)) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
         }
     }
 

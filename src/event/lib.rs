@@ -11,38 +11,43 @@ mod batch;
 mod builder;
 mod content;
 pub mod copy;
+mod distribution;
 mod id;
 mod identity;
 mod loss;
 mod message_part;
+mod metric;
 mod origin;
 pub mod semconv;
+mod severity;
+mod span;
 mod text;
 mod value;
 mod view;
 mod whole_number;
 
 pub use agent::{AgentFacts, AgentIdentity, AgentName};
-pub use batch::{
-    Batch, Frame, Header, Label, Link, MetricData, MetricType, Number, Position, SampleClock, SampleData, SpanData,
-    SpanEvent, SpanKind, SpanLink, Status, Temporality, TraceContext,
-};
+pub use batch::{Batch, Frame, Header, Position, SampleClock, SampleData, TraceContext};
 pub use builder::{
     BatchBuilder, BatchResource, BatchStack, EventBuilder, Interned, InternedResource, InternedRun, MOST_BATCH_BYTES,
 };
 pub use content::ContentId;
+pub use distribution::{Buckets, Distribution, DistributionForm};
 pub use id::{SpanId, TraceId, UnixNanos, hex, write_hex};
 pub use identity::Identity;
 pub use loss::{Loss, Reason};
 pub use loss::{TOGETHER, cause};
 pub use message_part::MessagePart;
+pub use metric::{Label, MetricData, MetricType, Number, Temporality};
 pub use origin::{Origin, Resource, ResourceValue, peer_address};
 pub use semconv::Name;
+pub use severity::{Severity, SeverityNumber};
+pub use span::{DroppedCounts, Link, SpanData, SpanEvent, SpanExtras, SpanKind, SpanLink, Status};
 pub use text::{Text, output_len};
 pub use value::{Key, Span32, Value};
 pub use view::{
     AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LinkView, LossView, Member, Members,
-    MetricView, RunView, SampleView, SpanEventView, SpanView, TextView, ValueView, Values,
+    MetricView, RunView, SampleView, SpanEventView, SpanExtrasView, SpanView, TextView, ValueView, Values,
 };
 pub use whole_number::{names_whole_number, whole_number};
 
@@ -53,7 +58,7 @@ pub enum Kind {
     Log,
     /// A timed operation.
     Span,
-    /// One number data point.
+    /// One data point: a number or a distribution.
     Metric,
     /// A stack and a value.
     Sample,
@@ -79,31 +84,5 @@ impl Kind {
     /// Position in [`Kind::ALL`], for counters kept per kind.
     pub fn index(self) -> usize {
         self as usize
-    }
-}
-
-/// The severity of a log event.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum Severity {
-    Trace,
-    Debug,
-    Info,
-    Warn,
-    Error,
-    Fatal,
-}
-
-impl Severity {
-    /// The name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Severity::Trace => "TRACE",
-            Severity::Debug => "DEBUG",
-            Severity::Info => "INFO",
-            Severity::Warn => "WARN",
-            Severity::Error => "ERROR",
-            Severity::Fatal => "FATAL",
-        }
     }
 }

@@ -6,15 +6,16 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::batch::{Attribute, Event, EventData, Frame, LossData, Run};
+use super::distribution::Distribution;
 use super::text::{Escapes, Text};
 use super::value::{Key, KeyContent, Span32, Value};
 use super::{
     Batch, Header, Kind, Label, MetricData, Name, Origin, Position, Reason, Resource, ResourceValue, SampleData,
-    Severity, TraceContext, UnixNanos,
+    Severity, SeverityNumber, TraceContext, UnixNanos,
 };
 
 pub(super) use span::of_span;
-pub use span::{LinkView, SpanEventView, SpanView};
+pub use span::{LinkView, SpanEventView, SpanExtrasView, SpanView};
 
 /// One event of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -226,7 +227,13 @@ impl ResourceValue {
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub enum DataView<'a> {
-    Log { severity: Severity, context: Option<&'a TraceContext>, body: Option<ValueView<'a>> },
+    Log {
+        severity: Severity,
+        /// One of the numbers of `severity`.
+        severity_number: SeverityNumber,
+        context: Option<&'a TraceContext>,
+        body: Option<ValueView<'a>>,
+    },
     Span(SpanView<'a>),
     Metric(MetricView<'a>),
     Sample(SampleView<'a>),
@@ -237,6 +244,7 @@ pub enum DataView<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct MetricView<'a> {
     batch: &'a Batch,
+    place: u32,
     data: &'a MetricData,
 }
 
@@ -384,14 +392,17 @@ impl<'a> EventView<'a> {
         let batch = self.batch;
         match &self.event.data {
             EventData::Log { severity, context, body } => DataView::Log {
-                severity: *severity,
+                severity: severity.severity(),
+                severity_number: *severity,
                 context: batch.contexts.get(*context as usize),
                 body: body.map(|body| batch.value(body)),
             },
             EventData::Span(place) => {
                 DataView::Span(SpanView { batch, place: *place, data: &batch.spans[*place as usize] })
             }
-            EventData::Metric(place) => DataView::Metric(MetricView { batch, data: &batch.metrics[*place as usize] }),
+            EventData::Metric(place) => {
+                DataView::Metric(MetricView { batch, place: *place, data: &batch.metrics[*place as usize] })
+            }
             EventData::Sample { data, frames } => {
                 let data = &batch.samples[*data as usize];
                 DataView::Sample(SampleView { data, batch, frames: &batch.frames[frames.range()] })
@@ -440,6 +451,12 @@ impl<'a> MetricView<'a> {
     #[inline]
     pub fn unit(&self) -> &'a str {
         self.batch.label(self.data.unit)
+    }
+
+    /// The values that it stands for; `None`: it is a gauge or a sum.
+    #[inline]
+    pub fn distribution(&self) -> Option<Distribution<'a>> {
+        self.batch.distribution_of(self.place)
     }
 }
 

@@ -4,6 +4,7 @@
 //! What JSON does not distinguish stays as it is in JSON: bytes become texts in base64, and doubles that are not finite
 //! become the texts that stand for them. Written again, a line is the same.
 
+mod distribution;
 mod line;
 
 use std::borrow::Cow;
@@ -13,11 +14,12 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
-use self::line::{Loss, Members, StoredFrame, StoredLine, StoredLink, StoredSpan, StoredSpanEvent};
-use super::{OriginParts, Rebuilder, StoredData, hex, hex_bytes, reason, severity};
+use self::line::{Dropped, Loss, Members, StoredFrame, StoredLine, StoredLink, StoredSpan, StoredSpanEvent};
+use super::{OriginParts, Rebuilder, StoredData, hex, hex_bytes, metric_type, reason, severity};
 use tributary_event::{
-    Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
-    SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
+    DroppedCounts, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
+    SampleData, SeverityNumber, SpanData, SpanEvent, SpanExtras, SpanId, SpanKind, SpanLink, Status, TraceContext,
+    TraceId, UnixNanos, Value,
 };
 
 /// Adds the event of a line to the batch. A line that defines a source adds none.
@@ -152,7 +154,12 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
                 None => None,
             };
             let body = flat(line.body.map(|body| raw_value(body, out).ok()))?;
-            StoredData::Log { severity: severity(line.severity.as_deref()?)?, context, body }
+            let severity = severity(line.severity.as_deref()?)?;
+            let severity = match line.severity_number {
+                None => severity.into(),
+                Some(number) => SeverityNumber::of(severity, number)?,
+            };
+            StoredData::Log { severity, context, body }
         }
         "span" => {
             let span = line.span.as_ref()?;
@@ -172,29 +179,25 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
                 status,
                 status_message: span.status_message.as_deref().map(|text| out.builder().push_text(text)),
             };
-            StoredData::Span { span: data, links: links(span, out)?, events: span_events(span, out)? }
+            StoredData::Span {
+                span: data,
+                extras: extras(span, out),
+                links: links(span, out)?,
+                events: span_events(span, out)?,
+            }
         }
         "metric" => {
             let metric = line.metric.as_ref()?;
-            let metric_type = match (&*metric.metric_type, metric.temporality.as_deref()) {
-                ("gauge", None) => MetricType::Gauge,
-                ("sum", Some(temporality)) => {
-                    let temporality = match temporality {
-                        "delta" => Temporality::Delta,
-                        "cumulative" => Temporality::Cumulative,
-                        _ => return None,
-                    };
-                    MetricType::Sum { temporality, monotonic: metric.monotonic? }
-                }
-                _ => return None,
-            };
+            let metric_type = metric_type(&metric.metric_type, metric.temporality.as_deref(), metric.monotonic)?;
             let start = flat(metric.start_time.as_deref().map(|text| time(text, out)))?;
-            StoredData::Metric(MetricData {
-                metric_type,
-                unit: out.builder().push_text(&metric.unit).into(),
-                value: number(metric.value.get())?,
-                start,
-            })
+            let unit = out.builder().push_text(&metric.unit).into();
+            match metric_type {
+                MetricType::Gauge | MetricType::Sum { .. } => {
+                    let value = number(metric.value?.get())?;
+                    StoredData::Metric(MetricData { metric_type, unit, value, start })
+                }
+                of => StoredData::Distribution(Box::new(distribution::read(metric, of, unit, start)?)),
+            }
         }
         "sample" => {
             let sample = line.sample.as_ref()?;
@@ -232,6 +235,15 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
         }
         _ => return None,
     })
+}
+
+fn extras(span: &StoredSpan<'_>, out: &mut Rebuilder) -> SpanExtras {
+    let Dropped { attributes, events, links } = span.dropped;
+    SpanExtras {
+        trace_state: span.trace_state.as_deref().map(|text| out.builder().push_text(text)),
+        flags: span.flags,
+        dropped: DroppedCounts { attributes, events, links },
+    }
 }
 
 fn links(span: &StoredSpan<'_>, out: &mut Rebuilder) -> Option<Vec<SpanLink>> {

@@ -2,10 +2,13 @@
 //! a journal, which [`row_reader`] reads.
 #![forbid(unsafe_code)]
 
+mod distribution;
 pub mod event_file;
 pub mod json;
 pub mod row;
 pub mod row_reader;
+
+pub use distribution::{StoredBuckets, StoredDistribution, metric_type};
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +18,7 @@ use hashbrown::HashMap;
 
 use tributary_event::{
     Batch, BatchBuilder, Frame, Header, Key, Loss, MetricData, Name, Origin, Reason, Resource, ResourceValue,
-    SampleData, Severity, SpanData, SpanEvent, SpanLink, TraceContext, UnixNanos, Value,
+    SampleData, Severity, SeverityNumber, SpanData, SpanEvent, SpanExtras, SpanLink, TraceContext, UnixNanos, Value,
 };
 
 /// Makes batches of stored events.
@@ -47,11 +50,31 @@ pub struct OriginParts<'a> {
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub enum StoredData {
-    Log { severity: Severity, context: Option<TraceContext>, body: Option<Value> },
-    Span { span: SpanData, links: Vec<SpanLink>, events: Vec<SpanEvent> },
+    Log {
+        severity: SeverityNumber,
+        context: Option<TraceContext>,
+        body: Option<Value>,
+    },
+    Span {
+        span: SpanData,
+        extras: SpanExtras,
+        links: Vec<SpanLink>,
+        events: Vec<SpanEvent>,
+    },
+    /// A gauge or a sum.
     Metric(MetricData),
-    Sample { sample: SampleData, frames: Vec<Frame> },
-    Loss { reason: Reason, bytes: u64, events: Option<u64>, detail: String, excerpt: Vec<u8> },
+    Distribution(Box<StoredDistribution>),
+    Sample {
+        sample: SampleData,
+        frames: Vec<Frame>,
+    },
+    Loss {
+        reason: Reason,
+        bytes: u64,
+        events: Option<u64>,
+        detail: String,
+        excerpt: Vec<u8>,
+    },
 }
 
 impl Default for Rebuilder {
@@ -127,8 +150,9 @@ impl Rebuilder {
         match data {
             StoredData::Log { severity, context: Some(context), body } => event.log_in(context, severity, body),
             StoredData::Log { severity, context: None, body } => event.log(severity, body),
-            StoredData::Span { span, links, events } => event.span_with(span, &links, &events),
+            StoredData::Span { span, extras, links, events } => event.span_with_extras(span, extras, &links, &events),
             StoredData::Metric(metric) => event.metric(metric),
+            StoredData::Distribution(stored) => event.distribution(stored.unit, stored.start, &stored.view()),
             StoredData::Sample { sample, frames } => event.sample(sample, &frames),
             StoredData::Loss { .. } => {}
         }

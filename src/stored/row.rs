@@ -1,19 +1,19 @@
 //! Rows: an event as one binary record, exactly as it was, for journals.
 //!
 //! A record ends in a line feed and has no other, so that a file of rows is repaired and cut like a file of lines. Its bytes:
-//! `S`, the block of origin and resource, which is mostly that of the record before, header, data of the kind, attributes, and
+//! `T`, the block of origin and resource, which is mostly that of the record before, header, data of the kind, attributes, and
 //! a CRC-32C of all of that. Numbers are LEB128; texts have their length before them. Then each line feed is replaced by
 //! `1B 01`, and each `1B` by `1B 02`.
 
 use std::sync::Arc;
 
 use tributary_event::{
-    DataView, EventView, Members, MetricType, Number, Origin, Position, Resource, SpanKind, Status, Temporality,
-    UnixNanos, ValueView,
+    Buckets, DataView, Distribution, DistributionForm, DroppedCounts, EventView, Members, MetricType, MetricView,
+    Number, Origin, Position, Resource, SpanExtrasView, SpanKind, Status, Temporality, UnixNanos, ValueView,
 };
 
 /// The first byte of every record: its form.
-pub const START: u8 = b'S';
+pub const START: u8 = b'T';
 /// Begins the two bytes that stand for a line feed or for this byte.
 pub(super) const ESCAPE: u8 = 0x1B;
 /// The length of the checksum.
@@ -100,8 +100,8 @@ fn push_header(out: &mut Vec<u8>, event: EventView<'_>) {
 fn push_data(out: &mut Vec<u8>, event: EventView<'_>) {
     out.push(event.kind().index() as u8);
     match event.data() {
-        DataView::Log { severity, context, body } => {
-            push_text(out, severity.as_str());
+        DataView::Log { severity_number, context, body, .. } => {
+            out.push(severity_number.get());
             push_option(out, context, |out, context| {
                 out.extend_from_slice(&context.trace_id.0);
                 push_option(out, context.span_id, |out, id| out.extend_from_slice(&id.0));
@@ -121,6 +121,7 @@ fn push_data(out: &mut Vec<u8>, event: EventView<'_>) {
             });
             out.push(span.kind.map_or(0, SpanKind::number));
             push_option(out, span.status_message(), |out, text| push_text(out, text.text()));
+            push_option(out, span.extras(), push_extras);
             push_number(out, span.links().len() as u64);
             for link in span.links() {
                 out.extend_from_slice(&link.to.trace_id.0);
@@ -136,16 +137,7 @@ fn push_data(out: &mut Vec<u8>, event: EventView<'_>) {
                 push_members(out, event.attributes);
             }
         }
-        DataView::Metric(metric) => {
-            out.push(match metric.metric_type {
-                MetricType::Gauge => 0,
-                MetricType::Sum { temporality: Temporality::Delta, monotonic } => 2 + u8::from(monotonic),
-                MetricType::Sum { temporality: Temporality::Cumulative, monotonic } => 4 + u8::from(monotonic),
-            });
-            push_text(out, metric.unit());
-            push_value(out, view(metric.value));
-            push_option(out, metric.start, push_time);
-        }
+        DataView::Metric(metric) => push_metric(out, metric),
         DataView::Sample(sample) => {
             push_text(out, sample.sample_type());
             push_text(out, sample.unit());
@@ -169,6 +161,61 @@ fn push_data(out: &mut Vec<u8>, event: EventView<'_>) {
     }
 }
 
+fn push_extras(out: &mut Vec<u8>, extras: SpanExtrasView<'_>) {
+    let DroppedCounts { attributes, events, links } = extras.dropped;
+    push_option(out, extras.trace_state, |out, text| push_text(out, text.text()));
+    [extras.flags, attributes, events, links].into_iter().for_each(|number| push_number(out, number.into()));
+}
+
+fn push_metric(out: &mut Vec<u8>, metric: MetricView<'_>) {
+    out.push(match metric.metric_type {
+        MetricType::Gauge => 0,
+        MetricType::Sum { temporality: Temporality::Delta, monotonic } => 2 + u8::from(monotonic),
+        MetricType::Sum { temporality: Temporality::Cumulative, monotonic } => 4 + u8::from(monotonic),
+        MetricType::Histogram { temporality: Temporality::Delta } => 6,
+        MetricType::Histogram { temporality: Temporality::Cumulative } => 7,
+        MetricType::ExponentialHistogram { temporality: Temporality::Delta } => 8,
+        MetricType::ExponentialHistogram { temporality: Temporality::Cumulative } => 9,
+        MetricType::Summary => 10,
+    });
+    push_text(out, metric.unit());
+    match metric.distribution() {
+        Some(distribution) => push_distribution(out, &distribution),
+        None => push_value(out, view(metric.value)),
+    }
+    push_option(out, metric.start, push_time);
+}
+
+fn push_distribution(out: &mut Vec<u8>, distribution: &Distribution<'_>) {
+    let Distribution { count, sum, min, max, form } = *distribution;
+    push_number(out, count);
+    [sum, min, max].into_iter().for_each(|number| push_option(out, number, push_double));
+    match form {
+        DistributionForm::Histogram { bounds, counts, .. } => {
+            push_list(out, bounds, push_double);
+            push_list(out, counts, push_number);
+        }
+        DistributionForm::Exponential { scale, zero_count, zero_threshold, positive, negative, .. } => {
+            push_signed(out, scale.into());
+            push_number(out, zero_count);
+            push_double(out, zero_threshold);
+            for Buckets { offset, counts } in [positive, negative] {
+                push_signed(out, offset.into());
+                push_list(out, counts, push_number);
+            }
+        }
+        DistributionForm::Summary(quantiles) => push_list(out, quantiles, |out, (quantile, value)| {
+            push_double(out, quantile);
+            push_double(out, value);
+        }),
+    }
+}
+
+fn push_list<T: Copy>(out: &mut Vec<u8>, items: &[T], push: fn(&mut Vec<u8>, T)) {
+    push_number(out, items.len() as u64);
+    items.iter().for_each(|item| push(out, *item));
+}
+
 fn view(number: Number) -> ValueView<'static> {
     match number {
         Number::I64(number) => ValueView::I64(number),
@@ -184,8 +231,7 @@ fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
         ValueView::Bool(true) => out.push(tag::TRUE),
         ValueView::I64(number) => {
             out.push(tag::I64);
-            // Zigzag: small negative numbers are short, too.
-            push_number(out, (number << 1 ^ number >> 63) as u64);
+            push_signed(out, number);
         }
         ValueView::U64(number) => {
             out.push(tag::U64);
@@ -193,7 +239,7 @@ fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
         }
         ValueView::F64(number) => {
             out.push(tag::F64);
-            out.extend_from_slice(&number.to_bits().to_le_bytes());
+            push_double(out, number);
         }
         ValueView::Text(text) => {
             out.push(tag::TEXT);
@@ -228,6 +274,15 @@ fn push_option<T>(out: &mut Vec<u8>, value: Option<T>, push: impl FnOnce(&mut Ve
     if let Some(value) = value {
         push(out, value);
     }
+}
+
+/// Zigzag: small negative numbers are short, too.
+fn push_signed(out: &mut Vec<u8>, number: i64) {
+    push_number(out, (number << 1 ^ number >> 63) as u64);
+}
+
+fn push_double(out: &mut Vec<u8>, number: f64) {
+    out.extend_from_slice(&number.to_bits().to_le_bytes());
 }
 
 fn push_time(out: &mut Vec<u8>, time: UnixNanos) {

@@ -3,11 +3,11 @@
 use std::fmt;
 
 use super::row::{CRC_BYTES, ESCAPE, START, tag};
-use super::{OriginParts, Rebuilder, StoredData, reason, severity};
+use super::{OriginParts, Rebuilder, StoredBuckets, StoredData, StoredDistribution, reason};
 use tributary_event::{
-    Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
-    Span32, SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status, Temporality, TraceContext, TraceId, UnixNanos,
-    Value,
+    DroppedCounts, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue,
+    SampleClock, SampleData, SeverityNumber, Span32, SpanData, SpanEvent, SpanExtras, SpanId, SpanKind, SpanLink,
+    Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
 };
 
 /// The deepest nesting of a value that is read.
@@ -136,7 +136,7 @@ fn read_block(block: &mut Reader<'_>, out: &mut Rebuilder) -> Option<()> {
 fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<StoredData> {
     Some(match Kind::ALL.get(usize::from(record.byte()?))? {
         Kind::Log => {
-            let severity = severity(record.text()?)?;
+            let severity = SeverityNumber::new(record.byte()?.into())?;
             let context = record.option(|record| {
                 let trace_id = TraceId(record.array()?);
                 Some(TraceContext { trace_id, span_id: record.option(Reader::span_id)? })
@@ -161,12 +161,13 @@ fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<StoredData>
                 },
                 status_message: record.option(Reader::text)?.map(|text| out.builder().push_text(text)),
             };
+            let extras = record.option(|record| read_extras(record, out))?.unwrap_or_default();
             let mut links = Vec::new();
             for _ in 0..record.number()? {
                 let to = Link { trace_id: TraceId(record.array()?), span_id: record.span_id()? };
                 let attributes = record.members(out, 0)?;
                 let trace_state = record.option(Reader::text)?.map(|text| out.builder().push_text(text));
-                let flags = record.option(Reader::number)?.map(u32::try_from).transpose().ok()?;
+                let flags = record.option(Reader::small_number)?;
                 links.push(SpanLink { to, attributes, trace_state, flags });
             }
             let mut events = Vec::new();
@@ -175,23 +176,9 @@ fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<StoredData>
                 let name = out.key(record.text()?);
                 events.push(SpanEvent { time, name, attributes: record.members(out, 0)? });
             }
-            StoredData::Span { span, links, events }
+            StoredData::Span { span, extras, links, events }
         }
-        Kind::Metric => {
-            let metric_type = match record.byte()? {
-                0 => MetricType::Gauge,
-                of @ (2 | 3) => MetricType::Sum { temporality: Temporality::Delta, monotonic: of == 3 },
-                of @ (4 | 5) => MetricType::Sum { temporality: Temporality::Cumulative, monotonic: of == 5 },
-                _ => return None,
-            };
-            let unit = out.builder().push_text(record.text()?).into();
-            StoredData::Metric(MetricData {
-                metric_type,
-                unit,
-                value: record.any_number()?,
-                start: record.option(Reader::time)?,
-            })
-        }
+        Kind::Metric => read_metric(record, out)?,
         Kind::Sample => {
             let mut label = || Some(out.builder().push_text(record.text()?).into());
             let (sample_type, unit) = (label()?, label()?);
@@ -220,6 +207,51 @@ fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<StoredData>
     })
 }
 
+fn read_extras(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<SpanExtras> {
+    let trace_state = record.option(Reader::text)?.map(|text| out.builder().push_text(text));
+    let mut number = || record.small_number();
+    let flags = number()?;
+    let dropped = DroppedCounts { attributes: number()?, events: number()?, links: number()? };
+    Some(SpanExtras { trace_state, flags, dropped })
+}
+
+fn read_metric(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<StoredData> {
+    let (of, unit) = (record.byte()?, out.builder().push_text(record.text()?).into());
+    let temporality = |is_delta| if is_delta { Temporality::Delta } else { Temporality::Cumulative };
+    let metric_type = match of {
+        0 => MetricType::Gauge,
+        2..=5 => MetricType::Sum { temporality: temporality(of < 4), monotonic: of % 2 == 1 },
+        6 | 7 => MetricType::Histogram { temporality: temporality(of == 6) },
+        8 | 9 => MetricType::ExponentialHistogram { temporality: temporality(of == 8) },
+        10 => MetricType::Summary,
+        _ => return None,
+    };
+    let mut read = StoredDistribution::new(metric_type, unit);
+    if let MetricType::Gauge | MetricType::Sum { .. } = metric_type {
+        let (value, start) = (record.any_number()?, record.option(Reader::time)?);
+        return Some(StoredData::Metric(MetricData { metric_type, unit, value, start }));
+    }
+    read.count = record.number()?;
+    for number in [&mut read.sum, &mut read.min, &mut read.max] {
+        *number = record.option(Reader::double)?;
+    }
+    match metric_type {
+        MetricType::Summary => {
+            read.quantiles = record.list(|record| Some((record.double()?, record.double()?)))?;
+        }
+        MetricType::ExponentialHistogram { .. } => {
+            read.scale = record.small_signed()?;
+            (read.zero_count, read.zero_threshold) = (record.number()?, record.double()?);
+            for buckets in [&mut read.positive, &mut read.negative] {
+                *buckets = StoredBuckets { offset: record.small_signed()?, counts: record.list(Reader::number)? };
+            }
+        }
+        _ => (read.bounds, read.counts) = (record.list(Reader::double)?, record.list(Reader::number)?),
+    }
+    read.start = record.option(Reader::time)?;
+    Some(StoredData::Distribution(Box::new(read)))
+}
+
 /// What is left of a record. Every method returns `None` when the record ends before.
 struct Reader<'a>(&'a [u8]);
 
@@ -246,6 +278,32 @@ impl<'a> Reader<'a> {
             }
         }
         None
+    }
+
+    fn small_number(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    fn signed(&mut self) -> Option<i64> {
+        let number = self.number()?;
+        Some((number >> 1) as i64 ^ -((number & 1) as i64))
+    }
+
+    fn small_signed(&mut self) -> Option<i32> {
+        i32::try_from(self.signed()?).ok()
+    }
+
+    fn double(&mut self) -> Option<f64> {
+        Some(f64::from_bits(u64::from_le_bytes(self.array()?)))
+    }
+
+    /// Grows with what the record has: its length is that of the peer.
+    fn list<T>(&mut self, read: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let mut items = Vec::new();
+        for _ in 0..self.number()? {
+            items.push(read(self)?);
+        }
+        Some(items)
     }
 
     fn bytes(&mut self) -> Option<&'a [u8]> {
@@ -282,12 +340,9 @@ impl<'a> Reader<'a> {
 
     fn scalar(&mut self, of: u8) -> Option<Number> {
         Some(match of {
-            tag::I64 => {
-                let number = self.number()?;
-                Number::I64((number >> 1) as i64 ^ -((number & 1) as i64))
-            }
+            tag::I64 => Number::I64(self.signed()?),
             tag::U64 => Number::U64(self.number()?),
-            tag::F64 => Number::F64(f64::from_bits(u64::from_le_bytes(self.array()?))),
+            tag::F64 => Number::F64(self.double()?),
             _ => return None,
         })
     }

@@ -23,7 +23,12 @@ export function gist(event) {
   return parts.join("  ").slice(0, 600);
 }
 
-function measured({ value, unit, type }) {
+function measured({ value, unit, type, count, sum, min, max }) {
+  // A distribution, in short.
+  if (value === undefined) {
+    const parts = Object.entries({ count, sum, min, max }).filter(([, number]) => number !== undefined);
+    return `${parts.map(([name, number]) => `${name}=${number}`).join(" ")} ${unit ?? type ?? ""}`.trim();
+  }
   const number = numberOf(value);
   if (unit === "By" || unit === "bytes") return units.bytes(number);
   if (unit === "nanoseconds") return units.nanos(number);

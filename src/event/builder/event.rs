@@ -1,16 +1,16 @@
 //! An event that is being written into a batch.
 
-use super::super::Severity;
-use super::super::batch::{
-    Attribute, Batch, Event, EventData, Frame, Header, MetricData, NO_CONTEXT, SampleData, SpanData, SpanEvent,
-    SpanLink, TraceContext,
-};
+use super::super::batch::{Attribute, Batch, Event, EventData, Frame, Header, NO_CONTEXT, SampleData, TraceContext};
+use super::super::distribution::Distribution;
+use super::super::metric::{Label, MetricData, Number};
 use super::super::semconv::{self, Name};
+use super::super::span::{SpanData, SpanEvent, SpanExtras, SpanLink};
 use super::super::text::{Text, index32};
 use super::super::value::{Key, KeyContent, Span32, Value};
+use super::super::{SeverityNumber, UnixNanos};
 use super::{
     BatchBuilder, BatchResource, BatchStack, CONTEXT_BYTES, EVENT_OVERHEAD_BYTES, LINK_BYTES, SPAN_EVENT_BYTES,
-    attribute_bytes, output_bytes,
+    SPAN_EXTRAS_BYTES, attribute_bytes, output_bytes,
 };
 
 /// An event in progress: first its attributes, then one of the ending calls, which sets its kind.
@@ -83,21 +83,21 @@ impl EventBuilder<'_> {
 
     /// Ends a log event.
     #[inline]
-    pub fn log(self, severity: Severity, body: Option<Value>) {
-        self.log_with(severity, NO_CONTEXT, body);
+    pub fn log(self, severity: impl Into<SeverityNumber>, body: Option<Value>) {
+        self.log_with(severity.into(), NO_CONTEXT, body);
     }
 
     /// Ends a log event that belongs to a trace or span.
     #[inline]
-    pub fn log_in(self, context: TraceContext, severity: Severity, body: Option<Value>) {
+    pub fn log_in(self, context: TraceContext, severity: impl Into<SeverityNumber>, body: Option<Value>) {
         let contexts = &mut self.batch.batch.contexts;
         contexts.push(context);
         let place = index32(contexts.len() - 1);
         self.batch.expanded += CONTEXT_BYTES;
-        self.log_with(severity, place, body);
+        self.log_with(severity.into(), place, body);
     }
 
-    fn log_with(self, severity: Severity, context: u32, body: Option<Value>) {
+    fn log_with(self, severity: SeverityNumber, context: u32, body: Option<Value>) {
         self.batch.expanded += body.map_or(0, output_bytes);
         self.end(EventData::Log { severity, context, body });
     }
@@ -125,6 +125,16 @@ impl EventBuilder<'_> {
         self.batch.expanded += links.iter().map(|link| LINK_BYTES + text(link.trace_state)).sum::<usize>();
         self.batch.expanded += events.iter().map(|event| SPAN_EVENT_BYTES + event.name.output_len()).sum::<usize>();
         self.span(span);
+    }
+
+    /// The same with what few spans have.
+    pub fn span_with_extras(self, span: SpanData, extras: SpanExtras, links: &[SpanLink], events: &[SpanEvent]) {
+        if !extras.is_empty() {
+            let Batch { spans, span_extras, .. } = &mut self.batch.batch;
+            span_extras.push((index32(spans.len()), extras));
+            self.batch.expanded += SPAN_EXTRAS_BYTES + extras.trace_state.map_or(0, Text::output_len);
+        }
+        self.span_with(span, links, events);
     }
 
     /// Readers that follow parents would never reach a root from a span that names itself as its parent.
@@ -166,6 +176,14 @@ impl EventBuilder<'_> {
         metrics.push(metric);
         let place = index32(metrics.len() - 1);
         self.end(EventData::Metric(place));
+    }
+
+    /// Ends a metric that stands for many values. The counts, bounds and quantiles are copied into the batch.
+    pub fn distribution(self, unit: impl Into<Label>, start: Option<UnixNanos>, distribution: &Distribution<'_>) {
+        let Batch { metrics, distributions, .. } = &mut self.batch.batch;
+        self.batch.expanded += distributions.push(index32(metrics.len()), distribution);
+        let metric_type = distribution.form.metric_type();
+        self.metric(MetricData { metric_type, unit: unit.into(), value: Number::U64(distribution.count), start });
     }
 
     /// Ends a sample; frames innermost first.

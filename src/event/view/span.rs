@@ -3,7 +3,8 @@
 use std::ops::Deref;
 
 use super::super::UnixNanos;
-use super::super::batch::{Batch, Link, SpanData, SpanEvent, SpanLink};
+use super::super::batch::Batch;
+use super::super::span::{DroppedCounts, Link, SpanData, SpanEvent, SpanExtras, SpanLink};
 use super::{Members, TextView};
 
 /// A span, its links and its events.
@@ -22,6 +23,16 @@ pub struct LinkView<'a> {
     pub attributes: Members<'a>,
     pub trace_state: Option<TextView<'a>>,
     pub flags: Option<u32>,
+}
+
+/// What few spans have.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct SpanExtrasView<'a> {
+    pub trace_state: Option<TextView<'a>>,
+    /// 0: none.
+    pub flags: u32,
+    pub dropped: DroppedCounts,
 }
 
 /// What happened during a span.
@@ -47,6 +58,15 @@ impl<'a> SpanView<'a> {
     #[inline]
     pub fn status_message(&self) -> Option<TextView<'a>> {
         self.data.status_message.map(|text| self.batch.text(text))
+    }
+
+    /// What few spans have; `None`: it has nothing of that.
+    #[inline]
+    pub fn extras(&self) -> Option<SpanExtrasView<'a>> {
+        let batch = self.batch;
+        let (_, SpanExtras { trace_state, flags, dropped }) = of_span(&batch.span_extras, self.place).first()?;
+        let trace_state = trace_state.map(|text| batch.text(text));
+        Some(SpanExtrasView { trace_state, flags: *flags, dropped: *dropped })
     }
 
     /// Its links, in the order in which they were written.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::{builder, header, read, rules};
 use crate::Rules;
 use tributary_event::{
-    Batch, BatchBuilder, Identity, InternedRun, Link, Loss, Origin, Reason, Resource, ResourceValue, Severity,
-    SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status, TraceContext, TraceId, Value, semconv,
+    Batch, BatchBuilder, Distribution, DistributionForm, Identity, InternedRun, Link, Loss, Origin, Reason, Resource,
+    ResourceValue, Severity, SpanData, SpanEvent, SpanExtras, SpanId, SpanKind, SpanLink, Status, Temporality,
+    TraceContext, TraceId, Value, semconv,
 };
 use tributary_sink::encode::json::JsonEncoder;
 use tributary_sink::{Kinds, Selection};
@@ -197,7 +198,9 @@ fn everything_else_of_every_kind_is_copied_as_it_is() {
             status_message: Some(message),
             ..SpanData::new(trace_id, span_id)
         };
-        event.span_with(span, &[link][usize::from(number == 1)..], &[happened]);
+        let trace_state = Some(event.batch().push_text("vendor=user"));
+        let extras = SpanExtras { trace_state, flags: number.into(), ..SpanExtras::default() };
+        event.span_with_extras(span, extras, &[link][usize::from(number == 1)..], &[happened]);
         let context = TraceContext { trace_id, span_id: Some(span_id) };
         builder.event(header(semconv::ZICO_EXCEPTION, 9)).log_in(context, Severity::Fatal, None);
         let (function, file) = (builder.push_text("f"), builder.push_text("f.rb"));
@@ -212,6 +215,11 @@ fn everything_else_of_every_kind_is_copied_as_it_is() {
             start: None,
         };
         builder.event(header(semconv::ENDLESS_AGGREGATE, 9)).metric(metric);
+        let temporality = Temporality::Delta;
+        let counts = [number.into(), 1];
+        let form = DistributionForm::Histogram { temporality, bounds: &[0.5], counts: &counts };
+        let distribution = Distribution { count: 2, sum: None, min: Some(f64::NAN), max: None, form };
+        builder.event(header(semconv::ENDLESS_AGGREGATE, 9)).distribution("By", None, &distribution);
         let loss =
             Loss { reason: Reason::Malformed, bytes: 3, events: Some(1), detail: "what was found", excerpt: &[1, 255] };
         builder.loss(header(semconv::LOSS, 9), loss);
@@ -222,13 +230,16 @@ fn everything_else_of_every_kind_is_copied_as_it_is() {
     let every_second: Vec<_> = all.iter().step_by(2).cloned().collect();
     let copy = batch.copy_of(|index| index % 2 == 0);
     assert_eq!(lines(&copy), every_second);
-    assert_eq!((copy.len() as u64, copy.count(tributary_event::Kind::Span)), (8, 2));
+    assert_eq!((copy.len() as u64, copy.count(tributary_event::Kind::Span)), (9, 3));
     let after = redacted(&rules("remove = ['loss.detail', 'loss.excerpt', 'raw_base64']"), &batch);
-    assert_eq!(after[4]["loss"], serde_json::json!({ "reason": "malformed", "bytes": 3, "events": 1 }));
+    assert_eq!(after[5]["loss"], serde_json::json!({ "reason": "malformed", "bytes": 3, "events": 1 }));
     assert!(after[0]["attributes"].get("raw_base64").is_none() && after[0]["span"] == all[0]["span"]);
-    let span = &redacted(&rules("remove = ['of link', 'span.status_message']"), &batch)[0]["span"];
+    let span = &redacted(&rules("remove = ['of link', 'span.status_message', 'span.trace_state']"), &batch)[0]["span"];
     assert!(all[0]["span"]["events"][0]["attributes"]["of link"].is_number() && all[0]["span"]["kind"] == "client");
     assert!(span["events"][0].get("attributes").is_none() && span.get("status_message").is_none());
+    assert!(all[0]["span"]["trace_state"] == "vendor=user" && span.get("trace_state").is_none());
+    let only_state = &redacted(&rules("remove = ['span.trace_state']"), &batch)[6]["span"];
+    assert!(only_state.get("trace_state").is_none() && only_state["flags"] == 1);
 }
 
 #[test]

@@ -5,15 +5,16 @@
 
 use std::sync::Arc;
 
+use super::distribution;
 use super::escape::{push_json_escaped, push_short, push_string, push_string_content};
 use super::number::{push_base64, push_f64, push_hex, push_i64, push_id, push_number, push_u64};
 use super::observed::Observed;
 use super::source::{Cache, EventSource, LineFields};
 use super::time::{RepeatedTime, TimeFormat};
 use tributary_event::{
-    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, Kind, LinkView, LossView, Member, Members,
-    MetricType, MetricView, Origin, Position, Resource, SampleView, Severity, SpanEventView, SpanKind, SpanView,
-    Status, Temporality, TextView, TraceContext, ValueView,
+    AttributeView, Attributes, DataView, DroppedCounts, EventView, FrameView, KeyView, Kind, LinkView, LossView,
+    Member, Members, MetricType, MetricView, Origin, Position, Resource, SampleView, Severity, SeverityNumber,
+    SpanEventView, SpanExtrasView, SpanKind, SpanView, Status, Temporality, TextView, TraceContext, ValueView,
 };
 
 /// Encodes events as JSON lines; caches the last times.
@@ -58,7 +59,10 @@ impl JsonEncoder {
     pub fn encode(&mut self, event: EventView<'_>, out: &mut Vec<u8>) {
         self.push_header(out, event);
         match event.data() {
-            DataView::Log { severity, context, body } => push_log(out, severity, context, body),
+            DataView::Log { severity, severity_number, context, body } => {
+                push_severity(out, severity, severity_number);
+                push_log(out, context, body);
+            }
             DataView::Span(span) => self.push_span(out, span),
             DataView::Metric(metric) => self.push_metric(out, metric),
             DataView::Sample(sample) => push_sample(out, sample),
@@ -148,6 +152,9 @@ impl JsonEncoder {
             push(out, b",\"status_message\":");
             push_string(out, message);
         }
+        if let Some(extras) = span.extras() {
+            push_extras(out, extras);
+        }
         if span.links().len() > 0 {
             push_links(out, span.links());
         }
@@ -180,19 +187,25 @@ impl JsonEncoder {
             match metric.metric_type {
                 MetricType::Gauge => b",\"metric\":{\"type\":\"gauge\"",
                 MetricType::Sum { .. } => b",\"metric\":{\"type\":\"sum\"",
+                MetricType::Histogram { .. } => b",\"metric\":{\"type\":\"histogram\"",
+                MetricType::ExponentialHistogram { .. } => b",\"metric\":{\"type\":\"exponential_histogram\"",
+                MetricType::Summary => b",\"metric\":{\"type\":\"summary\"",
             },
         );
         push_unit(out, metric.unit());
-        push(out, b",\"value\":");
-        push_number(out, metric.value);
-        if let MetricType::Sum { temporality, monotonic } = metric.metric_type {
-            push(
-                out,
-                match temporality {
-                    Temporality::Delta => b",\"temporality\":\"delta\"",
-                    Temporality::Cumulative => b",\"temporality\":\"cumulative\"",
-                },
-            );
+        match metric.distribution() {
+            Some(distribution) => distribution::push_members(out, &distribution),
+            None => {
+                push(out, b",\"value\":");
+                push_number(out, metric.value);
+            }
+        }
+        match metric.metric_type.temporality() {
+            None => {}
+            Some(Temporality::Delta) => push(out, b",\"temporality\":\"delta\""),
+            Some(Temporality::Cumulative) => push(out, b",\"temporality\":\"cumulative\""),
+        }
+        if let MetricType::Sum { monotonic, .. } = metric.metric_type {
             push(out, if monotonic { b",\"monotonic\":true" } else { b",\"monotonic\":false" });
         }
         if let Some(start) = metric.start {
@@ -226,6 +239,31 @@ fn push_links<'a>(out: &mut Vec<u8>, links: impl Iterator<Item = LinkView<'a>>) 
     close(out, b']');
 }
 
+/// The members that few spans have, each with a comma before it.
+fn push_extras(out: &mut Vec<u8>, extras: SpanExtrasView<'_>) {
+    let SpanExtrasView { trace_state, flags, dropped } = extras;
+    if let Some(state) = trace_state {
+        push(out, b",\"trace_state\":");
+        push_string(out, state);
+    }
+    if flags != 0 {
+        push(out, b",\"flags\":");
+        push_u64(out, flags.into());
+    }
+    if !dropped.is_empty() {
+        push(out, b",\"dropped\":{");
+        let DroppedCounts { attributes, events, links } = dropped;
+        for (key, count) in [(&b"\"attributes\":"[..], attributes), (b"\"events\":", events), (b"\"links\":", links)] {
+            if count > 0 {
+                push(out, key);
+                push_u64(out, count.into());
+                push(out, b",");
+            }
+        }
+        close(out, b'}');
+    }
+}
+
 /// The attributes of a link or of an event of a span, with a comma before them, if there are any.
 fn push_own_attributes(out: &mut Vec<u8>, attributes: Members<'_>) {
     if !attributes.is_empty() {
@@ -235,7 +273,7 @@ fn push_own_attributes(out: &mut Vec<u8>, attributes: Members<'_>) {
     }
 }
 
-fn push_log(out: &mut Vec<u8>, severity: Severity, context: Option<&TraceContext>, body: Option<ValueView<'_>>) {
+fn push_severity(out: &mut Vec<u8>, severity: Severity, number: SeverityNumber) {
     match severity {
         Severity::Trace => push(out, b",\"severity\":\"TRACE\""),
         Severity::Debug => push(out, b",\"severity\":\"DEBUG\""),
@@ -244,6 +282,13 @@ fn push_log(out: &mut Vec<u8>, severity: Severity, context: Option<&TraceContext
         Severity::Error => push(out, b",\"severity\":\"ERROR\""),
         Severity::Fatal => push(out, b",\"severity\":\"FATAL\""),
     }
+    if !number.is_first() {
+        push(out, b",\"severity_number\":");
+        push_u64(out, number.get().into());
+    }
+}
+
+fn push_log(out: &mut Vec<u8>, context: Option<&TraceContext>, body: Option<ValueView<'_>>) {
     if let Some(context) = context {
         push_context(out, context);
     }

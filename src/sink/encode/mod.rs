@@ -1,5 +1,6 @@
 //! Encoders of events: [`json`] for programs, [`text`] and [`terminal`] for people.
 
+mod distribution;
 pub mod escape;
 pub mod json;
 mod number;

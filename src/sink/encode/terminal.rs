@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use super::number::push_number;
-use super::text::{kind_column, push_frame, push_value};
+use super::text::{kind_column, push_distribution, push_frame, push_value};
 use super::time::TimeFormat;
 use tributary_codec::terminal::{push_quoted, push_word, shown};
 use tributary_event::{DataView, EventView, Kind, Name, Severity, Status, UnixNanos, ValueView, semconv};
@@ -130,7 +130,10 @@ fn push_data(line: &mut TerminalLine<'_>, event: EventView<'_>) {
             }
         }
         DataView::Metric(metric) => {
-            let value = written(|text| push_number(text, metric.value));
+            let value = match metric.distribution() {
+                Some(distribution) => shortened(TEXT_COLUMNS, |text| push_distribution(text, &distribution)),
+                None => written(|text| push_number(text, metric.value)),
+            };
             line.push(style::PLAIN, &format!("{value:>VALUE_COLUMNS$} {}", shown(metric.unit())));
         }
         DataView::Sample(sample) => {

@@ -14,8 +14,9 @@ use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push
 use super::time::TimeFormat;
 use tributary_codec::terminal::{push_quoted, push_word, shown};
 use tributary_event::{
-    AgentFacts, AgentName, DataView, EventView, FrameView, LossView, Members, MetricType, MetricView, SampleView,
-    Severity, SpanData, SpanView, Status, Temporality, TextView, UnixNanos, ValueView, semconv,
+    AgentFacts, AgentName, DataView, Distribution, DistributionForm, EventView, FrameView, LossView, Members,
+    MetricType, MetricView, SampleView, Severity, SeverityNumber, SpanData, SpanExtrasView, SpanView, Status, TextView,
+    UnixNanos, ValueView, semconv,
 };
 
 /// Appends one event as a human-readable line, line feed included. Characters of a peer that a terminal interprets
@@ -27,11 +28,12 @@ pub fn encode(event: EventView<'_>, out: &mut Vec<u8>) {
     push(out, " ");
     push_word(out, event.name().text());
     match event.data() {
-        DataView::Log { body: Some(body), .. } => {
+        DataView::Log { body: Some(body), severity_number, .. } => {
+            push_severity_number(out, severity_number);
             push(out, "  ");
             push_value(out, body);
         }
-        DataView::Log { body: None, .. } => {}
+        DataView::Log { body: None, severity_number, .. } => push_severity_number(out, severity_number),
         DataView::Span(span) => push_span(out, span),
         DataView::Metric(metric) => push_metric(out, metric),
         DataView::Sample(sample) => push_sample(out, sample),
@@ -83,6 +85,13 @@ pub(super) fn kind_column(event: EventView<'_>) -> &'static str {
     }
 }
 
+/// Only where the name of the severity does not say it.
+fn push_severity_number(out: &mut Vec<u8>, number: SeverityNumber) {
+    if !number.is_first() {
+        push_display(out, format_args!("  severity={}", number.get()));
+    }
+}
+
 fn push_span(out: &mut Vec<u8>, span: SpanView<'_>) {
     if let Some(kind) = span.kind {
         push(out, "  ");
@@ -115,8 +124,23 @@ fn push_ids(out: &mut Vec<u8>, span: &SpanData) {
     }
 }
 
-/// Links and events.
+/// What few spans have, links and events.
 fn push_parts(out: &mut Vec<u8>, span: SpanView<'_>) {
+    if let Some(SpanExtrasView { trace_state, flags, dropped }) = span.extras() {
+        if let Some(state) = trace_state {
+            push(out, " trace_state=");
+            push_word(out, state.text());
+        }
+        let counts = [
+            ("flags", flags),
+            ("dropped.attributes", dropped.attributes),
+            ("dropped.events", dropped.events),
+            ("dropped.links", dropped.links),
+        ];
+        for (name, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+            push_display(out, format_args!(" {name}={count}"));
+        }
+    }
     for link in span.links() {
         push(out, " link=");
         push_hex(out, &link.to.trace_id.0);
@@ -139,24 +163,42 @@ fn push_own_attributes(out: &mut Vec<u8>, attributes: Members<'_>) {
 
 fn push_metric(out: &mut Vec<u8>, metric: MetricView<'_>) {
     push(out, "  ");
-    push_number(out, metric.value);
-    push_unit(out, metric.unit());
-    match metric.metric_type {
-        MetricType::Gauge => push(out, "  gauge"),
-        MetricType::Sum { temporality, monotonic } => {
-            push(out, if monotonic { "  monotonic" } else { " " });
-            push(
-                out,
-                match temporality {
-                    Temporality::Delta => " delta sum",
-                    Temporality::Cumulative => " cumulative sum",
-                },
-            );
-        }
+    match metric.distribution() {
+        Some(distribution) => push_distribution(out, &distribution),
+        None => push_number(out, metric.value),
     }
+    push_unit(out, metric.unit());
+    push(out, if let MetricType::Sum { monotonic: true, .. } = metric.metric_type { "  monotonic" } else { " " });
+    if let Some(temporality) = metric.metric_type.temporality() {
+        push(out, " ");
+        push(out, temporality.as_str());
+    }
+    push(out, " ");
+    push(out, metric.metric_type.as_str());
     if let Some(start) = metric.start {
         push(out, " since ");
         push_time(out, Some(start));
+    }
+}
+
+/// In short: without the buckets.
+pub(super) fn push_distribution(out: &mut Vec<u8>, distribution: &Distribution<'_>) {
+    let Distribution { count, sum, min, max, form } = distribution;
+    push(out, "count=");
+    push_u64(out, *count);
+    for (name, value) in [(" sum=", sum), (" min=", min), (" max=", max)] {
+        if let Some(value) = value {
+            push(out, name);
+            push_f64(out, *value);
+        }
+    }
+    if let DistributionForm::Summary(quantiles) = form {
+        for (quantile, value) in *quantiles {
+            push(out, " q");
+            push_f64(out, *quantile);
+            push(out, "=");
+            push_f64(out, *value);
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{ColumnPath, TypePtr};
 
+use super::column::Physical;
 use super::options::{Compression, Options, ROW_GROUP_BYTES, Timestamps};
 use super::schema::{self, Column, FORM_KEY, FORMS, JOURNAL_KEY, KIND_KEY, Role, Shape};
 use super::table::RowGroup;
@@ -292,7 +293,7 @@ fn properties(columns: &[Column], compression: Compression, metadata: Vec<KeyVal
                     .set_column_dictionary_enabled(path(&[]), !is_set)
                     .set_column_encoding(path(&[]), Encoding::DELTA_BINARY_PACKED);
             }
-            Shape::Ints => {
+            Shape::Ints | Shape::Numbers(Physical::Int) => {
                 builder = builder
                     .set_column_dictionary_enabled(path(&["list", "element"]), false)
                     .set_column_encoding(path(&["list", "element"]), Encoding::DELTA_BINARY_PACKED)
@@ -307,7 +308,17 @@ fn properties(columns: &[Column], compression: Compression, metadata: Vec<KeyVal
             Shape::Text if !RANGED.contains(&column.name.as_str()) => {
                 builder = builder.set_column_statistics_enabled(path(&[]), EnabledStatistics::None);
             }
-            Shape::Text | Shape::Double | Shape::Bool | Shape::Frames | Shape::Links | Shape::SpanEvents => {}
+            Shape::Numbers(_) => {
+                let path = path(&["list", "element"]);
+                builder = builder.set_column_statistics_enabled(path, EnabledStatistics::None);
+            }
+            Shape::Text
+            | Shape::Double
+            | Shape::Bool
+            | Shape::Frames
+            | Shape::Links
+            | Shape::SpanEvents
+            | Shape::Quantiles => {}
         }
     }
     Ok(builder.build())

@@ -1,5 +1,7 @@
 //! A Parquet file of ours to events.
 
+mod metric;
+
 use std::io;
 
 use foldhash::fast::RandomState;
@@ -15,8 +17,8 @@ use super::contained::contained;
 use super::lossless_json;
 use super::schema::{FORM_KEY, FORMS, KIND_KEY, TIME_KEY, is_free, nanos_of, times_of};
 use tributary_event::{
-    Batch, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
-    SampleData, Span32, SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status, Temporality, TraceContext, TraceId,
+    Batch, DroppedCounts, Frame, Header, Key, Kind, Link, Number, Position, ResourceValue, SampleClock, SampleData,
+    SeverityNumber, Span32, SpanData, SpanEvent, SpanExtras, SpanId, SpanKind, SpanLink, Status, TraceContext, TraceId,
     UnixNanos, Value, semconv,
 };
 use tributary_stored::{OriginParts, Rebuilder, StoredData, hex, hex_bytes, reason, severity};
@@ -258,6 +260,18 @@ impl FileColumns {
         Ok(all)
     }
 
+    fn span_extras(&mut self, out: &mut Rebuilder) -> io::Result<SpanExtras> {
+        let trace_state = self.text("trace_state")?.map(|text| out.builder().push_text(&text));
+        let mut number = |part| self.uint(part).and_then(|number| u32::try_from(number).ok()).unwrap_or(0);
+        let flags = number("flags");
+        let dropped = DroppedCounts {
+            attributes: number("dropped_attributes"),
+            events: number("dropped_events"),
+            links: number("dropped_links"),
+        };
+        Ok(SpanExtras { trace_state, flags, dropped })
+    }
+
     fn links(&mut self, out: &mut Rebuilder) -> io::Result<Vec<SpanLink>> {
         // Files of earlier versions have no events, and of links the ids only.
         let entries = if self.parts.contains_key("events") {
@@ -311,7 +325,12 @@ impl FileColumns {
                     Some(Cell::Text(text)) => Some(lossless_json::read(text.data(), out).ok_or_else(|| wrong("body"))?),
                     _ => None,
                 };
-                StoredData::Log { severity: severity(&name).ok_or_else(|| wrong("severity"))?, context, body }
+                let severity = severity(&name).ok_or_else(|| wrong("severity"))?;
+                let severity = match self.uint("severity_number") {
+                    None => severity.into(),
+                    Some(number) => SeverityNumber::of(severity, number).ok_or_else(|| wrong("severity_number"))?,
+                };
+                StoredData::Log { severity, context, body }
             }
             Kind::Span => {
                 let [trace_id, span_id, parent] = ["trace_id", "span_id", "parent_span_id"].map(|part| self.text(part));
@@ -336,32 +355,9 @@ impl FileColumns {
                     status,
                     status_message,
                 };
-                StoredData::Span { span, links, events }
+                StoredData::Span { span, extras: self.span_extras(out)?, links, events }
             }
-            Kind::Metric => {
-                let (of, unit) = (self.text("type")?.unwrap_or_default(), self.text("unit")?.unwrap_or_default());
-                let (int, uint, double) = (self.int("value_int"), self.uint("value_uint"), self.cell("value_double"));
-                let value = match (int, uint, double) {
-                    (Some(number), ..) => Number::I64(number),
-                    (_, Some(number), _) => Number::U64(number),
-                    (.., Some(Cell::Double(number))) => Number::F64(number),
-                    _ => return Err(wrong("value_int")),
-                };
-                let (temporality, monotonic) = (self.text("temporality")?, self.cell("monotonic"));
-                let start = self.time("start_time").or(beyond.get("start_time")).map(UnixNanos);
-                let metric_type = match &*of {
-                    "gauge" => MetricType::Gauge,
-                    _ => MetricType::Sum {
-                        temporality: match temporality.as_deref() {
-                            Some("delta") => Temporality::Delta,
-                            _ => Temporality::Cumulative,
-                        },
-                        monotonic: matches!(monotonic, Some(Cell::Bool(true))),
-                    },
-                };
-                let unit = out.builder().push_text(&unit).into();
-                StoredData::Metric(MetricData { metric_type, unit, value, start })
-            }
+            Kind::Metric => self.metric(beyond, out)?,
             Kind::Sample => {
                 let (of, unit) = (self.text("type")?.unwrap_or_default(), self.text("unit")?.unwrap_or_default());
                 let bits = beyond.get("value_bits").map(|bits| Number::F64(f64::from_bits(bits)));

@@ -50,8 +50,10 @@ pub(super) enum Shape {
     Time,
     /// A time in microseconds.
     Micros,
-    /// A list of integers.
+    /// A list of integers, or null.
     Ints,
+    /// A list of integers without sign, or of doubles; an empty one stands for none.
+    Numbers(Physical),
     /// A map of texts to values of this type.
     Map(Physical),
     /// A list of frames.
@@ -60,6 +62,8 @@ pub(super) enum Shape {
     Links,
     /// A list of events of a span.
     SpanEvents,
+    /// A list of quantiles, each with its value.
+    Quantiles,
 }
 
 impl Shape {
@@ -74,6 +78,7 @@ impl Shape {
             Shape::Double => vec![Leaf::new(Physical::Double, 1, false)],
             Shape::Bool => vec![Leaf::new(Physical::Bool, 1, false)],
             Shape::Ints => vec![Leaf::new(Physical::Int, 2, true)],
+            Shape::Numbers(of) => vec![required(of)],
             Shape::Map(of) => vec![Leaf::new(Physical::Text, 1, true), Leaf::new(of, 1, true)],
             Shape::Frames => [optional(Physical::Text), optional(Physical::Text), optional(Physical::Int)].into(),
             Shape::Links => [
@@ -85,6 +90,7 @@ impl Shape {
             ]
             .into(),
             Shape::SpanEvents => [optional(Physical::Int), required(Physical::Text), optional(Physical::Text)].into(),
+            Shape::Quantiles => [required(Physical::Double), required(Physical::Double)].into(),
         }
     }
 
@@ -121,6 +127,18 @@ impl Shape {
             Shape::Ints => {
                 let items = group("list", REPEATED, None, vec![leaf("element", PhysicalType::INT64, REQUIRED, None)?])?;
                 group(name, OPTIONAL, Some(LogicalType::List), vec![items])
+            }
+            Shape::Numbers(of) => {
+                let (physical, logical) = match of {
+                    Physical::Double => (PhysicalType::DOUBLE, None),
+                    _ => (PhysicalType::INT64, Some(LogicalType::integer(64, false))),
+                };
+                let items = group("list", REPEATED, None, vec![leaf("element", physical, REQUIRED, logical)?])?;
+                group(name, REQUIRED, Some(LogicalType::List), vec![items])
+            }
+            Shape::Quantiles => {
+                let member = |name| leaf(name, PhysicalType::DOUBLE, REQUIRED, None);
+                list(name, REQUIRED, vec![member("quantile")?, member("value")?])
             }
             Shape::Map(of) => {
                 let key = leaf("key", PhysicalType::BYTE_ARRAY, REQUIRED, Some(LogicalType::String))?;
@@ -192,9 +210,13 @@ const PARTS: [(&str, Shape); EventLeaf::KIND] = [
 /// The parts of a kind.
 fn parts_of(kind: Kind) -> &'static [(&'static str, Shape)] {
     match kind {
-        Kind::Log => {
-            &[("severity", Shape::Text), ("trace_id", Shape::Text), ("span_id", Shape::Text), ("body", Shape::Text)]
-        }
+        Kind::Log => &[
+            ("severity", Shape::Text),
+            ("trace_id", Shape::Text),
+            ("span_id", Shape::Text),
+            ("body", Shape::Text),
+            ("severity_number", Shape::Uint),
+        ],
         Kind::Span => &[
             ("trace_id", Shape::Text),
             ("span_id", Shape::Text),
@@ -206,6 +228,11 @@ fn parts_of(kind: Kind) -> &'static [(&'static str, Shape)] {
             ("kind", Shape::Text),
             ("status_message", Shape::Text),
             ("events", Shape::SpanEvents),
+            ("trace_state", Shape::Text),
+            ("flags", Shape::Uint),
+            ("dropped_attributes", Shape::Uint),
+            ("dropped_events", Shape::Uint),
+            ("dropped_links", Shape::Uint),
         ],
         Kind::Metric => &[
             ("type", Shape::Text),
@@ -216,6 +243,20 @@ fn parts_of(kind: Kind) -> &'static [(&'static str, Shape)] {
             ("temporality", Shape::Text),
             ("monotonic", Shape::Bool),
             ("start_time", Shape::Time),
+            ("count", Shape::Uint),
+            ("sum", Shape::Double),
+            ("min", Shape::Double),
+            ("max", Shape::Double),
+            ("bounds", Shape::Numbers(Physical::Double)),
+            ("counts", Shape::Numbers(Physical::Int)),
+            ("scale", Shape::Int),
+            ("zero_count", Shape::Uint),
+            ("zero_threshold", Shape::Double),
+            ("positive_offset", Shape::Int),
+            ("positive_counts", Shape::Numbers(Physical::Int)),
+            ("negative_offset", Shape::Int),
+            ("negative_counts", Shape::Numbers(Physical::Int)),
+            ("quantiles", Shape::Quantiles),
         ],
         Kind::Sample => &[
             ("type", Shape::Text),

@@ -1,5 +1,7 @@
 //! Events to the columns of a row group.
 
+mod metric;
+
 use std::io::Write;
 
 use foldhash::fast::RandomState;
@@ -11,8 +13,8 @@ use super::column::{Leaf, write_leaves};
 use super::lossless_json;
 use super::schema::{Column, EventLeaf, Map, Role, Shape, TIME_KEY};
 use tributary_event::{
-    DataView, EventView, KeyView, Member, Members, MetricType, Name, Number, Resource, ResourceValue, SpanView, Status,
-    Temporality, TextView, UnixNanos, ValueView, Values, semconv, write_hex,
+    DataView, EventView, KeyView, Member, Members, Name, Number, Resource, ResourceValue, SpanExtrasView, SpanView,
+    Status, TextView, UnixNanos, ValueView, Values, semconv, write_hex,
 };
 
 /// The columns of a row group, while it is collected.
@@ -110,8 +112,11 @@ impl RowGroup {
     fn data(&mut self, event: EventView<'_>) {
         let row = self.rows;
         match event.data() {
-            DataView::Log { severity, context, body } => {
+            DataView::Log { severity, severity_number, context, body } => {
                 self.text(EventLeaf::KIND, severity.as_str());
+                if !severity_number.is_first() {
+                    self.uint(EventLeaf::KIND + 4, Some(severity_number.get().into()));
+                }
                 if let Some(context) = context {
                     self.hex(EventLeaf::KIND + 1, &context.trace_id.0);
                     if let Some(span_id) = context.span_id {
@@ -151,25 +156,11 @@ impl RowGroup {
                     self.text(EventLeaf::KIND + 12, message.text());
                 }
                 self.span_events(span);
-            }
-            DataView::Metric(metric) => {
-                self.text(EventLeaf::KIND, if metric.metric_type == MetricType::Gauge { "gauge" } else { "sum" });
-                self.text_or_null(EventLeaf::KIND + 1, metric.unit());
-                match whole(metric.value) {
-                    Whole::Int(value) => self.leaves[EventLeaf::KIND + 2].int(row, value),
-                    Whole::Uint(value) => self.uint(EventLeaf::KIND + 3, Some(value)),
-                    Whole::Double(value) => self.leaves[EventLeaf::KIND + 4].double(row, value),
+                if let Some(extras) = span.extras() {
+                    self.span_extras(extras);
                 }
-                if let MetricType::Sum { temporality, monotonic } = metric.metric_type {
-                    let temporality = match temporality {
-                        Temporality::Delta => "delta",
-                        Temporality::Cumulative => "cumulative",
-                    };
-                    self.text(EventLeaf::KIND + 5, temporality);
-                    self.leaves[EventLeaf::KIND + 6].bool(row, monotonic);
-                }
-                self.time(2, EventLeaf::KIND + 7, "start_time", metric.start);
             }
+            DataView::Metric(metric) => self.metric(metric),
             DataView::Sample(sample) => {
                 self.text(EventLeaf::KIND, sample.sample_type());
                 self.text_or_null(EventLeaf::KIND + 1, sample.unit());
@@ -197,6 +188,18 @@ impl RowGroup {
                     self.hex(EventLeaf::KIND + 4, loss.excerpt);
                 }
             }
+        }
+    }
+
+    fn span_extras(&mut self, extras: SpanExtrasView<'_>) {
+        const FIRST: usize = EventLeaf::KIND + 16;
+        let SpanExtrasView { trace_state, flags, dropped } = extras;
+        if let Some(state) = trace_state {
+            self.text(FIRST, state.text());
+        }
+        let numbers = [flags, dropped.attributes, dropped.events, dropped.links];
+        for (at, number) in numbers.into_iter().enumerate().filter(|(_, number)| *number > 0) {
+            self.uint(FIRST + 1 + at, Some(number.into()));
         }
     }
 

@@ -6,11 +6,12 @@ use std::ops::Deref;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use serde::de::{MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::OriginParts;
+use tributary_event::Number;
 
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
@@ -23,12 +24,14 @@ pub(super) struct StoredLine<'a> {
     pub(super) kind: Option<Text<'a>>,
     pub(super) name: Option<Text<'a>>,
     pub(super) severity: Option<Text<'a>>,
+    pub(super) severity_number: Option<u64>,
     pub(super) trace_id: Option<Text<'a>>,
     pub(super) span_id: Option<Text<'a>>,
     /// `Some` of the text `null`: the body is null.
     #[serde(default, deserialize_with = "present")]
     pub(super) body: Option<&'a RawValue>,
-    pub(super) metric: Option<Metric<'a>>,
+    /// Behind a pointer, because it is large and few lines have one.
+    pub(super) metric: Option<Box<Metric<'a>>>,
     pub(super) span: Option<StoredSpan<'a>>,
     pub(super) sample: Option<StoredSample<'a>>,
     pub(super) loss: Option<Loss<'a>>,
@@ -49,10 +52,53 @@ pub(super) struct Metric<'a> {
     pub(super) metric_type: Text<'a>,
     #[serde(default)]
     pub(super) unit: Text<'a>,
-    pub(super) value: &'a RawValue,
+    /// Of a gauge or a sum.
+    pub(super) value: Option<&'a RawValue>,
+    /// Of a distribution, as are the members up to the quantiles.
+    pub(super) count: Option<u64>,
+    pub(super) sum: Option<Double>,
+    pub(super) min: Option<Double>,
+    pub(super) max: Option<Double>,
+    #[serde(default)]
+    pub(super) bounds: Vec<Double>,
+    #[serde(default)]
+    pub(super) counts: Vec<u64>,
+    #[serde(default)]
+    pub(super) scale: i32,
+    #[serde(default)]
+    pub(super) zero_count: u64,
+    pub(super) zero_threshold: Option<Double>,
+    #[serde(default)]
+    pub(super) positive: Buckets,
+    #[serde(default)]
+    pub(super) negative: Buckets,
+    #[serde(default)]
+    pub(super) quantiles: Vec<(Double, Double)>,
     pub(super) temporality: Option<Text<'a>>,
     pub(super) monotonic: Option<bool>,
     pub(super) start_time: Option<Text<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+pub(super) struct Buckets {
+    pub(super) offset: i32,
+    pub(super) counts: Vec<u64>,
+}
+
+/// A double as lines have it: a number, or the text that stands for one that is not finite.
+#[derive(Clone, Copy)]
+pub(super) struct Double(pub(super) f64);
+
+impl<'de> Deserialize<'de> for Double {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = super::number(<&RawValue>::deserialize(deserializer)?.get());
+        let number = number.ok_or_else(|| D::Error::custom("a number of a distribution is none"))?;
+        Ok(Double(match number {
+            Number::F64(number) => number,
+            Number::I64(number) => number as f64,
+            Number::U64(number) => number as f64,
+        }))
+    }
 }
 
 #[derive(Deserialize)]
@@ -66,10 +112,23 @@ pub(super) struct StoredSpan<'a> {
     pub(super) kind: Option<Text<'a>>,
     pub(super) status: Text<'a>,
     pub(super) status_message: Option<Text<'a>>,
+    pub(super) trace_state: Option<Text<'a>>,
+    #[serde(default)]
+    pub(super) flags: u32,
+    #[serde(default)]
+    pub(super) dropped: Dropped,
     #[serde(default)]
     pub(super) links: Vec<StoredLink<'a>>,
     #[serde(default)]
     pub(super) events: Vec<StoredSpanEvent<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Dropped {
+    pub(super) attributes: u32,
+    pub(super) events: u32,
+    pub(super) links: u32,
 }
 
 #[derive(Deserialize)]

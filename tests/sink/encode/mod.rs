@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod compact;
+mod distributions;
 mod escaping;
 mod identity;
 mod json;

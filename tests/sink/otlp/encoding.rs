@@ -7,9 +7,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message as _;
 use tributary::event::{
-    Batch, BatchBuilder, EventView, Header, InternedRun, Key, Link, Loss, MetricData, MetricType, Name, Number, Origin,
-    Position, Reason, Resource, ResourceValue, Severity, Span32, SpanData, SpanEvent, SpanId, SpanKind, SpanLink,
-    Status, Temporality, TraceContext, TraceId, UnixNanos, Value, ValueView, semconv,
+    Batch, BatchBuilder, Buckets, Distribution, DistributionForm, DroppedCounts, EventView, Header, InternedRun, Key,
+    Link, Loss, MetricData, MetricType, Name, Number, Origin, Position, Reason, Resource, ResourceValue,
+    SeverityNumber, Span32, SpanData, SpanEvent, SpanExtras, SpanId, SpanKind, SpanLink, Status, Temporality,
+    TraceContext, TraceId, UnixNanos, Value, ValueView, semconv,
 };
 use tributary::sink::otlp::{Encoder, ExportRequest, Signal};
 
@@ -113,7 +114,7 @@ fn value() -> impl Strategy<Value = Spec> {
 fn event() -> impl Strategy<Value = EventSpec> {
     let numbers =
         (any::<u64>(), proptest::option::weighted(0.7, any::<u64>()), proptest::option::weighted(0.7, any::<u64>()));
-    let small = (0..5u8, 0..3usize, 0..4usize, any::<u8>(), any::<bool>());
+    let small = (0..6u8, 0..3usize, 0..4usize, any::<u8>(), any::<bool>());
     (text(), numbers, vec((key(), value()), 0..9), proptest::option::of(value()), small).prop_map(
         |(name, (number, time, end), attributes, body, (kind, resource, origin, choice, has_run))| EventSpec {
             attributes: unique(attributes),
@@ -268,9 +269,7 @@ fn write_event(builder: &mut BatchBuilder, spec: &EventSpec, run: &mut InternedR
     last.iter().for_each(|(key, value)| event.attribute(*key, *value));
     match spec.kind {
         0 | 1 => {
-            let severities =
-                [Severity::Trace, Severity::Debug, Severity::Info, Severity::Warn, Severity::Error, Severity::Fatal];
-            let severity = severities[usize::from(choice) % 6];
+            let severity = SeverityNumber::new(u64::from(choice % 24) + 1).unwrap();
             let id = 0x0123_4567_89ab_cdef_u64.to_be_bytes();
             let mut trace_id = [0; 16];
             trace_id[..8].copy_from_slice(&id);
@@ -300,7 +299,42 @@ fn write_event(builder: &mut BatchBuilder, spec: &EventSpec, run: &mut InternedR
             let happened = SpanEvent { time: spec.end.map(UnixNanos), name: text.into(), attributes };
             let plain = SpanEvent { time: None, attributes: Span32::default(), ..happened };
             let links = [full, SpanLink::from(to)];
-            event.span_with(span, &links[usize::from(choice % 3)..], &[plain, happened][usize::from(choice / 3 % 3)..]);
+            let (links, events) =
+                (&links[usize::from(choice % 3)..], &[plain, happened][usize::from(choice / 3 % 3)..]);
+            let part = |number: u8| if choice & number == 0 { u32::MAX / u32::from(choice + 1) } else { 0 };
+            let extras = SpanExtras {
+                trace_state: (choice & 8 == 0).then_some(text),
+                flags: part(16),
+                dropped: DroppedCounts { attributes: part(32), events: part(64), links: part(128) },
+            };
+            match choice % 4 {
+                3 => event.span_with(span, links, events),
+                _ => event.span_with_extras(span, extras, links, events),
+            }
+        }
+        5 => {
+            let [unit, start] = [choice & 1, choice & 2].map(usize::from);
+            let temporality = if choice & 4 == 0 { Temporality::Delta } else { Temporality::Cumulative };
+            let double = f64::from_bits(number);
+            let (bounds, counts) = ([double, 0.5, -1e300], [number, 0, u64::MAX, number % 200]);
+            let (bounds, counts) = (&bounds[usize::from(choice) % 4..], &counts[usize::from(choice) % 5..]);
+            let quantiles = [(0.0, double), (double, 1.0)];
+            let form = match choice / 8 % 3 {
+                0 => DistributionForm::Histogram { temporality, bounds, counts },
+                1 => DistributionForm::Exponential {
+                    temporality,
+                    scale: number as i32,
+                    zero_count: number,
+                    zero_threshold: [0.0, double][unit],
+                    positive: Buckets { offset: -i32::from(choice), counts },
+                    negative: Buckets { offset: number as i32, counts: &counts[counts.len() / 2..] },
+                },
+                _ => DistributionForm::Summary(&quantiles[usize::from(choice) % 3..]),
+            };
+            let optional = |bit: u8, number: f64| (choice & bit == 0).then_some(number);
+            let (sum, min, max) = (optional(32, double), optional(64, 0.0), optional(128, -double));
+            let start = spec.end.map(UnixNanos).filter(|_| start == 0);
+            event.distribution(["", "By"][unit], start, &Distribution { count: number, sum, min, max, form });
         }
         _ => {
             let temporality = if choice & 2 == 0 { Temporality::Delta } else { Temporality::Cumulative };

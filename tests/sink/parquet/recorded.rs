@@ -6,9 +6,10 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use tributary::event::{
-    Batch, BatchBuilder, EventBuilder, Frame, Header, Kind, Link, Loss, MetricData, MetricType, Number, Origin,
-    Position, Reason, Resource, ResourceValue, SampleData, Severity, Span32, SpanData, SpanEvent, SpanId, SpanKind,
-    SpanLink, Status, Temporality, TraceId, UnixNanos, Value, semconv,
+    Batch, BatchBuilder, Buckets, Distribution, DistributionForm, DroppedCounts, EventBuilder, Frame, Header, Kind,
+    Link, Loss, MetricData, MetricType, Number, Origin, Position, Reason, Resource, ResourceValue, SampleData,
+    Severity, SeverityNumber, Span32, SpanData, SpanEvent, SpanExtras, SpanId, SpanKind, SpanLink, Status, Temporality,
+    TraceId, UnixNanos, Value, semconv,
 };
 use tributary::sink::parquet::{ColumnType, Compression, Options, Timestamps};
 use tributary::stored::row::RowEncoder;
@@ -171,6 +172,22 @@ fn extremes() -> Batch {
     builder.event(header()).span_with(span, &[full], &[]);
     builder.event(header()).span_with(span, &[], &events);
     builder.event(header()).span(SpanData { parent: None, end: None, duration_nanos: None, ..span });
+    let trace_state = Some(text);
+    let dropped = DroppedCounts { attributes: 1, events: u32::MAX, links: 3 };
+    for extras in [
+        SpanExtras { trace_state, flags: u32::MAX, dropped },
+        SpanExtras { trace_state: None, flags: 1, dropped: DroppedCounts::default() },
+        SpanExtras { trace_state, flags: 0, dropped: DroppedCounts { events: 0, ..dropped } },
+    ] {
+        builder.event(header()).span_with_extras(span, extras, &[plain], &events);
+    }
+    for number in (1..=24).filter_map(SeverityNumber::new) {
+        builder.event(header()).log(number, None);
+    }
+    for distribution in distributions() {
+        builder.event(header()).distribution("", None, &distribution);
+        builder.event(header()).distribution(text, time, &distribution);
+    }
     let sum = MetricType::Sum { temporality: Temporality::Delta, monotonic: true };
     for value in [Number::I64(-1), Number::U64(u64::MAX), Number::F64(f64::NAN), Number::F64(-0.0)] {
         builder.event(header()).metric(MetricData { metric_type: sum, unit: "By".into(), value, start: time });
@@ -187,6 +204,42 @@ fn extremes() -> Batch {
     builder.loss(header(), loss);
     builder.loss(header(), Loss { events: None, detail: "", excerpt: &[], ..loss });
     builder.take()
+}
+
+/// Distributions of each form, at their limits, and with nothing that may be absent.
+fn distributions() -> Vec<Distribution<'static>> {
+    let mut all = Vec::new();
+    for temporality in [Temporality::Delta, Temporality::Cumulative] {
+        let positive = Buckets { offset: i32::MIN, counts: &[u64::MAX, 0] };
+        let negative = Buckets { offset: i32::MAX, counts: &[1] };
+        let exponential = |scale, zero_threshold, positive, negative| DistributionForm::Exponential {
+            temporality,
+            scale,
+            zero_count: u64::MAX,
+            zero_threshold,
+            positive,
+            negative,
+        };
+        let forms = [
+            DistributionForm::Histogram {
+                temporality,
+                bounds: &[f64::NEG_INFINITY, -0.0, f64::NAN],
+                counts: &[0, u64::MAX, 1, 2],
+            },
+            DistributionForm::Histogram { temporality, bounds: &[], counts: &[1] },
+            DistributionForm::Histogram { temporality, bounds: &[], counts: &[] },
+            exponential(i32::MIN, f64::INFINITY, positive, negative),
+            exponential(i32::MAX, 0.0, Buckets::default(), negative),
+            exponential(0, 0.5, positive, Buckets::default()),
+            DistributionForm::Summary(&[(0.0, f64::NAN), (1.0, -0.0)]),
+            DistributionForm::Summary(&[]),
+        ];
+        for form in forms {
+            all.push(Distribution { count: u64::MAX, sum: Some(f64::NAN), min: Some(-0.0), max: Some(1e300), form });
+            all.push(Distribution { count: 0, sum: None, min: None, max: None, form });
+        }
+    }
+    all
 }
 
 /// A span of another service than its resource.

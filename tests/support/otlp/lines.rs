@@ -4,14 +4,13 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, InstrumentationScope, KeyValue, KeyValueList};
 use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value as PointValue;
-use opentelemetry_proto::tonic::metrics::v1::{
-    Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, metric,
-};
+use opentelemetry_proto::tonic::metrics::v1::{Metric, ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status, span};
 use serde_json::{Map, Value};
 
 use super::mapping::Requests;
+use super::points::{self, Head};
 use super::profiles::{self, Object, Place, Samples};
 
 /// Values with more levels are texts.
@@ -156,7 +155,10 @@ impl Line<'_> {
         LogRecord {
             time_unix_nano: time.unwrap_or(0),
             observed_time_unix_nano: observed,
-            severity_number: numbers.iter().find(|(name, _)| *name == severity).unwrap().1,
+            severity_number: match self.0.get("severity_number") {
+                Some(number) => number.as_i64().unwrap() as i32,
+                None => numbers.iter().find(|(name, _)| *name == severity).unwrap().1,
+            },
             severity_text: severity.to_owned(),
             body: self.0.get("body").map(any),
             attributes: self.attributes(&taken, added, false),
@@ -213,6 +215,8 @@ impl Line<'_> {
         };
         let events = data.get("events").map_or(&[][..], |events| events.as_array().unwrap());
         let message = data.get("status_message").map_or("", |message| message.as_str().unwrap());
+        let small = |of: Option<&Value>| of.map_or(0, |number| u32::try_from(number.as_u64().unwrap()).unwrap());
+        let dropped = |key: &str| small(data.get("dropped").and_then(|dropped| dropped.get(key)));
         let status = |code| Some(Status { code, message: message.to_owned() });
         Span {
             trace_id: id(data, "trace_id"),
@@ -223,6 +227,11 @@ impl Line<'_> {
             start_time_unix_nano: start,
             end_time_unix_nano: end,
             attributes,
+            trace_state: data.get("trace_state").map_or("", |state| state.as_str().unwrap()).to_owned(),
+            flags: small(data.get("flags")),
+            dropped_attributes_count: dropped("attributes"),
+            dropped_events_count: dropped("events"),
+            dropped_links_count: dropped("links"),
             events: events.iter().map(event).collect(),
             links: links.iter().map(link).collect(),
             status: match data["status"].as_str().unwrap() {
@@ -231,7 +240,6 @@ impl Line<'_> {
                 _ if message.is_empty() => None,
                 _ => status(0),
             },
-            ..Span::default()
         }
     }
 
@@ -239,29 +247,27 @@ impl Line<'_> {
         let (happened, observed) = self.times();
         let data = &self.0["metric"];
         let basis = happened.is_none().then(|| ("tributary.time.basis", string("received")));
-        let point = NumberDataPoint {
+        let head = Head {
             attributes: self.attributes(&[], basis.into_iter().collect(), true),
             start_time_unix_nano: data.get("start_time").and_then(time).unwrap_or(0),
             time_unix_nano: happened.unwrap_or(observed),
-            value: Some(match any(&data["value"]).value {
-                Some(Any::IntValue(value)) => PointValue::AsInt(value),
-                Some(Any::DoubleValue(value)) => PointValue::AsDouble(value),
-                // Beyond the range of integers, or not finite.
-                Some(Any::StringValue(text)) => {
-                    PointValue::AsDouble(text.replace("Infinity", "inf").parse::<f64>().unwrap())
-                }
-                other => panic!("{other:?}"),
-            }),
-            ..NumberDataPoint::default()
         };
-        let data_points = vec![point];
+        let value = || match any(&data["value"]).value {
+            Some(Any::IntValue(value)) => PointValue::AsInt(value),
+            Some(Any::DoubleValue(value)) => PointValue::AsDouble(value),
+            // Beyond the range of integers, or not finite.
+            Some(Any::StringValue(text)) => {
+                PointValue::AsDouble(text.replace("Infinity", "inf").parse::<f64>().unwrap())
+            }
+            other => panic!("{other:?}"),
+        };
         let data = match data["type"].as_str().unwrap() {
-            "gauge" => metric::Data::Gauge(Gauge { data_points }),
-            _ => metric::Data::Sum(Sum {
-                data_points,
-                aggregation_temporality: if data["temporality"] == "delta" { 1 } else { 2 },
-                is_monotonic: data["monotonic"].as_bool().unwrap(),
-            }),
+            "gauge" => points::of_number(value(), None, head),
+            "sum" => {
+                let temporality = if data["temporality"] == "delta" { 1 } else { 2 };
+                points::of_number(value(), Some((temporality, data["monotonic"].as_bool().unwrap())), head)
+            }
+            _ => points::of_line(data, head),
         };
         let unit = self.0["metric"].get("unit").map_or("", |unit| unit.as_str().unwrap());
         Metric { name: self.text("name").to_owned(), unit: unit.to_owned(), data: Some(data), ..Metric::default() }

@@ -7,9 +7,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, InstrumentationScope, KeyValue, KeyValueList};
 use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value as Number;
-use opentelemetry_proto::tonic::metrics::v1::{
-    Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, metric,
-};
+use opentelemetry_proto::tonic::metrics::v1::{Metric, ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status, span};
 use prost::Message;
@@ -18,6 +16,8 @@ use tributary::event::{
     UnixNanos, ValueView,
 };
 use tributary::sink::encode::{Encoder as JsonEncoder, Format};
+
+use super::points::{self, Head};
 
 /// The requests for some events.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -236,7 +236,7 @@ fn log_record(event: EventView<'_>, with_origin: bool) -> LogRecord {
         ..LogRecord::default()
     };
     let severity = match event.data() {
-        DataView::Log { severity, context, body } => {
+        DataView::Log { severity, severity_number, context, body } => {
             let mut is_nested = false;
             record.body = body.map(|body| flat(event, None, body, &mut is_nested));
             let trace_id = context.map(|context| context.trace_id);
@@ -251,6 +251,7 @@ fn log_record(event: EventView<'_>, with_origin: bool) -> LogRecord {
             });
             record.trace_id = trace_id.map_or(Vec::new(), |id| id.0.to_vec());
             record.span_id = span_id.map_or(Vec::new(), |id| id.0.to_vec());
+            record.severity_number = severity_number.get().into();
             severity
         }
         DataView::Loss(loss) => {
@@ -264,24 +265,18 @@ fn log_record(event: EventView<'_>, with_origin: bool) -> LogRecord {
                 added.push(("loss.excerpt", text(&hex)));
             }
             record.attributes = attributes(event, with_origin, added, false, |_, _| false);
+            record.severity_number = 13;
             Severity::Warn
         }
         _ => unreachable!(),
     };
     record.severity_text = severity.as_str().to_owned();
-    record.severity_number = match severity {
-        Severity::Trace => 1,
-        Severity::Debug => 5,
-        Severity::Info => 9,
-        Severity::Warn => 13,
-        Severity::Error => 17,
-        Severity::Fatal => 21,
-    };
     record
 }
 
 fn span(event: EventView<'_>, with_origin: bool) -> Span {
     let DataView::Span(data) = event.data() else { unreachable!() };
+    let extras = data.extras();
     let duration = data.duration_nanos.unwrap_or(0);
     let (start, end) = match (event.time(), data.end) {
         (Some(start), Some(end)) => (start.0, end.0),
@@ -348,6 +343,11 @@ fn span(event: EventView<'_>, with_origin: bool) -> Span {
         start_time_unix_nano: start,
         end_time_unix_nano: end,
         attributes,
+        trace_state: extras.and_then(|extras| extras.trace_state).map_or("", |state| state.text()).to_owned(),
+        flags: extras.map_or(0, |extras| extras.flags),
+        dropped_attributes_count: extras.map_or(0, |extras| extras.dropped.attributes),
+        dropped_events_count: extras.map_or(0, |extras| extras.dropped.events),
+        dropped_links_count: extras.map_or(0, |extras| extras.dropped.links),
         events: data
             .events()
             .map(|event| span::Event {
@@ -378,7 +378,6 @@ fn span(event: EventView<'_>, with_origin: bool) -> Span {
                 message: message.map_or(String::new(), |text| text.text().to_owned()),
             }),
         },
-        ..Span::default()
     }
 }
 
@@ -395,6 +394,11 @@ fn add_point(scope: &mut ScopeMetrics, event: EventView<'_>, with_origin: bool) 
     if event.time().is_none() {
         added.push(("tributary.time.basis", text("received")));
     }
+    let head = Head {
+        attributes: attributes(event, with_origin, added, false, |_, _| false),
+        start_time_unix_nano: data.start.map_or(0, |start| start.0),
+        time_unix_nano: event.time().unwrap_or(event.observed()).0,
+    };
     let value = match data.value {
         tributary::event::Number::I64(value) => Number::AsInt(value),
         tributary::event::Number::U64(value) => {
@@ -402,47 +406,23 @@ fn add_point(scope: &mut ScopeMetrics, event: EventView<'_>, with_origin: bool) 
         }
         tributary::event::Number::F64(value) => Number::AsDouble(value),
     };
-    let point = NumberDataPoint {
-        attributes: attributes(event, with_origin, added, false, |_, _| false),
-        start_time_unix_nano: data.start.map_or(0, |start| start.0),
-        time_unix_nano: event.time().unwrap_or(event.observed()).0,
-        value: Some(value),
-        ..NumberDataPoint::default()
+    let new = match (data.distribution(), data.metric_type) {
+        (Some(distribution), _) => points::of_distribution(&distribution, head),
+        (None, MetricType::Sum { temporality, monotonic }) => {
+            points::of_number(value, Some((if temporality == Temporality::Delta { 1 } else { 2 }, monotonic)), head)
+        }
+        (None, _) => points::of_number(value, None, head),
     };
-    let empty = match data.metric_type {
-        MetricType::Gauge => metric::Data::Gauge(Gauge::default()),
-        MetricType::Sum { temporality, monotonic } => metric::Data::Sum(Sum {
-            aggregation_temporality: if temporality == Temporality::Delta { 1 } else { 2 },
-            is_monotonic: monotonic,
-            ..Sum::default()
-        }),
-    };
+    let (name, unit) = (event.name().text(), data.unit());
     let is_same = |metric: &&mut Metric| {
-        let is_same_type = match (&metric.data, &empty) {
-            (Some(metric::Data::Gauge(_)), metric::Data::Gauge(_)) => true,
-            (Some(metric::Data::Sum(known)), metric::Data::Sum(new)) => {
-                (known.aggregation_temporality, known.is_monotonic) == (new.aggregation_temporality, new.is_monotonic)
-            }
-            _ => false,
-        };
-        metric.name == event.name().text() && metric.unit == data.unit() && is_same_type
-    };
-    let points = |metric: &mut Metric| match &mut metric.data {
-        Some(metric::Data::Gauge(gauge)) => gauge.data_points.push(point.clone()),
-        Some(metric::Data::Sum(sum)) => sum.data_points.push(point.clone()),
-        _ => unreachable!(),
+        let known = metric.data.as_ref().map(points::without_points);
+        metric.name == name && metric.unit == unit && known == Some(points::without_points(&new))
     };
     match scope.metrics.iter_mut().find(is_same) {
-        Some(known) => points(known),
+        Some(known) => points::append(known.data.as_mut().unwrap(), new),
         None => {
-            let mut metric = Metric {
-                name: event.name().text().to_owned(),
-                unit: data.unit().to_owned(),
-                data: Some(empty),
-                ..Metric::default()
-            };
-            points(&mut metric);
-            scope.metrics.push(metric);
+            let (name, unit) = (name.to_owned(), unit.to_owned());
+            scope.metrics.push(Metric { name, unit, data: Some(new), ..Metric::default() });
         }
     }
 }

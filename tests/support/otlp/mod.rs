@@ -3,6 +3,7 @@
 
 pub mod lines;
 pub mod mapping;
+mod points;
 pub mod profiles;
 pub mod records;
 

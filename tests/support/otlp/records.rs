@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, HashSet};
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
-use opentelemetry_proto::tonic::metrics::v1::metric::Data;
-use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value as Number;
 use prost::Message as _;
 use tributary::sink::otlp::Signal;
 
 use super::mapping::Requests;
+use super::points;
 
 /// What requests had.
 #[derive(Clone, Default)]
@@ -65,19 +64,7 @@ fn each_list(mut requests: Requests, fix: &dyn Fn(&mut Vec<KeyValue>), fix_value
     for group in &mut requests.metrics.resource_metrics {
         group.resource.iter_mut().for_each(|resource| fix(&mut resource.attributes));
         for metric in group.scope_metrics.iter_mut().flat_map(|scope| &mut scope.metrics) {
-            let points = match &mut metric.data {
-                Some(Data::Gauge(gauge)) => &mut gauge.data_points,
-                Some(Data::Sum(sum)) => &mut sum.data_points,
-                _ => panic!("{metric:?}"),
-            };
-            for point in points {
-                fix(&mut point.attributes);
-                if let Some(Number::AsDouble(value)) = &mut point.value
-                    && value.is_nan()
-                {
-                    *value = 0.5;
-                }
-            }
+            points::fix(metric.data.as_mut().unwrap(), fix);
         }
     }
     requests
@@ -154,15 +141,10 @@ pub fn records(requests: &Requests) -> BTreeMap<String, u32> {
     for group in &requests.metrics.resource_metrics {
         for scope in &group.scope_metrics {
             for metric in &scope.metrics {
-                let (points, of) = match metric.data.as_ref().unwrap() {
-                    Data::Gauge(gauge) => (&gauge.data_points, "gauge".to_owned()),
-                    Data::Sum(sum) => {
-                        (&sum.data_points, format!("sum {} {}", sum.aggregation_temporality, sum.is_monotonic))
-                    }
-                    other => panic!("{other:?}"),
-                };
-                let head = format!("{:?}{:?}{} {} {of}", group.resource, scope.scope, metric.name, metric.unit);
-                points.iter().for_each(|point| add(format!("{head}{point:?}")));
+                let data = metric.data.as_ref().unwrap();
+                let of = points::without_points(data);
+                let head = format!("{:?}{:?}{} {} {of:?}", group.resource, scope.scope, metric.name, metric.unit);
+                points::texts(data).iter().for_each(|point| add(format!("{head}{point}")));
             }
         }
     }

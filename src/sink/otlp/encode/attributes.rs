@@ -146,7 +146,8 @@ pub(super) fn is_reserved(key: &str) -> bool {
 pub(super) struct OriginCache {
     /// Without what differs between connections, and between events of one: each difference makes another time series.
     is_short: bool,
-    last: Option<(Arc<Origin>, Constant)>,
+    /// The last origin, and the field of its attributes.
+    last: Option<(Arc<Origin>, u8, Constant)>,
 }
 
 #[derive(Debug, Default)]
@@ -169,12 +170,13 @@ impl OriginCache {
     }
 
     fn of(&mut self, origin: &Arc<Origin>, field: u8) -> &Constant {
-        let is_known = self.last.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, origin));
+        let is_known = self.last.as_ref().is_some_and(|(known, of, _)| Arc::ptr_eq(known, origin) && *of == field);
         if !is_known {
             self.last = None;
         }
         let is_short = self.is_short;
-        let (_, constant) = self.last.get_or_insert_with(|| (origin.clone(), Constant::of(origin, field, is_short)));
+        let make = || (origin.clone(), field, Constant::of(origin, field, is_short));
+        let (_, _, constant) = self.last.get_or_insert_with(make);
         constant
     }
 }

@@ -3,7 +3,7 @@
 use super::attributes::{AttributeWriter, Caches};
 use super::value::push_body;
 use tributary_codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
-use tributary_event::{EventView, KeyView, LossView, Severity, TraceContext, ValueView, hex, semconv};
+use tributary_event::{EventView, KeyView, LossView, Severity, SeverityNumber, TraceContext, ValueView, hex, semconv};
 
 // Fields of LogRecord.
 const TIME: u8 = 1;
@@ -21,7 +21,7 @@ pub(super) fn push_log(
     out: &mut Vec<u8>,
     field: u8,
     event: EventView<'_>,
-    (severity, context, body): (Severity, Option<&TraceContext>, Option<ValueView<'_>>),
+    (severity, context, body): (SeverityNumber, Option<&TraceContext>, Option<ValueView<'_>>),
     caches: &mut Caches,
 ) {
     push_message(out, field, 2, |out| {
@@ -54,7 +54,7 @@ pub(super) fn push_log(
 /// Appends a loss as a field of a message.
 pub(super) fn push_loss(out: &mut Vec<u8>, field: u8, event: EventView<'_>, loss: LossView<'_>, caches: &mut Caches) {
     push_message(out, field, 2, |out| {
-        push_head(out, event, Severity::Warn);
+        push_head(out, event, Severity::Warn.into());
         let mut attributes = AttributeWriter::new(event, ATTRIBUTES);
         attributes.push_all(out, &mut caches.runs, |_, _| false);
         attributes.push_text(out, semconv::LOSS_REASON, loss.reason.as_str());
@@ -72,25 +72,14 @@ pub(super) fn push_loss(out: &mut Vec<u8>, field: u8, event: EventView<'_>, loss
     });
 }
 
-fn push_head(out: &mut Vec<u8>, event: EventView<'_>, severity: Severity) {
+fn push_head(out: &mut Vec<u8>, event: EventView<'_>, severity: SeverityNumber) {
     if let Some(time) = event.time() {
         push_fixed64_field(out, TIME, time.0);
     }
     push_fixed64_field(out, OBSERVED_TIME, event.observed().0);
-    push_varint_field(out, SEVERITY_NUMBER, severity_number(severity));
-    push_bytes_field(out, SEVERITY_TEXT, severity.as_str().as_bytes());
+    push_varint_field(out, SEVERITY_NUMBER, severity.get().into());
+    push_bytes_field(out, SEVERITY_TEXT, severity.severity().as_str().as_bytes());
     push_bytes_field(out, EVENT_NAME, event.name().text().as_bytes());
-}
-
-fn severity_number(severity: Severity) -> u64 {
-    match severity {
-        Severity::Trace => 1,
-        Severity::Debug => 5,
-        Severity::Info => 9,
-        Severity::Warn => 13,
-        Severity::Error => 17,
-        Severity::Fatal => 21,
-    }
 }
 
 /// Whether a key is this name, which a peer may have sent.

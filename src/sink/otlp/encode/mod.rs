@@ -9,6 +9,7 @@ mod dictionary;
 mod heap;
 mod logs;
 mod metrics;
+mod points;
 mod profiles;
 mod request;
 mod resource;
@@ -218,16 +219,16 @@ impl Encoder {
         let (caches, limit) = (&mut self.caches[signal.index()], self.max_request_bytes);
         let scope = groups.scope_of(event);
         let is_added = match event.data() {
-            DataView::Log { severity, context, body } => {
-                groups.push(scope, limit, |out| logs::push_log(out, RECORDS, event, (severity, context, body), caches))
-            }
+            DataView::Log { severity_number, context, body, .. } => groups.push(scope, limit, |out| {
+                logs::push_log(out, RECORDS, event, (severity_number, context, body), caches);
+            }),
             DataView::Loss(loss) => groups.push(scope, limit, |out| logs::push_loss(out, RECORDS, event, loss, caches)),
             DataView::Span(span) => {
                 groups.push(scope, limit, |out| traces::push_span(out, RECORDS, event, span, caches))
             }
             DataView::Metric(data) => {
                 let metric = groups.metric_of(scope, event, data);
-                groups.push_point(scope, metric, limit, |out| metrics::push_point(out, event, data, caches))
+                groups.push_point(scope, metric, limit, |out| points::push_point(out, event, data, caches))
             }
             DataView::Sample(sample) => profiles.as_mut().is_some_and(|profiles| {
                 profiles.push(scope, event, sample, self.has_origin, limit.saturating_sub(groups.len()))

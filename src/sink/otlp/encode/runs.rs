@@ -17,6 +17,8 @@ const SPECIAL: [Name; 6] = [
 /// The runs of one batch, for one signal.
 #[derive(Debug, Default)]
 pub(super) struct RunCache {
+    /// The field of the attributes.
+    field: u8,
     /// By the index of the run.
     runs: Vec<RunEncoding>,
     encoded: Vec<u8>,
@@ -44,6 +46,11 @@ impl RunCache {
     pub(super) fn encoded(&mut self, run: RunView<'_>, field: u8) -> Option<&[u8]> {
         if !run.is_shared() {
             return None;
+        }
+        if self.field != field {
+            // Points of another type have them in another field.
+            self.clear();
+            self.field = field;
         }
         if let Some(RunEncoding::Encoded(start, end)) = self.runs.get(run.index()) {
             return Some(&self.encoded[*start..*end]);

@@ -7,21 +7,26 @@ use tributary_codec::protobuf::{
     push_bytes_field, push_fixed32_field, push_fixed64_field, push_message, push_varint_field,
 };
 use tributary_event::{
-    EventView, KeyView, Members, SpanData, SpanKind, SpanView, Status, UnixNanos, ValueView, semconv,
+    EventView, KeyView, Members, SpanData, SpanExtrasView, SpanKind, SpanView, Status, UnixNanos, ValueView, semconv,
 };
 
 // Fields of Span.
 const TRACE_ID: u8 = 1;
 const SPAN_ID: u8 = 2;
+const TRACE_STATE: u8 = 3;
 const PARENT_SPAN_ID: u8 = 4;
 const NAME: u8 = 5;
 const KIND: u8 = 6;
 const START: u8 = 7;
 const END: u8 = 8;
 const ATTRIBUTES: u8 = 9;
+const DROPPED_ATTRIBUTES: u8 = 10;
 const EVENTS: u8 = 11;
+const DROPPED_EVENTS: u8 = 12;
 const LINKS: u8 = 13;
+const DROPPED_LINKS: u8 = 14;
 const STATUS: u8 = 15;
+const FLAGS: u8 = 16;
 // Fields of Status.
 const STATUS_MESSAGE: u8 = 2;
 const STATUS_CODE: u8 = 3;
@@ -78,9 +83,24 @@ pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span
             attributes.note_nested(push_incomplete(out, known_missing, missing));
         }
         attributes.finish(out, caches);
+        if let Some(extras) = span.extras() {
+            push_extras(out, extras);
+        }
         push_parts(out, span);
         push_status(out, span);
     });
+}
+
+/// What few spans have. A count of 0 is the same as none.
+fn push_extras(out: &mut Vec<u8>, extras: SpanExtrasView<'_>) {
+    let SpanExtrasView { trace_state, flags, dropped } = extras;
+    if let Some(state) = trace_state {
+        push_bytes_field(out, TRACE_STATE, state.text().as_bytes());
+    }
+    push_varint_field(out, DROPPED_ATTRIBUTES, dropped.attributes.into());
+    push_varint_field(out, DROPPED_EVENTS, dropped.events.into());
+    push_varint_field(out, DROPPED_LINKS, dropped.links.into());
+    push_fixed32_field(out, FLAGS, flags);
 }
 
 /// Events and links.
