@@ -97,8 +97,8 @@ pub(super) fn split(request: &EncodedRequest) -> Option<[EncodedRequest; 2]> {
 fn levels(signal: Signal) -> &'static [&'static [u64]] {
     match signal {
         Signal::Logs | Signal::Traces => &[&[1], &[2], &[2]],
-        // A metric, its gauge or sum, and its points.
-        Signal::Metrics => &[&[1], &[2], &[2], &[5, 7], &[1]],
+        // A metric, its gauge, sum, histogram, exponential histogram or summary, and its points.
+        Signal::Metrics => &[&[1], &[2], &[2], &[5, 7, 9, 10, 11], &[1]],
         // A profile and its samples.
         Signal::Profiles => &[&[1], &[2], &[2], &[2]],
     }
@@ -132,4 +132,58 @@ fn select(message: &[u8], levels: &[&[u64]], records: Range<usize>, next: &mut u
         }
     }
     appended
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tributary_event::{
+        BatchBuilder, Buckets, Distribution, DistributionForm, Header, MetricData, MetricType, Number, Origin,
+        Position, Temporality, UnixNanos, semconv,
+    };
+
+    use super::super::encode::Encoder;
+    use super::*;
+
+    #[test]
+    fn a_request_is_divided_between_points_of_every_type() {
+        let mut builder = BatchBuilder::new(Arc::new(Origin::new("zico", "z".into(), "p".into(), 1)));
+        let header = Header::observed_at(semconv::RBKIT_OBJECTS_LIVE, UnixNanos(7), Position::default());
+        let temporality = Temporality::Delta;
+        let sum = MetricType::Sum { temporality, monotonic: true };
+        for metric_type in [MetricType::Gauge, sum] {
+            let value = Number::U64(1);
+            builder.event(header).metric(MetricData { metric_type, unit: "By".into(), value, start: None });
+        }
+        let positive = Buckets { offset: 0, counts: &[1] };
+        for form in [
+            DistributionForm::Histogram { temporality, bounds: &[1.0], counts: &[1, 0] },
+            DistributionForm::Exponential {
+                temporality,
+                scale: 1,
+                zero_count: 0,
+                zero_threshold: 0.0,
+                positive,
+                negative: Buckets::default(),
+            },
+            DistributionForm::Summary(&[(0.5, 1.0)]),
+        ] {
+            let distribution = Distribution { count: 1, sum: Some(1.0), min: None, max: None, form };
+            builder.event(header).distribution("By", None, &distribution);
+        }
+        let mut encoder = Encoder::new(1 << 20, true, HEAD_BYTES);
+        builder.take().events().for_each(|event| assert!(encoder.push(event, true)));
+        encoder.end_requests();
+        let request = encoder.take_requests().pop().unwrap();
+        let payload = store(request.signal, Compression::None, request.body).unwrap();
+        let whole = EncodedRequest { id: "1".to_owned(), events: 5, payload };
+        let points = |request: &EncodedRequest| {
+            let message = &request.payload[HEAD_BYTES..];
+            select(message, levels(Signal::Metrics), 0..usize::MAX, &mut 0, &mut Vec::new())
+        };
+        assert_eq!(points(&whole), 5);
+        let parts = split(&whole).unwrap();
+        assert_eq!(parts.each_ref().map(|part| (points(part), part.events)), [(2, 2), (3, 3)]);
+    }
 }
