@@ -106,7 +106,7 @@ fn listener(protocol: Protocol, ruby: Option<simulate::rbkit::Options>) -> Liste
         Protocol::DatadogAgent => ProtocolOptions::DatadogAgent(datadog_agent::Options::default(), http()),
         Protocol::Endless => ProtocolOptions::Endless(endless::Options::default(), SeenOptions::default(), http()),
         Protocol::Zico => ProtocolOptions::Zico(zico::Options::default(), StoreOptions::default(), http()),
-        Protocol::Otlp => ProtocolOptions::Otlp(otlp::Options::default(), http()),
+        Protocol::Otlp => ProtocolOptions::Otlp(otlp::Options { grpc: None, ..Default::default() }, http()),
         // No agent speaks it.
         Protocol::Nats => ProtocolOptions::Nats(Box::new(NatsOptions::new(Servers::new(Vec::new())))),
     };

@@ -1,4 +1,4 @@
-//! Base64 (RFC 4648, section 4) → bytes: padded, with or without line breaks.
+//! Base64 (RFC 4648, section 4): padded; read with or without line breaks.
 
 use std::fmt;
 
@@ -53,17 +53,29 @@ pub fn decode(text: &[u8]) -> Result<Vec<u8>, Base64Error> {
     Ok(output)
 }
 
+/// Appends bytes as base64.
+pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+    for chunk in bytes.chunks(3) {
+        let byte = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        let mut group = [18, 12, 6, 0].map(|shift| ALPHABET[(bits >> shift & 63) as usize]);
+        // n bytes fill n + 1 characters of a group.
+        group[chunk.len() + 1..].fill(b'=');
+        out.extend_from_slice(&group);
+    }
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const SPACE: u8 = 0xFD;
 const PAD: u8 = 0xFE;
 const FOREIGN: u8 = 0xFF;
 const VALUES: [u8; 256] = values();
 
 const fn values() -> [u8; 256] {
-    let alphabet = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut values = [FOREIGN; 256];
     let mut value = 0;
-    while value < alphabet.len() {
-        values[alphabet[value] as usize] = value as u8;
+    while value < ALPHABET.len() {
+        values[ALPHABET[value] as usize] = value as u8;
         value += 1;
     }
     values[b'=' as usize] = PAD;
@@ -85,6 +97,9 @@ mod tests {
             [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYg==", "foob"), ("Zm9vYmE=", "fooba")];
         for (text, bytes) in known {
             assert_eq!(decode(text.as_bytes()).unwrap(), bytes.as_bytes(), "{text}");
+            let mut out = Vec::new();
+            push_base64(&mut out, bytes.as_bytes());
+            assert_eq!(out, text.as_bytes());
         }
         assert_eq!(decode(b" Zm9v\r\nYg=\t= \n").unwrap(), b"foob");
         assert_eq!(decode(b"+/+/").unwrap(), [0xFB, 0xFF, 0xBF]);

@@ -71,6 +71,8 @@ pub enum FurtherAddress {
     UnixDatagram(PathBuf, u32),
     /// An address for datagrams.
     Udp(SocketAddr),
+    /// An address for connections.
+    Tcp(SocketAddr),
 }
 
 impl fmt::Display for FurtherAddress {
@@ -78,6 +80,7 @@ impl fmt::Display for FurtherAddress {
         match self {
             FurtherAddress::Unix(path, _) | FurtherAddress::UnixDatagram(path, _) => write!(f, "{}", path.display()),
             FurtherAddress::Udp(address) => write!(f, "UDP {address}"),
+            FurtherAddress::Tcp(address) => write!(f, "{address}"),
         }
     }
 }
@@ -85,7 +88,11 @@ impl fmt::Display for FurtherAddress {
 impl ProtocolOptions {
     /// The addresses that it binds beside that of `listen`.
     pub fn further_addresses(&self) -> Vec<FurtherAddress> {
-        let ProtocolOptions::DatadogAgent(options, _) = self else { return Vec::new() };
+        let options = match self {
+            ProtocolOptions::DatadogAgent(options, _) => options,
+            ProtocolOptions::Otlp(options, _) => return options.grpc.map(FurtherAddress::Tcp).into_iter().collect(),
+            _ => return Vec::new(),
+        };
         let mode = options.unix_mode.0;
         let path = |path: &PathBuf| Some(path.clone()).filter(|path| !path.as_os_str().is_empty());
         let unix = path(&options.unix).map(|path| FurtherAddress::Unix(path, mode));
@@ -227,13 +234,18 @@ fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Opt
     let protocol = section.required_choice("protocol", &Protocol::ALL.map(|protocol| (protocol.as_str(), protocol)));
     let listen = match protocol {
         Some(Protocol::Rbkit | Protocol::Nats) => None,
-        Some(Protocol::DatadogAgent) => {
-            section.about(
-                "The IP address and port that it binds. The default is that of Datadog's agent. Empty: none, see `unix`. With port 0 the \
-                 system chooses a port. Two listeners cannot bind the same address.",
-            );
-            let default = SocketAddr::from((Ipv4Addr::LOCALHOST, default_port(Protocol::DatadogAgent)));
-            section.address_or_none("listen", default)
+        Some(of @ (Protocol::DatadogAgent | Protocol::Otlp)) => {
+            section.about(match of {
+                Protocol::DatadogAgent => {
+                    "The IP address and port that it binds. The default is that of Datadog's agent. Empty: none, see `unix`. With port 0 \
+                     the system chooses a port. Two listeners cannot bind the same address."
+                }
+                _ => {
+                    "The IP address and port that it binds. The default is that of OTLP over HTTP. Empty: none, see `grpc`. With port 0 \
+                     the system chooses a port. Two listeners cannot bind the same address."
+                }
+            });
+            section.address_or_none("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, default_port(of))))
         }
         _ => {
             let port = protocol.map_or(0, default_port);
@@ -264,11 +276,24 @@ fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Opt
         let message = format!("listener `{name}` cannot listen on {listen}: {owner} listens on {other}");
         section.error(key, message, Some("set another port".into()));
     }
-    if listen.is_none()
-        && matches!(protocol, ProtocolOptions::DatadogAgent(..))
+    for further in protocol.further_addresses() {
+        if let FurtherAddress::Tcp(address) = further
+            && let Some((owner, other)) = bound.claim(address, format!("listener `{name}`"))
+        {
+            let message = format!("listener `{name}` cannot listen on {address}: {owner} listens on {other}");
+            section.error("grpc", message, Some("set another port, or \"\"".into()));
+        }
+    }
+    let other_keys = match &protocol {
+        ProtocolOptions::DatadogAgent(..) => Some("unix or dogstatsd"),
+        ProtocolOptions::Otlp(..) => Some("grpc"),
+        _ => None,
+    };
+    if let Some(keys) = other_keys
+        && listen.is_none()
         && protocol.further_addresses().is_empty()
     {
-        section.error("listen", "the listener has no address", Some("set listen, unix or dogstatsd".into()));
+        section.error("listen", "the listener has no address", Some(format!("set listen, {keys}")));
     }
     Some(ListenerConfig { name: name.to_owned(), listen, options, protocol })
 }

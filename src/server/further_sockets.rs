@@ -8,7 +8,8 @@ use tracing::error;
 use crate::config::{FurtherAddress, ListenerConfig, ProtocolOptions};
 use tributary_transport::datagrams::{self, DatagramListener};
 use tributary_transport::options::ListenerOptions;
-use tributary_transport::tcp::Listener;
+use tributary_transport::port_holder;
+use tributary_transport::tcp::{self, Listener};
 use tributary_transport::unix_socket;
 
 use super::StartError;
@@ -39,6 +40,9 @@ pub(super) fn open(
             None => Ok(FurtherSocket {
                 socket: match &address {
                     FurtherAddress::Udp(address) => datagrams::bind(*address)?,
+                    FurtherAddress::Tcp(address) => {
+                        tcp::bind(*address).map_err(|error| port_holder::explained(*address, &error))?
+                    }
                     FurtherAddress::UnixDatagram(path, mode) => unix_socket::bind(path, Type::DGRAM, *mode)?,
                     FurtherAddress::Unix(path, mode) => unix_socket::bind(path, Type::STREAM, *mode)?,
                 },
@@ -60,6 +64,7 @@ pub(super) fn served(sockets: Vec<FurtherSocket>, config: &ListenerConfig) -> (V
                 let options = ListenerOptions { tls: None, ..config.options.clone() };
                 Listener::on(socket, &options).map(|listener| connections.push(listener))
             }
+            FurtherAddress::Tcp(_) => Listener::on(socket, &config.options).map(|listener| connections.push(listener)),
             FurtherAddress::Udp(_) | FurtherAddress::UnixDatagram(..) => {
                 DatagramListener::on(socket).map(|listener| datagrams.push(listener))
             }

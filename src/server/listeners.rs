@@ -456,9 +456,11 @@ impl Runtime {
                     ZicoExchange::new(options, store.session_timeout, agents, emit_definitions, &context.memory);
                 tokio::spawn(serve_http(vec![listener], Vec::new(), exchange, http, context))
             }
-            (ProtocolOptions::Otlp(options, http), _, Some(listener)) => {
+            (ProtocolOptions::Otlp(options, http), _, listener) => {
                 let exchange = OtlpExchange::new(options, &context.memory);
-                tokio::spawn(serve_http(vec![listener], Vec::new(), exchange, http, context))
+                let (further, _) = further_sockets::served(further, config);
+                let listeners = listener.into_iter().chain(further).collect();
+                tokio::spawn(serve_http(listeners, Vec::new(), exchange, http, context))
             }
             (ProtocolOptions::Rbkit(options), ProtocolParts::Rbkit(processes, profiles), listener) => {
                 let context = context.with_max_wait(options.max_stall);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 
 mod growth;
+mod grpc;
 mod hostile;
 mod http;
 mod json;

@@ -9,7 +9,7 @@ use tributary::event::{Origin, UnixNanos};
 use tributary::memory::MemoryBudget;
 use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::otlp::{Options, OtlpExchange};
-use tributary::protocol::{Exchange as _, HeadDecision, Now, Protocol, Request, RequestHead};
+use tributary::protocol::{Exchange as _, HeadDecision, Now, Protocol, Request, RequestHead, Response};
 use tributary::sink::encode::{Encoder, Format};
 
 /// A listener.
@@ -23,8 +23,18 @@ pub(crate) struct Offline {
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) status: u16,
+    /// Of a refusal of gRPC.
+    pub(crate) grpc_status: Option<String>,
     pub(crate) body: Vec<u8>,
     pub(crate) events: Vec<Value>,
+}
+
+impl Answered {
+    fn of(response: Response, events: Vec<Value>) -> Answered {
+        let grpc_status = response.headers.iter().find(|(name, _)| *name == "grpc-status");
+        let grpc_status = grpc_status.map(|(_, value)| value.clone());
+        Answered { status: response.status, grpc_status, body: response.body.into_owned(), events }
+    }
 }
 
 pub(crate) const PROTOBUF: (&str, &str) = ("content-type", "application/x-protobuf");
@@ -46,21 +56,19 @@ impl Offline {
         let head = RequestHead { method: "POST".to_owned(), target: path.to_owned(), headers };
         let now = Now { unix: UnixNanos(1_795_176_900_000_000_000), elapsed: self.elapsed };
         if let HeadDecision::Answer(response, _) = self.exchange.admit(&head, now) {
-            return Answered { status: response.status, body: response.body.into_owned(), events: Vec::new() };
+            return Answered::of(response, Vec::new());
         }
         let (mut encoder, mut lines) = (Encoder::new(Format::Json), Vec::new());
         let mut take = |batch: tributary::event::Batch| {
             batch.events().for_each(|event| encoder.encode(event, &mut lines));
         };
+        let form = self.exchange.answer_form(&head).unwrap_or(|response| response);
         let request = Request { head, body: body.to_vec().into(), number: 1 };
         let origin = Arc::new(Origin::new("otlp", "test".into(), "192.0.2.1:1234".into(), 1));
         let (response, _) = decode::answer(&self.exchange, request, origin, &self.counters, now, &mut take);
+        let response = form(response);
         let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        Answered {
-            status: response.status,
-            body: response.body.into_owned(),
-            events: lines.map(|line| serde_json::from_slice(line).unwrap()).collect(),
-        }
+        Answered::of(response, lines.map(|line| serde_json::from_slice(line).unwrap()).collect())
     }
 
     /// The events of a request that must be accepted.

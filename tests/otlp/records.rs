@@ -7,7 +7,9 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, InstrumentationScope, KeyValue, KeyValueList};
 use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
 use opentelemetry_proto::tonic::metrics::v1::{
-    Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, metric, number_data_point,
+    ExponentialHistogram, ExponentialHistogramDataPoint, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint,
+    ResourceMetrics, ScopeMetrics, Sum, Summary, SummaryDataPoint, exponential_histogram_data_point, metric,
+    number_data_point, summary_data_point,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status, span};
@@ -60,6 +62,11 @@ pub(crate) fn traces() -> Vec<u8> {
         trace_id: vec![0xA1; 16],
         span_id: vec![0xB2; 8],
         parent_span_id: vec![0xC3; 8],
+        trace_state: "vendor=1".to_owned(),
+        flags: 0x301,
+        dropped_attributes_count: 1,
+        dropped_events_count: 2,
+        dropped_links_count: 3,
         name: "GET /höfe".to_owned(),
         kind: span::SpanKind::Server.into(),
         start_time_unix_nano: TIME,
@@ -90,7 +97,6 @@ pub(crate) fn traces() -> Vec<u8> {
             ..span::Link::default()
         }],
         status: Some(Status { message: "locked".to_owned(), code: 2 }),
-        ..Span::default()
     };
     let spans = vec![span, Span { trace_id: vec![0xA1; 16], span_id: vec![9; 8], ..Span::default() }];
     let scope_spans = vec![ScopeSpans { scope: Some(scope()), spans, ..ScopeSpans::default() }];
@@ -127,6 +133,9 @@ fn a_span_keeps_every_field() {
             "duration_ns": 1500,
             "status": "error",
             "status_message": "locked",
+            "trace_state": "vendor=1",
+            "flags": 0x301,
+            "dropped": { "attributes": 1, "events": 2, "links": 3 },
             "links": [{
                 "trace_id": "01".repeat(16),
                 "span_id": "02".repeat(8),
@@ -169,7 +178,7 @@ pub(crate) fn logs() -> Vec<u8> {
     let log = LogRecord {
         time_unix_nano: TIME,
         observed_time_unix_nano: TIME + 5,
-        severity_number: 13,
+        severity_number: 14,
         severity_text: "Warnung".to_owned(),
         body: Some(any(Any::KvlistValue(KeyValueList { values: vec![attribute("order", Any::IntValue(41))] }))),
         attributes: vec![attribute("a", text("b"))],
@@ -194,6 +203,7 @@ fn a_log_keeps_every_field() {
         "kind": "log",
         "name": "order.paid",
         "severity": "WARN",
+        "severity_number": 14,
         "trace_id": "07".repeat(16),
         "span_id": "08".repeat(8),
         "body": { "order": 41 },
@@ -265,6 +275,79 @@ fn every_point_of_a_metric_is_an_event() {
     );
     assert!(events.iter().all(|event| event["attributes"] == scoped(json!({ "region": "eu" }))));
     assert!(events.iter().all(|event| event["resource"] == sender()));
+}
+
+/// A request with a histogram, an exponential histogram and a summary.
+fn distributions() -> Vec<u8> {
+    let histogram = HistogramDataPoint {
+        time_unix_nano: TIME,
+        start_time_unix_nano: TIME - 10,
+        count: 7,
+        sum: Some(20.5),
+        min: Some(-1.0),
+        max: Some(9.0),
+        explicit_bounds: vec![0.0, 5.0],
+        bucket_counts: vec![1, 2, 4],
+        attributes: vec![attribute("region", text("eu"))],
+        ..HistogramDataPoint::default()
+    };
+    let buckets = |offset, bucket_counts: &[u64]| {
+        Some(exponential_histogram_data_point::Buckets { offset, bucket_counts: bucket_counts.to_vec() })
+    };
+    let exponential = ExponentialHistogramDataPoint {
+        time_unix_nano: TIME,
+        count: 300,
+        scale: -2,
+        zero_count: 1,
+        zero_threshold: 0.25,
+        positive: buckets(-3, &[0, 298, 1]),
+        negative: buckets(4, &[]),
+        attributes: vec![attribute("region", text("eu"))],
+        ..ExponentialHistogramDataPoint::default()
+    };
+    let quantile = |quantile, value| summary_data_point::ValueAtQuantile { quantile, value };
+    let summary = SummaryDataPoint {
+        time_unix_nano: TIME,
+        count: 3,
+        sum: 4.5,
+        quantile_values: vec![quantile(0.5, 1.0), quantile(1.0, f64::INFINITY)],
+        attributes: vec![attribute("region", text("eu"))],
+        ..SummaryDataPoint::default()
+    };
+    let metric = |name: &str, data| Metric { name: name.to_owned(), data: Some(data), ..Metric::default() };
+    let metrics = vec![
+        metric("h", metric::Data::Histogram(Histogram { data_points: vec![histogram], aggregation_temporality: 2 })),
+        metric(
+            "e",
+            metric::Data::ExponentialHistogram(ExponentialHistogram {
+                data_points: vec![exponential],
+                aggregation_temporality: 1,
+            }),
+        ),
+        metric("s", metric::Data::Summary(Summary { data_points: vec![summary] })),
+    ];
+    let scope_metrics = vec![ScopeMetrics { metrics, ..ScopeMetrics::default() }];
+    let resource_metrics = vec![ResourceMetrics { scope_metrics, ..ResourceMetrics::default() }];
+    ExportMetricsServiceRequest { resource_metrics }.encode_to_vec()
+}
+
+#[test]
+fn histograms_and_summaries_keep_every_field() {
+    let events = Offline::new().events("/v1/metrics", &[PROTOBUF], &distributions());
+    let found: Vec<_> = events.iter().map(|event| event["metric"].clone()).collect();
+    let expected = [
+        json!({
+            "type": "histogram", "count": 7, "sum": 20.5, "min": -1.0, "max": 9.0, "bounds": [0.0, 5.0], "counts": [1, 2, 4],
+            "temporality": "cumulative", "start_time": "2026-11-20T10:39:59.999999990Z",
+        }),
+        json!({
+            "type": "exponential_histogram", "count": 300, "scale": -2, "zero_count": 1, "zero_threshold": 0.25,
+            "positive": { "offset": -3, "counts": [0, 298, 1] }, "temporality": "delta",
+        }),
+        json!({ "type": "summary", "count": 3, "sum": 4.5, "quantiles": [[0.5, 1.0], [1.0, "Infinity"]] }),
+    ];
+    assert_eq!(found, expected);
+    assert!(events.iter().all(|event| event["attributes"] == json!({ "region": "eu" })));
 }
 
 #[test]

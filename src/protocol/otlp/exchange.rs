@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tributary_event::Reason;
 use tributary_memory::MemoryBudget;
-use tributary_protocol::{Exchange, HeadDecision, Now, Request, RequestHead, Response};
+use tributary_protocol::{AnswerForm, Exchange, HeadDecision, Now, Request, RequestHead, Response};
 
-use super::answer::refused;
+use super::answer::form;
 use super::listener::OtlpListener;
 use super::options::Options;
 use super::route::{Encoding, Signal};
@@ -27,6 +27,14 @@ impl OtlpExchange {
 
 impl Exchange for OtlpExchange {
     type Work = OtlpWork;
+
+    fn speaks_http2(&self) -> bool {
+        true
+    }
+
+    fn answer_form(&self, head: &RequestHead) -> Option<AnswerForm> {
+        Encoding::of(head).map(form)
+    }
 
     fn admit(&self, head: &RequestHead, _now: Now) -> HeadDecision {
         let answer = |response| HeadDecision::Answer(response, Reason::Unsupported);
@@ -55,10 +63,5 @@ impl Exchange for OtlpExchange {
     fn ignored_as(&self, head: &RequestHead) -> Option<&'static str> {
         Encoding::of(head)?;
         Signal::of(head.path()).map(Signal::as_str)
-    }
-
-    fn overloaded(&self, head: &RequestHead, why: &'static str) -> Response {
-        let encoding = Encoding::of(head).unwrap_or(Encoding::Protobuf);
-        refused(encoding, Response::unavailable(why))
     }
 }

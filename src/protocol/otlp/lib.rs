@@ -3,6 +3,7 @@
 
 mod answer;
 mod check;
+mod distribution;
 mod exchange;
 pub mod explain;
 mod json;

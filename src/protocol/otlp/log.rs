@@ -1,7 +1,7 @@
 //! Logs: `LogRecord` of `logs.proto`.
 
 use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
-use tributary_event::{Severity, SpanId, TraceContext, TraceId, Value, semconv};
+use tributary_event::{Severity, SeverityNumber, SpanId, TraceContext, TraceId, Value, semconv};
 use tributary_protocol::Output;
 
 use super::record::{RecordContext, record_attributes};
@@ -57,7 +57,8 @@ pub(super) fn write(record: &[u8], context: &mut RecordContext<'_>, out: &mut Ou
         name => writer.text(name).into(),
     };
     let mut attributes = writer.pairs(&log.attributes, true);
-    let is_named = log.severity_text.is_empty() || severity.as_str().as_bytes().eq_ignore_ascii_case(log.severity_text);
+    let is_named =
+        log.severity_text.is_empty() || severity.severity().as_str().as_bytes().eq_ignore_ascii_case(log.severity_text);
     if !is_named {
         attributes.push((semconv::OTLP_SEVERITY_TEXT.into(), writer.text(log.severity_text).into()));
     }
@@ -75,16 +76,8 @@ pub(super) fn write(record: &[u8], context: &mut RecordContext<'_>, out: &mut Ou
 }
 
 /// The severity of a number from 1 to 24; without one, that of its text, else of information.
-fn severity(number: u64, text: &[u8]) -> Severity {
-    match number {
-        1..=4 => Severity::Trace,
-        5..=8 => Severity::Debug,
-        9..=12 => Severity::Info,
-        13..=16 => Severity::Warn,
-        17..=20 => Severity::Error,
-        21..=24 => Severity::Fatal,
-        _ => by_text(text),
-    }
+fn severity(number: u64, text: &[u8]) -> SeverityNumber {
+    SeverityNumber::new(number).unwrap_or_else(|| by_text(text).into())
 }
 
 fn by_text(text: &[u8]) -> Severity {

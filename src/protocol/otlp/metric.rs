@@ -1,9 +1,10 @@
 //! Metrics: `Metric` and its data points of `metrics.proto`.
 
 use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
-use tributary_event::{Interned, Key, Label, MetricData, MetricType, Number, Temporality, semconv};
+use tributary_event::{EventBuilder, Interned, Key, Label, MetricData, MetricType, Number, Temporality, semconv};
 use tributary_protocol::Output;
 
+use super::distribution::{DistributionKind, WireDistribution};
 use super::record::{RecordContext, record_attributes};
 use super::record_places::MessagePlace;
 use super::span::time;
@@ -28,8 +29,7 @@ pub(super) struct OpenMetric {
 #[derive(Clone, Copy, Debug)]
 enum PointType {
     Number(MetricType),
-    /// Its kind is not known here: its points are counted.
-    Unknown,
+    Distribution(DistributionKind, Temporality),
 }
 
 impl OpenMetric {
@@ -38,7 +38,7 @@ impl OpenMetric {
         let mut metric = OpenMetric {
             name: 0..0,
             unit: 0..0,
-            of: PointType::Unknown,
+            of: PointType::Number(MetricType::Gauge),
             points: 0..0,
             name_memo: Interned::default(),
             unit_memo: Interned::default(),
@@ -51,10 +51,10 @@ impl OpenMetric {
             match field.number {
                 1 => metric.name = at,
                 3 => metric.unit = at,
-                5 => (metric.of, metric.points) = (PointType::Number(MetricType::Gauge), at),
-                7 => (metric.of, metric.points) = (PointType::Number(sum_type(bytes)), at),
-                9..=11 => (metric.of, metric.points) = (PointType::Unknown, at),
-                _ => {}
+                _ => {
+                    let Some(of) = PointType::read(field.number, bytes) else { continue };
+                    (metric.of, metric.points) = (of, at);
+                }
             }
         }
         metric
@@ -68,15 +68,38 @@ impl OpenMetric {
         context: &mut RecordContext<'_>,
         out: &mut Output,
     ) {
-        let PointType::Number(metric_type) = self.of else {
-            out.warn("metric_type_unknown");
-            return;
-        };
-        let point = WirePoint::read(&body[point]);
-        let Some(value) = point.value.filter(|_| point.flags & NO_RECORDED_VALUE == 0) else {
-            out.warn("point_without_value");
-            return;
-        };
+        let message = &body[point];
+        match self.of {
+            PointType::Number(metric_type) => {
+                let point = WirePoint::read(message);
+                let Some(value) = point.value.filter(|_| point.flags & NO_RECORDED_VALUE == 0) else {
+                    out.warn("point_without_value");
+                    return;
+                };
+                let (unit, event) = self.event(body, point.time, &point.attributes, context, out);
+                event.metric(MetricData { metric_type, unit, value, start: time(point.start) });
+            }
+            PointType::Distribution(kind, temporality) => {
+                let point = WireDistribution::read(kind, message);
+                if point.flags & NO_RECORDED_VALUE != 0 {
+                    out.warn("point_without_value");
+                    return;
+                }
+                let (unit, event) = self.event(body, point.time, &point.attributes, context, out);
+                event.distribution(unit, time(point.start), &point.distribution(kind, temporality));
+            }
+        }
+    }
+
+    /// Begins the event of a point; returns the unit too.
+    fn event<'b>(
+        &mut self,
+        body: &[u8],
+        nanos: u64,
+        attributes: &[WireAttribute<'_>],
+        context: &mut RecordContext<'_>,
+        out: &'b mut Output,
+    ) -> (Label, EventBuilder<'b>) {
         let mut writer = context.values(&mut out.batch);
         let name: Key = match &body[self.name.clone()] {
             [] => semconv::OTLP_METRIC.into(),
@@ -86,17 +109,34 @@ impl OpenMetric {
             [] => Label::Constant(""),
             unit => writer.interned(&mut self.unit_memo, unit).into(),
         };
-        let attributes = writer.pairs(&point.attributes, true);
+        let attributes = writer.pairs(attributes, true);
         let own = record_attributes(attributes, writer.marks, writer.dropped);
-        let event = context.event(name, time(point.time), None, &own, out);
-        event.metric(MetricData { metric_type, unit, value, start: time(point.start) });
+        (unit, context.event(name, time(nanos), None, &own, out))
     }
 }
 
-/// The type of a message `Sum`. One without temporality is cumulative, as its senders mean it.
-fn sum_type(sum: &[u8]) -> MetricType {
+impl PointType {
+    /// Of a field of a metric. `None`: it has no points.
+    fn read(field: u64, data: &[u8]) -> Option<PointType> {
+        Some(match field {
+            5 => PointType::Number(MetricType::Gauge),
+            7 => {
+                let (temporality, monotonic) = aggregation(data);
+                PointType::Number(MetricType::Sum { temporality, monotonic })
+            }
+            9 => PointType::Distribution(DistributionKind::Histogram, aggregation(data).0),
+            10 => PointType::Distribution(DistributionKind::Exponential, aggregation(data).0),
+            11 => PointType::Distribution(DistributionKind::Summary, Temporality::Cumulative),
+            _ => return None,
+        })
+    }
+}
+
+/// The temporality of a sum or a histogram, and whether a sum is monotonic. Without temporality it is cumulative, as its senders
+/// mean it.
+fn aggregation(data: &[u8]) -> (Temporality, bool) {
     let (mut temporality, mut monotonic) = (Temporality::Cumulative, false);
-    for field in ProtobufFields::of(sum) {
+    for field in ProtobufFields::of(data) {
         match (field.number, field.value) {
             (2, ProtobufValue::Varint(1)) => temporality = Temporality::Delta,
             (2, ProtobufValue::Varint(_)) => temporality = Temporality::Cumulative,
@@ -104,7 +144,7 @@ fn sum_type(sum: &[u8]) -> MetricType {
             _ => {}
         }
     }
-    MetricType::Sum { temporality, monotonic }
+    (temporality, monotonic)
 }
 
 /// A point with one number on the wire.

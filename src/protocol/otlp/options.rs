@@ -1,15 +1,21 @@
 //! The options of an `otlp` listener.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tributary_memory::Amplification;
 use tributary_options::{Bounds, LONGEST, options};
 use tributary_protocol::repeats::REPEAT_BYTES;
 
+/// The port of OTLP over gRPC.
+const GRPC_PORT: u16 = 4317;
+
 options! {
     /// Options of an `otlp` listener.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Options {
+        /// The IP address and port of gRPC, beside `listen`. Both take every kind of request. Empty: none.
+        pub grpc: Option<SocketAddr> = address_or_none(SocketAddr::from((Ipv4Addr::LOCALHOST, GRPC_PORT))),
         /// The largest body as it is transmitted.
         pub max_body_bytes: u64 = size(20 << 20, 1 << 10..=1 << 30),
         /// The largest body when it is decompressed.

@@ -2,7 +2,8 @@
 
 use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
 use tributary_event::{
-    Key, Link, SpanData, SpanEvent, SpanId, SpanKind, SpanLink, Status, TraceId, UnixNanos, Value, semconv,
+    DroppedCounts, Key, Link, SpanData, SpanEvent, SpanExtras, SpanId, SpanKind, SpanLink, Status, TraceId, UnixNanos,
+    Value, semconv,
 };
 use tributary_protocol::Output;
 
@@ -24,6 +25,9 @@ struct WireSpan<'a> {
     start: u64,
     end: u64,
     status: &'a [u8],
+    trace_state: &'a [u8],
+    flags: u32,
+    dropped: DroppedCounts,
     attributes: Vec<WireAttribute<'a>>,
     events: Vec<&'a [u8]>,
     links: Vec<&'a [u8]>,
@@ -36,15 +40,20 @@ impl<'a> WireSpan<'a> {
             match (field.number, field.value) {
                 (1, ProtobufValue::Bytes(id)) => span.trace_id = trace_id(id),
                 (2, ProtobufValue::Bytes(id)) => span.span_id = span_id(id),
+                (3, ProtobufValue::Bytes(state)) => span.trace_state = state,
                 (4, ProtobufValue::Bytes(id)) => span.parent = span_id(id),
                 (5, ProtobufValue::Bytes(name)) => span.name = name,
                 (6, ProtobufValue::Varint(kind)) => span.kind = kind,
                 (7, ProtobufValue::Fixed(time)) => span.start = fixed64(time),
                 (8, ProtobufValue::Fixed(time)) => span.end = fixed64(time),
                 (9, ProtobufValue::Bytes(attribute)) => span.attributes.push(WireAttribute::of(attribute)),
+                (10, ProtobufValue::Varint(count)) => span.dropped.attributes = count as u32,
                 (11, ProtobufValue::Bytes(event)) => span.events.push(event),
+                (12, ProtobufValue::Varint(count)) => span.dropped.events = count as u32,
                 (13, ProtobufValue::Bytes(link)) => span.links.push(link),
+                (14, ProtobufValue::Varint(count)) => span.dropped.links = count as u32,
                 (15, ProtobufValue::Bytes(status)) => span.status = status,
+                (16, ProtobufValue::Fixed(flags)) => span.flags = fixed32(flags),
                 _ => {}
             }
         }
@@ -86,6 +95,12 @@ pub(super) fn write(record: &[u8], context: &mut RecordContext<'_>, out: &mut Ou
     let attributes = writer.pairs(&span.attributes, true);
     let links: Vec<SpanLink> = span.links.iter().map(|link| read_link(link, &mut writer)).collect();
     let events: Vec<SpanEvent> = span.events.iter().map(|event| read_event(event, &mut writer)).collect();
+    let trace_state = (!span.trace_state.is_empty()).then(|| writer.text(span.trace_state));
+    // What a limit here leaves out is left out too.
+    let dropped_here = u32::try_from(writer.dropped).unwrap_or(u32::MAX);
+    let attributes_dropped = span.dropped.attributes.saturating_add(dropped_here);
+    let dropped = DroppedCounts { attributes: attributes_dropped, ..span.dropped };
+    let extras = SpanExtras { trace_state, flags: span.flags, dropped };
     let (status, status_message) = read_status(span.status);
     let status_message = status_message.map(|message| writer.text(message));
     let data = SpanData {
@@ -97,13 +112,12 @@ pub(super) fn write(record: &[u8], context: &mut RecordContext<'_>, out: &mut Ou
         status_message,
         ..SpanData::new(span.trace_id, span.span_id)
     };
-    let (marks, dropped) = (writer.marks, writer.dropped);
-    let own: Vec<(Key, Value)> = record_attributes(attributes, marks, dropped);
+    let own: Vec<(Key, Value)> = record_attributes(attributes, writer.marks, 0);
     if span.trace_id == TraceId::default() || span.span_id.is_zero() {
         out.warn("span_id_zero");
     }
     let event = context.event(name, time(span.start), None, &own, out);
-    event.span_with(data, &links, &events);
+    event.span_with_extras(data, extras, &links, &events);
 }
 
 fn read_link(message: &[u8], writer: &mut ValueWriter<'_>) -> SpanLink {

@@ -123,7 +123,7 @@ impl Work for OtlpWork {
 
     fn respond(mut self, outcome: RequestOutcome, now: Now) -> Response {
         if outcome == RequestOutcome::Failed {
-            return answer::refused(self.encoding, Response::unavailable("the events cannot be stored now"));
+            return Response::unavailable("the events cannot be stored now");
         }
         if let Some(first) = self.first.take() {
             first.delivered(self.events, now.elapsed);
@@ -242,7 +242,7 @@ impl OtlpWork {
         let detail = error.to_string();
         if let BodyError::NoMemory = error {
             out.ignore(self.signal.as_str(), bytes);
-            self.answer = answer::refused(self.encoding, Response::unavailable(detail));
+            self.answer = Response::unavailable(detail);
             return;
         }
         let excerpt = &body[error.offset().min(body.len())..];
@@ -254,7 +254,7 @@ impl OtlpWork {
             _ if error.reason() == Reason::TooLarge => 413,
             _ => 400,
         };
-        self.answer = answer::refused(self.encoding, Response::text(status, detail.clone()));
+        self.answer = Response::text(status, detail.clone());
         self.quarantine_reason = Some(detail);
     }
 }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use super::distribution;
 use super::escape::{push_json_escaped, push_short, push_string, push_string_content};
-use super::number::{push_base64, push_f64, push_hex, push_i64, push_id, push_number, push_u64};
+use super::number::{push_f64, push_hex, push_i64, push_id, push_number, push_u64};
 use super::observed::Observed;
 use super::source::{Cache, EventSource, LineFields};
 use super::time::{RepeatedTime, TimeFormat};
+use tributary_codec::base64::push_base64;
 use tributary_event::{
     AttributeView, Attributes, DataView, DroppedCounts, EventView, FrameView, KeyView, Kind, LinkView, LossView,
     Member, Members, MetricType, MetricView, Origin, Position, Resource, SampleView, Severity, SeverityNumber,

@@ -81,11 +81,6 @@ pub fn push_string(out: &mut Vec<u8>, text: &str) {
     escape::push_string(out, TextView::unchecked(text));
 }
 
-/// Appends bytes as base64: standard alphabet, padded.
-pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
-    number::push_base64(out, bytes);
-}
-
 impl Encoder {
     /// An encoder for `format`.
     pub fn new(format: Format) -> Self {

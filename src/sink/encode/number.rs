@@ -1,4 +1,4 @@
-//! Numbers and bytes as text: decimal integers, shortest doubles, hex, base64.
+//! Numbers and bytes as text: decimal integers, shortest doubles, hex.
 
 use tributary_event::Number;
 
@@ -109,19 +109,6 @@ pub(super) fn push_id<const N: usize>(out: &mut Vec<u8>, id: &[u8; N]) {
     out.extend_from_slice(characters.as_flattened());
 }
 
-/// Appends bytes as base64: standard alphabet, padded.
-pub(super) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for chunk in bytes.chunks(3) {
-        let byte = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        let mut group = [18, 12, 6, 0].map(|shift| ALPHABET[(bits >> shift & 63) as usize]);
-        // n bytes fill n + 1 characters of a group.
-        group[chunk.len() + 1..].fill(b'=');
-        out.extend_from_slice(&group);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,20 +183,5 @@ mod tests {
         assert_eq!(text(|out| push_hex(out, &all)), expected);
         assert_eq!(text(|out| push_hex(out, &all[..251])), expected[..502]);
         assert_eq!(text(|out| push_id(out, &[0x9a; 16])), "9a".repeat(16));
-    }
-
-    #[test]
-    fn base64_is_padded_and_of_the_standard_alphabet() {
-        let cases: [(&[u8], &str); 6] = [
-            (b"", ""),
-            (b"f", "Zg=="),
-            (b"fo", "Zm8="),
-            (b"foo", "Zm9v"),
-            (b"foob", "Zm9vYg=="),
-            (&[0xfb, 0xff, 0xfe], "+//+"),
-        ];
-        for (bytes, expected) in cases {
-            assert_eq!(text(|out| push_base64(out, bytes)), expected);
-        }
     }
 }

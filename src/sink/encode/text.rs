@@ -10,8 +10,9 @@
 use std::io::Write;
 use std::time::Duration;
 
-use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push_u64};
+use super::number::{push_f64, push_hex, push_i64, push_number, push_u64};
 use super::time::TimeFormat;
+use tributary_codec::base64::push_base64;
 use tributary_codec::terminal::{push_quoted, push_word, shown};
 use tributary_event::{
     AgentFacts, AgentName, DataView, Distribution, DistributionForm, EventView, FrameView, LossView, Members,

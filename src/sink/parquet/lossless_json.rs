@@ -6,8 +6,9 @@
 use serde_json::Value as Json;
 
 use tributary_codec::base64;
+use tributary_codec::base64::push_base64;
 use tributary_event::{Value, ValueView};
-use tributary_sink::encode::{json, push_base64, push_string};
+use tributary_sink::encode::{json, push_string};
 use tributary_stored::Rebuilder;
 use tributary_stored::json as lines;
 
