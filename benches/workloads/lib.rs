@@ -8,6 +8,7 @@ pub mod bytefrog;
 pub mod datadog;
 pub mod datadog_agent;
 pub mod endless;
+pub mod otlp;
 pub mod rbkit;
 pub mod zico;
 
@@ -20,6 +21,7 @@ use tributary_memory::MemoryBudget;
 use tributary_pipeline::accounting::ListenerCounters;
 use tributary_protocol::{End, Now, Protocol, Session};
 use tributary_simulate::datadog_agent::TracerDialect;
+use tributary_simulate::otlp::OtlpDialect;
 use tributary_zico::wire::ZicoDialect;
 
 /// Events of a generated workload.
@@ -84,6 +86,9 @@ pub fn all() -> Vec<Workload> {
         datadog_agent::traces(TracerDialect::V05),
         datadog_agent::traces(TracerDialect::V10),
         datadog_agent::traces(TracerDialect::Profiles),
+        otlp::records("otlp traces", OtlpDialect::Traces),
+        otlp::records("otlp logs", OtlpDialect::Logs),
+        otlp::records("otlp metrics", OtlpDialect::Metrics),
         bytefrog::calls("bytefrog v1", 1, Default::default()),
         bytefrog::calls("bytefrog v4", 4, Default::default()),
         rbkit::events(),

@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use tributary::simulate::otlp::{OtlpDialect, OtlpProgram};
 use tributary_fuzz::{MARK, Setting};
 
 /// Longer inputs are slow and find nothing more.
@@ -20,6 +21,7 @@ fn main() -> io::Result<()> {
     let seeds = Seeds { data: here.join("../data"), corpus: here.join("corpus") };
     seeds.datadog()?;
     seeds.datadog_agent()?;
+    seeds.otlp()?;
     seeds.bytefrog()?;
     seeds.rbkit()?;
     seeds.endless()?;
@@ -67,6 +69,17 @@ impl Seeds {
         self.put("datadog_agent", &[(0, 9)], lines)?;
         let telemetry = br#"{"request_type":"message-batch","application":{"service_name":"a"},"payload":[{"request_type":"b","payload":{}}]}"#;
         self.put("datadog_agent", &[(0, 10)], telemetry)
+    }
+
+    /// Requests of a simulated program, and one of JSON.
+    fn otlp(&self) -> io::Result<()> {
+        for (path, (_, dialect)) in (0..).zip(OtlpDialect::ALL) {
+            let request = OtlpProgram::new(1, 0, 1_795_176_900_000_000_000, dialect).request(20)?;
+            let body = request.windows(4).position(|window| window == b"\r\n\r\n").unwrap_or_default() + 4;
+            self.put("otlp", &[(0, path)], &request[body..])?;
+        }
+        let json = br#"{"resourceSpans":[{"resource":{"attributes":[{"key":"a","value":{"stringValue":"b"}}]},"scopeSpans":[{"spans":[{"traceId":"5b8efff798038103d269b633813fc60c","kind":2,"startTimeUnixNano":"1","attributes":[{"key":"n","value":{"arrayValue":{"values":[{"doubleValue":1.5},{"kvlistValue":{"values":[]}}]}}}]}]}]}]}"#;
+        self.put("otlp", &[(1, 1)], json)
     }
 
     /// The control connection of each run, then its data: once with the run of its hello, once unchanged.

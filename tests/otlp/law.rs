@@ -85,7 +85,8 @@ fn expected(mut event: Value) -> Option<Value> {
         }
     }
     attributes.retain(|key, value| !key.is_empty() && !value.is_null());
-    attributes.insert("otlp.scope.name".to_owned(), format!("tributary.{protocol}").into());
+    // What had a scope before keeps it.
+    attributes.entry("otlp.scope.name").or_insert(format!("tributary.{protocol}").into());
     all.insert("attributes".to_owned(), Value::Object(attributes));
     Some(event)
 }
@@ -100,8 +101,10 @@ fn found(mut event: Value) -> Value {
         all.remove("observed_time");
     }
     let attributes = all["attributes"].as_object_mut().unwrap();
-    attributes.remove("otlp.scope.version");
-    attributes.remove("otlp.scope.origin.version");
+    if attributes["otlp.scope.name"].as_str().unwrap().starts_with("tributary.") {
+        attributes.remove("otlp.scope.version");
+        attributes.remove("otlp.scope.origin.version");
+    }
     event
 }
 

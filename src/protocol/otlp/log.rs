@@ -4,7 +4,7 @@ use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
 use tributary_event::{Severity, SeverityNumber, SpanId, TraceContext, TraceId, Value, semconv};
 use tributary_protocol::Output;
 
-use super::record::{RecordContext, record_attributes};
+use super::record::{RecordContext, push_new, record_attributes};
 use super::span::{span_id, time, trace_id};
 use super::value::{WireAttribute, fixed32, fixed64};
 
@@ -56,14 +56,15 @@ pub(super) fn write(record: &[u8], context: &mut RecordContext<'_>, out: &mut Ou
         [] => semconv::OTLP_LOG.into(),
         name => writer.text(name).into(),
     };
-    let mut attributes = writer.pairs(&log.attributes, true);
+    let mut attributes = writer.own(&log.attributes);
     let is_named =
         log.severity_text.is_empty() || severity.severity().as_str().as_bytes().eq_ignore_ascii_case(log.severity_text);
     if !is_named {
-        attributes.push((semconv::OTLP_SEVERITY_TEXT.into(), writer.text(log.severity_text).into()));
+        let text = writer.text(log.severity_text).into();
+        push_new(&mut attributes, semconv::OTLP_SEVERITY_TEXT, text);
     }
     if log.flags != 0 {
-        attributes.push((semconv::OTLP_FLAGS.into(), Value::U64(log.flags.into())));
+        push_new(&mut attributes, semconv::OTLP_FLAGS, Value::U64(log.flags.into()));
     }
     let body = log.body.map(|body| writer.value(body));
     let own = record_attributes(attributes, writer.marks, writer.dropped + log.dropped);

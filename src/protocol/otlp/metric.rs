@@ -109,7 +109,7 @@ impl OpenMetric {
             [] => Label::Constant(""),
             unit => writer.interned(&mut self.unit_memo, unit).into(),
         };
-        let attributes = writer.pairs(attributes, true);
+        let attributes = writer.own(attributes);
         let own = record_attributes(attributes, writer.marks, writer.dropped);
         (unit, context.event(name, time(nanos), None, &own, out))
     }

@@ -1,6 +1,8 @@
 //! What all records of a scope have in common: the resource, the scope, the limits.
 
-use tributary_event::{BatchBuilder, BatchResource, EventBuilder, Header, Key, Position, UnixNanos, Value, semconv};
+use tributary_event::{
+    BatchBuilder, BatchResource, EventBuilder, Header, Key, Name, Position, UnixNanos, Value, semconv,
+};
 use tributary_protocol::{Now, Output};
 
 use super::keys::Keys;
@@ -34,6 +36,7 @@ impl RecordContext<'_> {
             max_text_bytes: self.limits.max_text_bytes,
             max_attributes: self.limits.max_attributes,
             dropped: 0,
+            scope: &mut self.scope,
             prefix: "",
         }
     }
@@ -58,20 +61,27 @@ impl RecordContext<'_> {
     }
 }
 
-/// The attributes of a record and what is said of them.
+/// The attributes of a record and what is said of them. What the record says itself, as one that another tributary sends, stays.
 pub(super) fn record_attributes(
     mut attributes: Vec<(Key, Value)>,
     marks: TextMarks,
     dropped: u64,
 ) -> Vec<(Key, Value)> {
     if dropped > 0 {
-        attributes.push((semconv::OTLP_DROPPED_ATTRIBUTES.into(), Value::U64(dropped)));
+        push_new(&mut attributes, semconv::OTLP_DROPPED_ATTRIBUTES, Value::U64(dropped));
     }
     if marks.is_repaired {
-        attributes.push((semconv::TEXT_REPAIRED.into(), true.into()));
+        push_new(&mut attributes, semconv::TEXT_REPAIRED, true.into());
     }
     if marks.is_cut {
-        attributes.push((semconv::TEXT_TRUNCATED.into(), true.into()));
+        push_new(&mut attributes, semconv::TEXT_TRUNCATED, true.into());
     }
     attributes
+}
+
+/// Adds an attribute, unless there is one with this name.
+pub(super) fn push_new(attributes: &mut Vec<(Key, Value)>, name: Name, value: Value) {
+    if !attributes.iter().any(|(key, _)| key.is(name)) {
+        attributes.push((name.into(), value));
+    }
 }

@@ -92,7 +92,7 @@ pub(super) fn write(record: &[u8], context: &mut RecordContext<'_>, out: &mut Ou
         [] => semconv::OTLP_SPAN.into(),
         name => writer.text(name).into(),
     };
-    let attributes = writer.pairs(&span.attributes, true);
+    let attributes = writer.own(&span.attributes);
     let links: Vec<SpanLink> = span.links.iter().map(|link| read_link(link, &mut writer)).collect();
     let events: Vec<SpanEvent> = span.events.iter().map(|event| read_event(event, &mut writer)).collect();
     let trace_state = (!span.trace_state.is_empty()).then(|| writer.text(span.trace_state));

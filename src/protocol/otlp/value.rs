@@ -5,7 +5,7 @@ use hashbrown::HashMap;
 
 use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
 use tributary_codec::text::{cut, repair};
-use tributary_event::{BatchBuilder, Interned, Key, Span32, Text, Value};
+use tributary_event::{BatchBuilder, Interned, Key, Span32, Text, Value, semconv};
 
 use super::keys::Keys;
 
@@ -13,6 +13,9 @@ use super::keys::Keys;
 const MAX_COMPARED: usize = 32;
 /// The end of the keys of bytes, which are shown as base64.
 const BASE64: &str = "_base64";
+
+/// What the keys of the attributes of a scope begin with.
+const SCOPE_PREFIX: &[u8] = semconv::OTLP_SCOPE.as_str().as_bytes();
 
 /// What was done to the texts of a record.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,6 +34,8 @@ pub(super) struct ValueWriter<'a> {
     pub(super) max_attributes: usize,
     /// Attributes beyond that.
     pub(super) dropped: u64,
+    /// The attributes of the scope of the record.
+    pub(super) scope: &'a mut Option<u32>,
     /// Stands before the keys of attributes.
     pub(super) prefix: &'static str,
 }
@@ -121,6 +126,15 @@ impl ValueWriter<'_> {
     pub(super) fn attributes_of(&mut self, message: &[u8], number: u64) -> Span32 {
         let all: Vec<WireAttribute<'_>> = members(message, number).collect();
         self.map(&all, true)
+    }
+
+    /// The attributes of a record.
+    pub(super) fn own(&mut self, all: &[WireAttribute<'_>]) -> Vec<(Key, Value)> {
+        if all.iter().any(|one| one.key.starts_with(SCOPE_PREFIX)) {
+            // Keys do not repeat: the record has the scope with which it was sent first.
+            *self.scope = None;
+        }
+        self.pairs(all, true)
     }
 
     /// Attributes in their order. Of a repeated key the last value counts. Null is no value of an attribute.
