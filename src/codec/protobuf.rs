@@ -143,6 +143,7 @@ impl<'a> ProtobufFields<'a> {
         self.rest
     }
 
+    #[inline]
     fn read(&self) -> Option<(Field<'a>, &'a [u8])> {
         let whole = self.rest;
         let (tag, rest) = read_varint(whole)?;
@@ -168,6 +169,7 @@ impl<'a> ProtobufFields<'a> {
 impl<'a> Iterator for ProtobufFields<'a> {
     type Item = Field<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Field<'a>> {
         let (field, rest) = self.read()?;
         self.rest = rest;
@@ -222,7 +224,16 @@ pub fn varint_of(message: &[u8], number: u64) -> u64 {
     found.unwrap_or_default()
 }
 
+#[inline]
 pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    match bytes {
+        // Most varints are tags and short lengths.
+        [byte @ 0..0x80, rest @ ..] => Some((u64::from(*byte), rest)),
+        _ => read_long_varint(bytes),
+    }
+}
+
+fn read_long_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0u64;
     for (at, byte) in bytes.iter().enumerate().take(10) {
         value |= u64::from(byte & 0x7f) << (7 * at);

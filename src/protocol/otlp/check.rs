@@ -18,13 +18,16 @@ pub(super) fn check(message: &[u8], base: usize, of: &MessageSchema, depth: usiz
         return Err(DecodeError { field: of.name, offset: base, kind });
     }
     let mut fields = ProtobufFields::of(message);
+    let mut place = 0;
     loop {
         let at = base + message.len() - fields.rest().len();
         let Some(found) = fields.next() else { break };
         if found.number == 0 {
             return Err(invalid(of.name, at, 0, "a field with a number above 0"));
         }
-        let Some(field) = of.field(found.number) else { continue };
+        let Some(known) = of.place(found.number, place) else { continue };
+        place = known;
+        let field = &of.fields[place];
         let end = at + found.whole.len();
         match (field.of, found.value) {
             (FieldType::Message(inner), ProtobufValue::Bytes(bytes)) => {
