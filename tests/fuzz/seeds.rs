@@ -79,7 +79,9 @@ impl Seeds {
             self.put("otlp", &[(0, path)], &request[body..])?;
         }
         let json = br#"{"resourceSpans":[{"resource":{"attributes":[{"key":"a","value":{"stringValue":"b"}}]},"scopeSpans":[{"spans":[{"traceId":"5b8efff798038103d269b633813fc60c","kind":2,"startTimeUnixNano":"1","attributes":[{"key":"n","value":{"arrayValue":{"values":[{"doubleValue":1.5},{"kvlistValue":{"values":[]}}]}}}]}]}]}]}"#;
-        self.put("otlp", &[(1, 1)], json)
+        self.put("otlp", &[(1, 1)], json)?;
+        let json = br#"{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"h","histogram":{"aggregationTemporality":1,"dataPoints":[{"count":"3","sum":1.5,"bucketCounts":["1","2"],"explicitBounds":[0.5]}]}},{"name":"e","exponentialHistogram":{"dataPoints":[{"count":4,"scale":-1,"positive":{"offset":2,"bucketCounts":[1,300]},"negative":{"bucketCounts":["7"]}}]}},{"name":"s","summary":{"dataPoints":[{"count":1,"quantileValues":[{"quantile":1,"value":2}]}]}}]}]}]}"#;
+        self.put("otlp", &[(0, 2), (1, 1)], json)
     }
 
     /// The control connection of each run, then its data: once with the run of its hello, once unchanged.
