@@ -13,7 +13,7 @@ const NO_PACKAGE: i32 = 3;
 #[tokio::test]
 async fn a_client_of_grpc_is_answered_with_statuses_of_grpc() {
     let daemon = Daemon::start(
-        "[listeners.test]\nprotocol = \"otlp\"\nlisten = \"127.0.0.1:0\"\ngrpc = \"\"\nacknowledge = \"written\"\n",
+        "[listeners.test]\nprotocol = \"otlp\"\nlisten = \"127.0.0.1:0\"\ngrpc = \"\"\nquarantine.dir = \"\"\nacknowledge = \"written\"\n",
     )
     .await;
     let folder = tempfile::tempdir().unwrap();

@@ -6,7 +6,8 @@ use tributary_testing::endless::http::{Reply, ask};
 use crate::live::{Daemon, within};
 use crate::records;
 
-const LISTENER: &str = "[listeners.test]\nprotocol = \"otlp\"\nlisten = \"127.0.0.1:0\"\ngrpc = \"\"\n";
+const LISTENER: &str =
+    "[listeners.test]\nprotocol = \"otlp\"\nlisten = \"127.0.0.1:0\"\ngrpc = \"\"\nquarantine.dir = \"\"\n";
 const PROTOBUF: &str = "Content-Type: application/x-protobuf\r\n";
 
 async fn send(stream: &mut TcpStream, path: &str, headers: &str, body: &[u8]) -> Reply {
