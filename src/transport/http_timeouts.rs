@@ -55,7 +55,8 @@ impl HttpTimeouts {
         Arc::new(HttpTimeouts { clock, is_multiplexed, state, has_written_since_read: AtomicBool::new(false) })
     }
 
-    /// A head was received. The request ends when the result is dropped: its response is ready, or nobody waits for one.
+    /// A head was received. The caller drops the result when the response is ready, or when no task waits for it: then the request
+    /// ends.
     pub(super) fn request(self: &Arc<Self>) -> OpenRequest {
         let mut state = self.state();
         let others = if let TimeoutPhase::InRequests(others) = state.phase { others } else { 0 };

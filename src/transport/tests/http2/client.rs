@@ -121,18 +121,18 @@ pub(crate) async fn read(response: ResponseFuture) -> Result<(u16, String), h2::
 }
 
 /// A connection whose first bytes were written already: they are not written again.
-pub(crate) struct Begun {
+pub(crate) struct StreamAfterPreface {
     pub(crate) stream: TcpStream,
     pub(crate) written: usize,
 }
 
-impl AsyncRead for Begun {
+impl AsyncRead for StreamAfterPreface {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
-impl AsyncWrite for Begun {
+impl AsyncWrite for StreamAfterPreface {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.written > 0 {
             let written = self.written.min(bytes.len());

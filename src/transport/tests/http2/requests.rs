@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use tributary_driver::capture::{MAGIC, Reader, What};
 use tributary_transport::options::{CaptureOptions, HttpOptions, ListenerOptions, TlsOptions};
 
-use crate::client::{Begun, Client, post};
+use crate::client::{Client, StreamAfterPreface, post};
 use crate::listener::Served;
 use crate::{PREFACE, within};
 
@@ -85,7 +85,7 @@ async fn a_preface_may_arrive_in_single_bytes() {
         stream.write_all(&[*byte]).await.unwrap();
         sleep(Duration::from_millis(3)).await;
     }
-    let (client, _) = Client::over(Begun { stream, written: PREFACE.len() }).await;
+    let (client, _) = Client::over(StreamAfterPreface { stream, written: PREFACE.len() }).await;
     assert_eq!(client.post("/", 5).await.status, 200);
     served.stop().await;
 }
