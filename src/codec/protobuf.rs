@@ -56,6 +56,12 @@ pub fn push_zigzag_field(out: &mut Vec<u8>, field: u8, value: i32) {
     push_varint_field(out, field, u64::from((value << 1 ^ value >> 31) as u32));
 }
 
+/// The signed number of such a varint.
+#[inline]
+pub fn zigzag(varint: u64) -> i64 {
+    (varint >> 1) as i64 ^ -((varint & 1) as i64)
+}
+
 /// Appends a field of 4 bytes, of any number.
 #[inline]
 pub fn push_fixed32_field(out: &mut Vec<u8>, field: u8, value: u32) {

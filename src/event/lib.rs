@@ -33,7 +33,7 @@ pub use builder::{
 };
 pub use content::ContentId;
 pub use distribution::{Buckets, Distribution, DistributionForm};
-pub use id::{SpanId, TraceId, UnixNanos, hex, write_hex};
+pub use id::{SpanId, TraceId, UnixNanos, hex, hex_array, hex_bytes, write_hex};
 pub use identity::Identity;
 pub use loss::{Loss, Reason};
 pub use loss::{TOGETHER, cause};

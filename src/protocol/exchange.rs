@@ -29,8 +29,8 @@ pub trait Exchange: Send + Sync + 'static {
         false
     }
 
-    /// How the answer to such a request is changed just before it is sent, whoever made it: the transport (400, 408, 413, 503)
-    /// or this exchange. Statuses are counted before. `None`: it is sent as it is.
+    /// Changes every answer to such a request just before it is sent, those of the transport (400, 408, 413, 503) too. Statuses
+    /// are counted before. `None`: answers are sent as they are.
     fn answer_form(&self, _head: &RequestHead) -> Option<AnswerForm> {
         None
     }
@@ -225,5 +225,5 @@ impl Response {
     }
 }
 
-/// The value of `Retry-After`.
-const RETRY_AFTER_SECONDS: u32 = 10;
+/// The value of `Retry-After`: how long a peer waits before it sends a request again that cannot be taken now.
+pub const RETRY_AFTER_SECONDS: u32 = 10;

@@ -20,7 +20,8 @@ use tributary_event::{Reason, UnixNanos};
 use tributary_explain::{Explain, Raw};
 
 pub use exchange::{
-    AnswerForm, DatagramReader, Exchange, Foreign, HeadDecision, Request, RequestOutcome, Response, Work,
+    AnswerForm, DatagramReader, Exchange, Foreign, HeadDecision, RETRY_AFTER_SECONDS, Request, RequestOutcome,
+    Response, Work,
 };
 pub use loss_limit::LossLimit;
 pub use output::Output;
@@ -103,6 +104,10 @@ impl fmt::Display for Protocol {
         f.write_str(self.as_str())
     }
 }
+
+/// How `serde_json` names a number that it shows as a map with its digits: it has the feature `arbitrary_precision`, which other
+/// readers need.
+pub const JSON_NUMBER: &str = "$serde_json::private::Number";
 
 /// The time of a call, on two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -56,8 +56,8 @@ const QUERIES: [&str; 3] = ["SELECT shop.products", "INSERT shop.orders", "UPDAT
 /// The most spans of a request, beside its root.
 const MOST_QUERIES: u64 = 4;
 
-/// The field 16 of a span, 4 bytes: whether the parent is remote is known.
-const FLAGS: [u8; 6] = [0x85, 0x01, 0, 1, 0, 0];
+/// Flags of a span: whether its parent is remote is known.
+const FLAGS: u32 = 0x100;
 
 /// The value of an attribute.
 enum SentValue<'a> {
@@ -166,7 +166,7 @@ impl OtlpProgram {
                 });
                 push_message(out, 15, 1, |out| push_varint_field(out, 3, 2));
             }
-            out.extend_from_slice(&FLAGS);
+            push_fixed32_field(out, 16, FLAGS);
         });
         for number in 1..spans {
             let (part, query) = (took / spans, *self.rng.pick(&QUERIES));
@@ -183,7 +183,7 @@ impl OtlpProgram {
                 push_attribute(out, 9, "db.namespace", SentValue::Text("shop"));
                 push_attribute(out, 9, "server.address", SentValue::Text("db-1"));
                 push_attribute(out, 9, "server.port", SentValue::Int(5432));
-                out.extend_from_slice(&FLAGS);
+                push_fixed32_field(out, 16, FLAGS);
             });
         }
     }

@@ -15,11 +15,11 @@ use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
 use self::line::{Dropped, Loss, Members, StoredFrame, StoredLine, StoredLink, StoredSpan, StoredSpanEvent};
-use super::{OriginParts, Rebuilder, StoredData, hex, hex_bytes, metric_type, reason, severity};
+use super::{OriginParts, Rebuilder, StoredData, metric_type, reason, severity};
 use tributary_event::{
     DroppedCounts, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
     SampleData, SeverityNumber, SpanData, SpanEvent, SpanExtras, SpanId, SpanKind, SpanLink, Status, TraceContext,
-    TraceId, UnixNanos, Value,
+    TraceId, UnixNanos, Value, hex_array, hex_bytes,
 };
 
 /// Adds the event of a line to the batch. A line that defines a source adds none.
@@ -147,8 +147,8 @@ pub fn resource(json: &str) -> Result<Vec<(String, ResourceValue)>, String> {
 fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
     Some(match line.kind.as_deref()? {
         "log" => {
-            let trace_id = line.trace_id.as_deref().map(hex);
-            let span_id = line.span_id.as_deref().map(hex).map(|id| id.map(SpanId));
+            let trace_id = line.trace_id.as_deref().map(hex_array);
+            let span_id = line.span_id.as_deref().map(hex_array).map(|id| id.map(SpanId));
             let context = match trace_id {
                 Some(id) => Some(TraceContext { trace_id: TraceId(id?), span_id: flat(span_id)? }),
                 None => None,
@@ -170,9 +170,9 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
                 _ => return None,
             };
             let data = SpanData {
-                trace_id: TraceId(hex(&span.trace_id)?),
-                span_id: SpanId(hex(&span.span_id)?),
-                parent: flat(span.parent_span_id.as_deref().map(|id| hex(id).map(SpanId)))?,
+                trace_id: TraceId(hex_array(&span.trace_id)?),
+                span_id: SpanId(hex_array(&span.span_id)?),
+                parent: flat(span.parent_span_id.as_deref().map(|id| hex_array(id).map(SpanId)))?,
                 end: flat(span.end_time.as_deref().map(|text| time(text, out)))?,
                 duration_nanos: span.duration_ns,
                 kind: flat(span.kind.as_deref().map(SpanKind::of))?,
@@ -248,7 +248,7 @@ fn extras(span: &StoredSpan<'_>, out: &mut Rebuilder) -> SpanExtras {
 
 fn links(span: &StoredSpan<'_>, out: &mut Rebuilder) -> Option<Vec<SpanLink>> {
     let link = |link: &StoredLink<'_>| {
-        let to = Link { trace_id: TraceId(hex(&link.trace_id)?), span_id: SpanId(hex(&link.span_id)?) };
+        let to = Link { trace_id: TraceId(hex_array(&link.trace_id)?), span_id: SpanId(hex_array(&link.span_id)?) };
         let attributes = members(&link.attributes, out).ok()?;
         let attributes = out.builder().members(&attributes);
         let trace_state = link.trace_state.as_deref().map(|text| out.builder().push_text(text));

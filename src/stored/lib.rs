@@ -232,27 +232,3 @@ fn constant(text: &str) -> &'static str {
         }
     }
 }
-
-/// The bytes of `N` pairs of hex digits.
-pub fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    (text.len() == 2 * N && hex_into(text, &mut bytes)).then_some(bytes)
-}
-
-/// The bytes of pairs of hex digits.
-pub fn hex_bytes(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; text.len() / 2];
-    (text.len().is_multiple_of(2) && hex_into(text, &mut bytes)).then_some(bytes)
-}
-
-fn hex_into(text: &str, bytes: &mut [u8]) -> bool {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    let (pairs, _) = text.as_bytes().as_chunks::<2>();
-    bytes.iter_mut().zip(pairs).all(|(byte, [high, low])| match (digit(*high), digit(*low)) {
-        (Some(high), Some(low)) => {
-            *byte = high << 4 | low;
-            true
-        }
-        _ => false,
-    })
-}

@@ -226,11 +226,11 @@ fn read_metric(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<StoredDat
         10 => MetricType::Summary,
         _ => return None,
     };
-    let mut read = StoredDistribution::new(metric_type, unit);
     if let MetricType::Gauge | MetricType::Sum { .. } = metric_type {
         let (value, start) = (record.any_number()?, record.option(Reader::time)?);
         return Some(StoredData::Metric(MetricData { metric_type, unit, value, start }));
     }
+    let mut read = StoredDistribution::new(metric_type, unit);
     read.count = record.number()?;
     for number in [&mut read.sum, &mut read.min, &mut read.max] {
         *number = record.option(Reader::double)?;

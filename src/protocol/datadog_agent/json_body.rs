@@ -4,26 +4,15 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Why a body is no JSON.
-#[derive(Debug)]
-pub(super) struct JsonError(serde_json::Error);
-
-impl fmt::Display for JsonError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "JSON: {}", self.0)
-    }
-}
+use tributary_protocol::JSON_NUMBER;
 
 /// The same values as MessagePack; at most three times as long, for a number of one digit takes a byte and a comma.
-pub(super) fn to_msgpack(json: &[u8]) -> Result<Vec<u8>, JsonError> {
+pub(super) fn to_msgpack(json: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
     let mut out = Vec::with_capacity(json.len());
     let mut reader = serde_json::Deserializer::from_slice(json);
-    ValueWriter(&mut out).deserialize(&mut reader).and_then(|()| reader.end()).map_err(JsonError)?;
+    ValueWriter(&mut out).deserialize(&mut reader).and_then(|()| reader.end())?;
     Ok(out)
 }
-
-/// How the reader names a number that it leaves as a text: it has the feature `arbitrary_precision` for other readers.
-const NUMBER: &[u8] = b"$serde_json::private::Number";
 
 /// Writes a value. Nesting is limited by the JSON reader.
 struct ValueWriter<'a>(&'a mut Vec<u8>);
@@ -123,7 +112,7 @@ impl<'de> Visitor<'de> for ValueWriter<'_> {
         let start = self.0.len();
         let (place, mut count) = (self.begin(0xDF), 0);
         while members.next_key_seed(ValueWriter(self.0))?.is_some() {
-            if count == 0 && self.0[place + 4..].ends_with(NUMBER) {
+            if count == 0 && self.0[place + 4..].ends_with(JSON_NUMBER.as_bytes()) {
                 let number: String = members.next_value()?;
                 self.0.truncate(start);
                 return self.number(&number);

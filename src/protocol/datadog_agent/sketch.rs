@@ -1,6 +1,6 @@
 //! Sketches of durations: the protobuf message `DDSketch` of Datadog's sketches, read as the Agent reads it (notes, section 3).
 
-use tributary_codec::protobuf::{ProtobufFields, ProtobufValue, bytes_of, varint_of};
+use tributary_codec::protobuf::{ProtobufFields, ProtobufValue, bytes_of, varint_of, zigzag};
 
 // Fields of DDSketch.
 const MAPPING: u64 = 1;
@@ -154,10 +154,6 @@ fn is_message(message: &[u8]) -> bool {
     let mut fields = ProtobufFields::of(message);
     fields.by_ref().for_each(drop);
     fields.is_valid()
-}
-
-fn zigzag(number: u64) -> i64 {
-    (number >> 1) as i64 ^ -((number & 1) as i64)
 }
 
 #[cfg(test)]

@@ -305,7 +305,7 @@ fn report_contradiction(error: &DecodeError, now: Now, out: &mut Output) {
 enum BodyError {
     Empty,
     JsonOfLaterVersion,
-    Json(json_body::JsonError),
+    Json(serde_json::Error),
     Decode(DecodeError),
     Profile(ProfileError),
 }
@@ -337,7 +337,7 @@ impl std::fmt::Display for BodyError {
         match self {
             BodyError::Empty => f.write_str("the body is empty"),
             BodyError::JsonOfLaterVersion => f.write_str("JSON bodies exist up to version 0.4"),
-            BodyError::Json(error) => write!(f, "{error}"),
+            BodyError::Json(error) => write!(f, "JSON: {error}"),
             BodyError::Decode(error) => write!(f, "at {}: {error}", error.offset),
             BodyError::Profile(error) => write!(f, "{error}"),
         }

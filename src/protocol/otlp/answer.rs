@@ -4,20 +4,17 @@ use std::borrow::Cow;
 
 use tributary_codec::base64::push_base64;
 use tributary_codec::protobuf::{push_bytes_field, push_varint_field};
-use tributary_protocol::{AnswerForm, Response};
+use tributary_protocol::{AnswerForm, RETRY_AFTER_SECONDS, Response};
 
-use super::route::Encoding;
+use super::route::{Encoding, GRPC_HEAD_BYTES};
 
 /// An empty message of gRPC: not compressed, of length 0.
-const EMPTY_GRPC: [u8; 5] = [0; 5];
-/// How long a sender waits before it sends a request again that cannot be taken now, in seconds.
-const RETRY_SECONDS: u64 = 10;
+const EMPTY_GRPC: [u8; GRPC_HEAD_BYTES] = [0; GRPC_HEAD_BYTES];
 
 /// Statuses of gRPC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum GrpcStatus {
     InvalidArgument = 3,
-    NotFound = 5,
     PermissionDenied = 7,
     ResourceExhausted = 8,
     Unimplemented = 12,
@@ -32,9 +29,7 @@ impl GrpcStatus {
         match status {
             401 => GrpcStatus::Unauthenticated,
             403 => GrpcStatus::PermissionDenied,
-            404 => GrpcStatus::Unimplemented,
-            405 => GrpcStatus::Unimplemented,
-            410 => GrpcStatus::NotFound,
+            404 | 405 => GrpcStatus::Unimplemented,
             413 => GrpcStatus::ResourceExhausted,
             408 | 429 | 502 | 503 | 504 => GrpcStatus::Unavailable,
             400..=499 => GrpcStatus::InvalidArgument,
@@ -121,7 +116,7 @@ fn status_message(status: GrpcStatus, sentence: &str, has_retry_info: bool) -> V
     push_bytes_field(&mut out, 2, sentence.as_bytes());
     if has_retry_info {
         let (mut duration, mut info, mut detail) = (Vec::new(), Vec::new(), Vec::new());
-        push_varint_field(&mut duration, 1, RETRY_SECONDS);
+        push_varint_field(&mut duration, 1, RETRY_AFTER_SECONDS.into());
         push_bytes_field(&mut info, 1, &duration);
         push_bytes_field(&mut detail, 1, b"type.googleapis.com/google.rpc.RetryInfo");
         push_bytes_field(&mut detail, 2, &info);

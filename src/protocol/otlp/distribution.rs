@@ -1,6 +1,6 @@
 //! Points that stand for many values: of `Histogram`, `ExponentialHistogram` and `Summary` of `metrics.proto`.
 
-use tributary_codec::protobuf::{ProtobufFields, ProtobufValue, Varints};
+use tributary_codec::protobuf::{ProtobufFields, ProtobufValue, Varints, zigzag};
 use tributary_event::{Buckets, Distribution, DistributionForm, Temporality};
 
 use super::value::{WireAttribute, fixed64};
@@ -56,7 +56,7 @@ impl<'a> WireDistribution<'a> {
                 (Histogram, 10, ProtobufValue::Varint(flags)) => point.flags = flags,
                 (Histogram, 11, ProtobufValue::Fixed(min)) => point.min = Some(double(min)),
                 (Histogram, 12, ProtobufValue::Fixed(max)) => point.max = Some(double(max)),
-                (Exponential, 6, ProtobufValue::Varint(scale)) => point.scale = signed(scale),
+                (Exponential, 6, ProtobufValue::Varint(scale)) => point.scale = zigzag(scale) as i32,
                 (Exponential, 7, ProtobufValue::Fixed(count)) => point.zero_count = fixed64(count),
                 (Exponential, 8, ProtobufValue::Bytes(buckets)) => point.positive = WireBuckets::read(buckets),
                 (Exponential, 9, ProtobufValue::Bytes(buckets)) => point.negative = WireBuckets::read(buckets),
@@ -102,7 +102,7 @@ impl WireBuckets {
         let mut buckets = WireBuckets::default();
         for field in ProtobufFields::of(message) {
             match (field.number, field.value) {
-                (1, ProtobufValue::Varint(offset)) => buckets.offset = signed(offset),
+                (1, ProtobufValue::Varint(offset)) => buckets.offset = zigzag(offset) as i32,
                 (2, ProtobufValue::Varint(count)) => buckets.counts.push(count),
                 (2, ProtobufValue::Bytes(packed)) => buckets.counts.extend(Varints::of(packed)),
                 _ => {}
@@ -133,9 +133,4 @@ fn push_fixed<T>(list: &mut Vec<T>, value: ProtobufValue<'_>, of: fn(u64) -> T) 
 
 fn double(bytes: &[u8]) -> f64 {
     f64::from_bits(fixed64(bytes))
-}
-
-/// A number with its sign in the lowest bit. Numbers of more than 32 bits do not exist: senders have none.
-fn signed(zigzag: u64) -> i32 {
-    ((zigzag >> 1) as i32) ^ -((zigzag & 1) as i32)
 }

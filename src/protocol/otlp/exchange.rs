@@ -37,31 +37,37 @@ impl Exchange for OtlpExchange {
     }
 
     fn admit(&self, head: &RequestHead, _now: Now) -> HeadDecision {
-        let answer = |response| HeadDecision::Answer(response, Reason::Unsupported);
-        if Signal::of(head.path()).is_none() {
-            let sentence = "OpenTelemetry SDKs post to /v1/traces, /v1/logs and /v1/metrics";
-            return answer(Response::text(404, sentence));
+        match accepted(head) {
+            Ok(_) => HeadDecision::Take { max_body_bytes: self.shared.options.max_body_bytes, key: "max_body_bytes" },
+            Err(response) => HeadDecision::Answer(response, Reason::Unsupported),
         }
-        if head.method != "POST" {
-            return answer(Response::not_allowed(&head.method, "POST"));
-        }
-        if Encoding::of(head).is_none() {
-            let sentence = "the Content-Type is none of OTLP; write application/x-protobuf or application/json";
-            return answer(Response::text(415, sentence));
-        }
-        HeadDecision::Take { max_body_bytes: self.shared.options.max_body_bytes, key: "max_body_bytes" }
     }
 
     fn work(&self, request: Request, memory: Option<&Arc<MemoryBudget>>, _now: Now) -> OtlpWork {
-        // Only admitted requests get here: they have a signal and an encoding.
-        let signal = Signal::of(request.head.path()).unwrap_or(Signal::Traces);
-        let encoding = Encoding::of(&request.head).unwrap_or(Encoding::Protobuf);
+        // Only admitted requests get here.
+        let (signal, encoding) = accepted(&request.head).unwrap_or((Signal::Traces, Encoding::Protobuf));
         OtlpWork::new(request, signal, encoding, self.shared.clone(), memory)
     }
 
-    /// The sender has a request of OTLP still, and sends it again.
+    /// The sender has a request that is accepted still, and sends it again.
     fn ignored_as(&self, head: &RequestHead) -> Option<&'static str> {
-        Encoding::of(head)?;
-        Signal::of(head.path()).map(Signal::as_str)
+        accepted(head).ok().map(|(signal, _)| signal.as_str())
     }
+}
+
+/// What a request is for, and how it is encoded.
+///
+/// # Errors
+/// It is none of OTLP; the answer.
+fn accepted(head: &RequestHead) -> Result<(Signal, Encoding), Response> {
+    let signal = Signal::of(head.path())
+        .ok_or_else(|| Response::text(404, "OpenTelemetry SDKs post to /v1/traces, /v1/logs and /v1/metrics"))?;
+    if head.method != "POST" {
+        return Err(Response::not_allowed(&head.method, "POST"));
+    }
+    let encoding = Encoding::of(head).ok_or_else(|| {
+        let sentence = "the Content-Type is none of OTLP; write application/x-protobuf or application/json";
+        Response::text(415, sentence)
+    })?;
+    Ok((signal, encoding))
 }

@@ -1,15 +1,15 @@
 //! Explains the bytes of a body: each field of the messages with its name.
 
-use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
+use tributary_codec::protobuf::{ProtobufFields, ProtobufValue, zigzag};
 use tributary_explain::value::text;
 use tributary_explain::words::{counted, hex, moment};
 use tributary_explain::{DecoderError, Sheet};
 use tributary_protocol::RequestHead;
 
 use super::check::MAX_DEPTH;
-use super::route::{Encoding, Signal};
+use super::route::{Encoding, GRPC_HEAD_BYTES, Signal};
 use super::schema::{FieldSchema, FieldType, MessageSchema};
-use super::value::fixed64;
+use super::value::{fixed32, fixed64};
 
 /// Writes the body of a request onto the sheet, with the decoder's faults.
 pub fn body(head: &RequestHead, body: &[u8], faults: Vec<DecoderError>, sheet: &mut Sheet) {
@@ -17,7 +17,7 @@ pub fn body(head: &RequestHead, body: &[u8], faults: Vec<DecoderError>, sheet: &
         let is_compressed = head.header("content-encoding").is_some_and(|of| of != "identity");
         let mut message = body;
         if Encoding::of(head) == Some(Encoding::Grpc)
-            && let Some((frame, rest)) = body.split_first_chunk::<5>()
+            && let Some((frame, rest)) = body.split_first_chunk::<GRPC_HEAD_BYTES>()
         {
             sheet.field(&frame[..1], "compressed", frame[0]);
             sheet.field(&frame[1..], "length", u32::from_be_bytes([frame[1], frame[2], frame[3], frame[4]]));
@@ -63,13 +63,13 @@ fn words(field: &FieldSchema, value: ProtobufValue<'_>) -> String {
         (_, ProtobufValue::Bytes(bytes)) => counted(bytes.len() as u64, "byte"),
         (FieldType::Bool, ProtobufValue::Varint(value)) => (value != 0).to_string(),
         (FieldType::Int, ProtobufValue::Varint(value)) => (value as i64).to_string(),
-        (FieldType::Sint, ProtobufValue::Varint(value)) => ((value >> 1) as i64 ^ -((value & 1) as i64)).to_string(),
+        (FieldType::Sint, ProtobufValue::Varint(value)) => zigzag(value).to_string(),
         (_, ProtobufValue::Varint(value)) => value.to_string(),
         (FieldType::Double, ProtobufValue::Fixed(bytes)) => f64::from_bits(fixed64(bytes)).to_string(),
         (FieldType::Fixed64, ProtobufValue::Fixed(bytes)) if field.name.ends_with("UnixNano") => {
             moment(fixed64(bytes).into())
         }
         (_, ProtobufValue::Fixed(bytes)) if bytes.len() == 8 => fixed64(bytes).to_string(),
-        (_, ProtobufValue::Fixed(bytes)) => super::value::fixed32(bytes).to_string(),
+        (_, ProtobufValue::Fixed(bytes)) => fixed32(bytes).to_string(),
     }
 }

@@ -7,30 +7,23 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use tributary_codec::base64;
-use tributary_codec::protobuf::{len_tag, push_bytes_field, push_fixed32_field, push_fixed64_field, push_varint_field};
+use tributary_codec::protobuf::{
+    len_tag, push_bytes_field, push_fixed32_field, push_fixed64_field, push_varint_field, push_zigzag_field,
+};
+
+use tributary_event::hex_bytes;
+use tributary_protocol::JSON_NUMBER;
 
 use super::schema::{FieldSchema, FieldType, MessageSchema};
 
-/// How the reader names a number that it leaves as a text: it has the feature `arbitrary_precision` for other readers.
-const NUMBER: &str = "$serde_json::private::Number";
 /// The bytes of each length of a message, which is known only behind it: a varint of fixed width.
 const LENGTH_BYTES: usize = 5;
 
-/// Why a body is no JSON of this message.
-#[derive(Debug)]
-pub(super) struct JsonError(serde_json::Error);
-
-impl fmt::Display for JsonError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "JSON: {}", self.0)
-    }
-}
-
 /// The same message as protobuf; at most three times as long, as a message `{}` of two bytes and a comma takes six.
-pub(super) fn to_protobuf(json: &[u8], of: &'static MessageSchema) -> Result<Vec<u8>, JsonError> {
+pub(super) fn to_protobuf(json: &[u8], of: &'static MessageSchema) -> Result<Vec<u8>, serde_json::Error> {
     let mut out = Vec::with_capacity(json.len() / 2);
     let mut reader = serde_json::Deserializer::from_slice(json);
-    MessageWriter { of, out: &mut out }.deserialize(&mut reader).and_then(|()| reader.end()).map_err(JsonError)?;
+    MessageWriter { of, out: &mut out }.deserialize(&mut reader).and_then(|()| reader.end())?;
     Ok(out)
 }
 
@@ -57,7 +50,7 @@ impl<'de> Visitor<'de> for MessageWriter<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
         while let Some(FieldName(name)) = members.next_key()? {
-            if name == NUMBER {
+            if name == JSON_NUMBER {
                 return Err(A::Error::custom(format_args!("found a number, expected an object: {}", self.of.name)));
             }
             match self.of.fields.iter().find(|field| field.name == name) {
@@ -125,7 +118,7 @@ impl FieldWriter<'_> {
                 .and_then(|value| u32::try_from(value).ok())
                 .map(|value| push_fixed32_field(out, number, value)),
             FieldType::Int => signed().map(|value| push_varint_field(out, number, value as u64)),
-            FieldType::Sint => signed().map(|value| push_varint_field(out, number, (value << 1 ^ value >> 63) as u64)),
+            FieldType::Sint => signed().map(|value| push_zigzag_field(out, number, value as i32)),
             FieldType::Sfixed64 => signed().map(|value| push_fixed64_field(out, number, value as u64)),
             FieldType::Text | FieldType::Bytes | FieldType::Id(_) | FieldType::Bool | FieldType::Message(_) => None,
         };
@@ -235,7 +228,7 @@ impl<'de> Visitor<'de> for FieldWriter<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
         let FieldType::Message(of) = self.field.of else {
             return match members.next_key::<FieldName<'_>>()? {
-                Some(FieldName(name)) if name == NUMBER => self.number(&members.next_value::<String>()?),
+                Some(FieldName(name)) if name == JSON_NUMBER => self.number(&members.next_value::<String>()?),
                 _ => Err(self.wrong(&"an object")),
             };
         };
@@ -254,14 +247,4 @@ impl<'de> Visitor<'de> for FieldWriter<'_> {
         self.out[start + LENGTH_BYTES - 1] &= 0x7F;
         Ok(())
     }
-}
-
-/// The bytes of hex digits in upper or lower case.
-fn hex_bytes(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if !rest.is_empty() {
-        return None;
-    }
-    pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
 }

@@ -51,12 +51,12 @@ impl<'a> WireLog<'a> {
 pub(super) fn write(record: &[u8], context: &mut RecordContext<'_>, out: &mut Output) {
     let log = WireLog::read(record);
     let severity = severity(log.severity, log.severity_text);
-    let mut writer = context.values(&mut out.batch);
+    let mut writer = context.values(&log.attributes, &mut out.batch);
     let name = match log.name {
         [] => semconv::OTLP_LOG.into(),
         name => writer.text(name).into(),
     };
-    let mut attributes = writer.own(&log.attributes);
+    let mut attributes = writer.pairs(&log.attributes, true);
     let is_named =
         log.severity_text.is_empty() || severity.severity().as_str().as_bytes().eq_ignore_ascii_case(log.severity_text);
     if !is_named {

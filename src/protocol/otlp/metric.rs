@@ -100,7 +100,7 @@ impl OpenMetric {
         context: &mut RecordContext<'_>,
         out: &'b mut Output,
     ) -> (Label, EventBuilder<'b>) {
-        let mut writer = context.values(&mut out.batch);
+        let mut writer = context.values(attributes, &mut out.batch);
         let name: Key = match &body[self.name.clone()] {
             [] => semconv::OTLP_METRIC.into(),
             name => writer.interned(&mut self.name_memo, name).into(),
@@ -109,7 +109,7 @@ impl OpenMetric {
             [] => Label::Constant(""),
             unit => writer.interned(&mut self.unit_memo, unit).into(),
         };
-        let attributes = writer.own(attributes);
+        let attributes = writer.pairs(attributes, true);
         let own = record_attributes(attributes, writer.marks, writer.dropped);
         (unit, context.event(name, time(nanos), None, &own, out))
     }

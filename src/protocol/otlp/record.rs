@@ -6,7 +6,10 @@ use tributary_event::{
 use tributary_protocol::{Now, Output};
 
 use super::keys::Keys;
-use super::value::{TextMarks, ValueWriter};
+use super::value::{TextMarks, ValueWriter, WireAttribute};
+
+/// What the keys of the attributes of a scope begin with.
+const SCOPE_PREFIX: &[u8] = semconv::OTLP_SCOPE.as_str().as_bytes();
 
 /// Limits of a record.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +30,16 @@ pub(super) struct RecordContext<'a> {
 }
 
 impl RecordContext<'_> {
-    /// Writes values of a record to the batch.
-    pub(super) fn values<'b>(&'b mut self, batch: &'b mut BatchBuilder) -> ValueWriter<'b> {
+    /// Writes values of a record with these attributes to the batch. Keys do not repeat: one that has a scope among its attributes,
+    /// because another tributary has received it, keeps that.
+    pub(super) fn values<'b>(
+        &'b mut self,
+        attributes: &[WireAttribute<'_>],
+        batch: &'b mut BatchBuilder,
+    ) -> ValueWriter<'b> {
+        if attributes.iter().any(|one| one.key.starts_with(SCOPE_PREFIX)) {
+            self.scope = None;
+        }
         ValueWriter {
             keys: self.keys,
             batch,
@@ -36,7 +47,6 @@ impl RecordContext<'_> {
             max_text_bytes: self.limits.max_text_bytes,
             max_attributes: self.limits.max_attributes,
             dropped: 0,
-            scope: &mut self.scope,
             prefix: "",
         }
     }

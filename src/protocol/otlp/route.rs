@@ -4,6 +4,9 @@ use tributary_protocol::RequestHead;
 
 use super::schema::{self, MessageSchema};
 
+/// The bytes in front of a message of gRPC: whether it is compressed, and its length.
+pub(super) const GRPC_HEAD_BYTES: usize = 5;
+
 /// A signal of OpenTelemetry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]

@@ -8,7 +8,7 @@ use tributary_event::{
 use tributary_protocol::Output;
 
 use super::record::{RecordContext, record_attributes};
-use super::value::{ValueWriter, WireAttribute, fixed32, fixed64, value_of};
+use super::value::{ValueWriter, WireAttribute, fixed32, fixed64, messages, value_of};
 
 /// The names of missing times in [`semconv::INCOMPLETE`], as our own sink writes them.
 const MISSING_START: &str = "start";
@@ -69,8 +69,7 @@ impl<'a> WireSpan<'a> {
         };
         let Some((5, ProtobufValue::Bytes(names))) = value_of(incomplete.value) else { return };
         let has = |name: &str| {
-            super::value::messages(names, 1)
-                .any(|item| value_of(item) == Some((1, ProtobufValue::Bytes(name.as_bytes()))))
+            messages(names, 1).any(|item| value_of(item) == Some((1, ProtobufValue::Bytes(name.as_bytes()))))
         };
         let (no_start, no_end) = (has(MISSING_START), has(MISSING_END));
         if no_start {
@@ -87,12 +86,12 @@ pub(super) fn write(record: &[u8], context: &mut RecordContext<'_>, out: &mut Ou
     let mut span = WireSpan::read(record);
     let duration = (span.start > 0).then(|| span.end.checked_sub(span.start)).flatten();
     span.forget_unknown_times();
-    let mut writer = context.values(&mut out.batch);
+    let mut writer = context.values(&span.attributes, &mut out.batch);
     let name = match span.name {
         [] => semconv::OTLP_SPAN.into(),
         name => writer.text(name).into(),
     };
-    let attributes = writer.own(&span.attributes);
+    let attributes = writer.pairs(&span.attributes, true);
     let links: Vec<SpanLink> = span.links.iter().map(|link| read_link(link, &mut writer)).collect();
     let events: Vec<SpanEvent> = span.events.iter().map(|event| read_event(event, &mut writer)).collect();
     let trace_state = (!span.trace_state.is_empty()).then(|| writer.text(span.trace_state));

@@ -5,7 +5,7 @@ use hashbrown::HashMap;
 
 use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
 use tributary_codec::text::{cut, repair};
-use tributary_event::{BatchBuilder, Interned, Key, Span32, Text, Value, semconv};
+use tributary_event::{BatchBuilder, Interned, Key, Span32, Text, Value};
 
 use super::keys::Keys;
 
@@ -13,9 +13,6 @@ use super::keys::Keys;
 const MAX_COMPARED: usize = 32;
 /// The end of the keys of bytes, which are shown as base64.
 const BASE64: &str = "_base64";
-
-/// What the keys of the attributes of a scope begin with.
-const SCOPE_PREFIX: &[u8] = semconv::OTLP_SCOPE.as_str().as_bytes();
 
 /// What was done to the texts of a record.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,8 +31,6 @@ pub(super) struct ValueWriter<'a> {
     pub(super) max_attributes: usize,
     /// Attributes beyond that.
     pub(super) dropped: u64,
-    /// The attributes of the scope of the record.
-    pub(super) scope: &'a mut Option<u32>,
     /// Stands before the keys of attributes.
     pub(super) prefix: &'static str,
 }
@@ -128,15 +123,6 @@ impl ValueWriter<'_> {
         self.map(&all, true)
     }
 
-    /// The attributes of a record.
-    pub(super) fn own(&mut self, all: &[WireAttribute<'_>]) -> Vec<(Key, Value)> {
-        if all.iter().any(|one| one.key.starts_with(SCOPE_PREFIX)) {
-            // Keys do not repeat: the record has the scope with which it was sent first.
-            *self.scope = None;
-        }
-        self.pairs(all, true)
-    }
-
     /// Attributes in their order. Of a repeated key the last value counts. Null is no value of an attribute.
     pub(super) fn pairs(&mut self, all: &[WireAttribute<'_>], is_attributes: bool) -> Vec<(Key, Value)> {
         let kept = if is_attributes { all.len().min(self.max_attributes) } else { all.len() };
@@ -153,7 +139,8 @@ impl ValueWriter<'_> {
             None => all.iter().any(|member| member.key == key),
         };
         let mut written = Vec::with_capacity(kept);
-        for (_, member) in all.iter().enumerate().filter(|(place, _)| is_last(*place)) {
+        for place in (0..kept).filter(|place| is_last(*place)) {
+            let member = &all[place];
             let value = self.value(member.value);
             let key = match value {
                 Value::Null if is_attributes => continue,

@@ -1,7 +1,6 @@
 //! One request: its body is decompressed, checked as a whole, and then written in bounded steps.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
@@ -17,13 +16,10 @@ use tributary_protocol::{Flow, Now, Output, Request, RequestOutcome, Response, W
 
 use super::answer;
 use super::check::check;
-use super::json::{self, JsonError};
+use super::json;
 use super::listener::OtlpListener;
-use super::route::{Encoding, Signal};
+use super::route::{Encoding, GRPC_HEAD_BYTES, Signal};
 use super::writer::RecordWriter;
-
-/// The bytes in front of a message of gRPC: whether it is compressed, and its length.
-const GRPC_HEAD_BYTES: usize = 5;
 
 /// One request.
 #[derive(Debug)]
@@ -51,7 +47,8 @@ enum OtlpStage {
     Start,
     /// The same request is being worked on.
     WaitingForFirst(Digest),
-    Decompressing(Range<usize>, Box<Decompressor>),
+    /// The compressed message.
+    Decompressing(Bytes, Box<Decompressor>),
     Writing(Box<RecordWriter>),
     Done,
 }
@@ -63,7 +60,7 @@ enum BodyError {
     Encoding(String),
     Frame(&'static str),
     Inflate(InflateError),
-    Json(JsonError),
+    Json(serde_json::Error),
     Decode(DecodeError),
     /// There is no memory for it now.
     NoMemory,
@@ -140,14 +137,14 @@ impl OtlpWork {
                 self.begin(digest, now, out)
             }
             OtlpStage::WaitingForFirst(digest) => self.begin(Some(digest), now, out),
-            OtlpStage::Decompressing(range, mut decompressor) => {
-                let is_over = decompressor.step(&self.request.body[range.clone()]).map_err(BodyError::Inflate)?;
+            OtlpStage::Decompressing(input, mut decompressor) => {
+                let is_over = decompressor.step(&input).map_err(BodyError::Inflate)?;
                 if !self.lease.resize(decompressor.memory_bytes() as u64) {
                     return Err(BodyError::NoMemory);
                 }
                 match is_over {
                     true => self.open(decompressor.into_output().into(), out),
-                    false => Ok(OtlpStage::Decompressing(range, decompressor)),
+                    false => Ok(OtlpStage::Decompressing(input, decompressor)),
                 }
             }
             OtlpStage::Writing(mut writer) => match writer.step(now, out) {
@@ -174,14 +171,15 @@ impl OtlpWork {
                 }
             }
         }
-        let (range, compression) = self.message()?;
+        let (input, compression) = self.message()?;
+        if let "" | "identity" = compression {
+            return self.open(input, out);
+        }
         let limit = usize::try_from(self.shared.options.max_inflated_bytes).unwrap_or(usize::MAX);
-        let input = &self.request.body[range.clone()];
-        let decompressor = Decompressor::new(input, limit);
+        let decompressor = Decompressor::new(&input, limit);
         match (compression, &decompressor) {
-            ("" | "identity", _) => self.open(self.request.body.slice(range), out),
             ("gzip", Decompressor::Gzip(_)) | ("zstd", Decompressor::Zstd(_)) => {
-                Ok(OtlpStage::Decompressing(range, Box::new(decompressor)))
+                Ok(OtlpStage::Decompressing(input, Box::new(decompressor)))
             }
             ("gzip" | "zstd", _) => {
                 let what = "it does not begin as its Content-Encoding does";
@@ -191,11 +189,11 @@ impl OtlpWork {
         }
     }
 
-    /// Where the message is in the body, and how it is compressed.
-    fn message(&self) -> Result<(Range<usize>, &str), BodyError> {
+    /// The message of the body, and how it is compressed.
+    fn message(&self) -> Result<(Bytes, &str), BodyError> {
         let body = &self.request.body;
         if self.encoding != Encoding::Grpc {
-            return Ok((0..body.len(), self.request.head.header("content-encoding").unwrap_or_default()));
+            return Ok((body.clone(), self.request.head.header("content-encoding").unwrap_or_default()));
         }
         let Some(([flag, length @ ..], message)) = body.split_first_chunk::<GRPC_HEAD_BYTES>() else {
             return Err(BodyError::Frame("it has no complete message of gRPC"));
@@ -208,7 +206,7 @@ impl OtlpWork {
             1 => self.request.head.header("grpc-encoding").unwrap_or("a message without the header grpc-encoding"),
             _ => return Err(BodyError::Frame("the first byte of its message of gRPC is neither 0 nor 1")),
         };
-        Ok((GRPC_HEAD_BYTES..body.len(), compression))
+        Ok((body.slice(GRPC_HEAD_BYTES..), compression))
     }
 
     /// Checks a whole message.
@@ -285,7 +283,7 @@ impl fmt::Display for BodyError {
             BodyError::Frame(what) => write!(f, "the body: {what}"),
             BodyError::Inflate(error @ InflateError::TooLarge { .. }) => write!(f, "{error} (max_inflated_bytes)"),
             BodyError::Inflate(error) => write!(f, "{error}"),
-            BodyError::Json(error) => write!(f, "{error}"),
+            BodyError::Json(error) => write!(f, "JSON: {error}"),
             BodyError::Decode(error) => write!(f, "at {}: {error}", error.offset),
             BodyError::NoMemory => f.write_str("there is no memory for the request now (limits.memory_bytes)"),
         }

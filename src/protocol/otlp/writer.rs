@@ -140,7 +140,6 @@ fn scope_attributes(
         max_text_bytes,
         max_attributes,
         dropped: 0,
-        scope: &mut None,
         prefix: semconv::OTLP_SCOPE.as_str(),
     };
     all.extend(writer.pairs(&own, true));

@@ -19,9 +19,9 @@ use super::schema::{FORM_KEY, FORMS, KIND_KEY, TIME_KEY, is_free, nanos_of, time
 use tributary_event::{
     Batch, DroppedCounts, Frame, Header, Key, Kind, Link, Number, Position, ResourceValue, SampleClock, SampleData,
     SeverityNumber, Span32, SpanData, SpanEvent, SpanExtras, SpanId, SpanKind, SpanLink, Status, TraceContext, TraceId,
-    UnixNanos, Value, semconv,
+    UnixNanos, Value, hex_array, hex_bytes, semconv,
 };
-use tributary_stored::{OriginParts, Rebuilder, StoredData, hex, hex_bytes, reason, severity};
+use tributary_stored::{OriginParts, Rebuilder, StoredData, reason, severity};
 
 /// The rows that are in memory at a time, with all columns.
 const PIECE_ROWS: usize = 4096;
@@ -285,7 +285,7 @@ impl FileColumns {
         let mut links = Vec::new();
         for [trace_id, span_id, attributes, state, flags] in entries {
             let [trace_id, span_id] = [trace_id, span_id].map(|id| id.map(Cell::text).transpose());
-            let (trace_id, span_id) = (trace_id?.and_then(|id| hex(&id)), span_id?.and_then(|id| hex(&id)));
+            let (trace_id, span_id) = (trace_id?.and_then(|id| hex_array(&id)), span_id?.and_then(|id| hex_array(&id)));
             let (Some(trace_id), Some(span_id)) = (trace_id, span_id) else {
                 return Err(invalid("`links` has no ids"));
             };
@@ -316,8 +316,8 @@ impl FileColumns {
                 let span_id = self.text("span_id")?;
                 let context = match trace_id {
                     Some(id) => {
-                        let trace_id = TraceId(hex(&id).ok_or_else(|| wrong("trace_id"))?);
-                        Some(TraceContext { trace_id, span_id: span_id.and_then(|id| hex(&id)).map(SpanId) })
+                        let trace_id = TraceId(hex_array(&id).ok_or_else(|| wrong("trace_id"))?);
+                        Some(TraceContext { trace_id, span_id: span_id.and_then(|id| hex_array(&id)).map(SpanId) })
                     }
                     None => None,
                 };
@@ -346,9 +346,9 @@ impl FileColumns {
                 let status_message = self.text("status_message")?.map(|text| out.builder().push_text(&text));
                 let events = self.span_events(out)?;
                 let span = SpanData {
-                    trace_id: trace_id?.and_then(|id| hex(&id)).map(TraceId).ok_or_else(|| wrong("trace_id"))?,
-                    span_id: span_id?.and_then(|id| hex(&id)).map(SpanId).ok_or_else(|| wrong("span_id"))?,
-                    parent: parent?.and_then(|id| hex(&id)).map(SpanId),
+                    trace_id: trace_id?.and_then(|id| hex_array(&id)).map(TraceId).ok_or_else(|| wrong("trace_id"))?,
+                    span_id: span_id?.and_then(|id| hex_array(&id)).map(SpanId).ok_or_else(|| wrong("span_id"))?,
+                    parent: parent?.and_then(|id| hex_array(&id)).map(SpanId),
                     end: end.map(UnixNanos),
                     duration_nanos: duration,
                     kind,
