@@ -33,6 +33,10 @@ fn serve(state: &Mutex<(u16, Vec<String>)>, mut connection: Connection) -> Optio
         let body = connection.read_body(&head)?;
         let mut state = state.lock().unwrap();
         let status = state.0;
+        // A daemon that was killed has a request under way; read late, it would count as received.
+        if connection.is_closed_by_client() {
+            return None;
+        }
         if status == 100 {
             // For ever.
             drop(state);

@@ -1,7 +1,7 @@
 //! The part that test receivers share: an HTTP/1.1 server on loopback that reads requests and answers them.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::io::{BufRead, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
@@ -46,6 +46,19 @@ impl Connection {
         let mut body = vec![0; head.get("content-length").map_or(0, |length| length.parse().unwrap())];
         self.reader.read_exact(&mut body).ok()?;
         Some(body)
+    }
+
+    /// Whether the client has closed the connection, or has ended, after the requests that were read.
+    pub fn is_closed_by_client(&mut self) -> bool {
+        let stream = self.reader.get_ref();
+        stream.set_nonblocking(true).unwrap();
+        let closed = self.reader.buffer().is_empty()
+            && match stream.peek(&mut [0]) {
+                Ok(read) => read == 0,
+                Err(error) => error.kind() != ErrorKind::WouldBlock,
+            };
+        stream.set_nonblocking(false).unwrap();
+        closed
     }
 
     /// Answers with a status, further headers (complete lines) and a body.
