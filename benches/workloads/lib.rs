@@ -89,6 +89,7 @@ pub fn all() -> Vec<Workload> {
         otlp::records("otlp traces", OtlpDialect::Traces),
         otlp::records("otlp logs", OtlpDialect::Logs),
         otlp::records("otlp metrics", OtlpDialect::Metrics),
+        otlp::records("otlp profiles", OtlpDialect::Profiles),
         bytefrog::calls("bytefrog v1", 1, Default::default()),
         bytefrog::calls("bytefrog v4", 4, Default::default()),
         rbkit::events(),

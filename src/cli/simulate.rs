@@ -130,7 +130,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
             None => otlp::OtlpDialect::default(),
             Some(name) => {
                 let found = otlp::OtlpDialect::ALL.into_iter().find(|(known, _)| *known == name);
-                let why = "--dialect: otlp programs have the dialects traces, logs and metrics";
+                let why = "--dialect: otlp programs have the dialects traces, logs, metrics and profiles";
                 found.ok_or_else(|| CommandLineError::Misused(why.to_owned()))?.1
             }
         }),

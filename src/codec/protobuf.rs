@@ -199,6 +199,11 @@ impl<'a> Varints<'a> {
     pub fn is_valid(&self) -> bool {
         self.rest.is_empty()
     }
+
+    /// The bytes of the list that were not read.
+    pub fn rest(&self) -> &[u8] {
+        self.rest
+    }
 }
 
 impl Iterator for Varints<'_> {

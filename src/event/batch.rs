@@ -248,6 +248,18 @@ impl SampleData {
     pub fn new(sample_type: impl Into<Label>, unit: impl Into<Label>, value: Number) -> Self {
         SampleData { sample_type: sample_type.into(), unit: unit.into(), value, period_nanos: None, clock: None }
     }
+
+    /// The period in nanoseconds and the clock of a profile of pprof or OTLP, from the type, unit and length of its period.
+    pub fn period_of(of: &[u8], unit: &[u8], period: i64) -> (Option<u64>, Option<SampleClock>) {
+        // Samples that are not taken by time have 1.
+        let nanos = u64::try_from(period).ok().filter(|period| *period > 1 && unit == b"nanoseconds");
+        let clock = match of {
+            b"cpu" | b"cpu-time" => Some(SampleClock::Cpu),
+            b"wall" | b"wall-time" => Some(SampleClock::Wall),
+            _ => None,
+        };
+        (nanos, clock.filter(|_| nanos.is_some()))
+    }
 }
 
 /// The clock of a profiler that samples by time.

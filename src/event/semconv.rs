@@ -678,6 +678,10 @@ names! {
     OTLP_SPAN = "otlp.span";
     /// A metric without a name.
     OTLP_METRIC = "otlp.metric";
+    /// A sample of a profile.
+    OTLP_PROFILE_SAMPLE = "otlp.profile.sample";
+    /// The id of the profile of a sample.
+    OTLP_PROFILE_ID = "otlp.profile.id";
     /// The name of the scope that made a record.
     OTLP_SCOPE_NAME = "otlp.scope.name";
     /// The version of the scope.

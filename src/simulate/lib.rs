@@ -11,6 +11,7 @@ pub mod datadog_agent;
 pub mod endless;
 mod http;
 pub mod otlp;
+mod otlp_profile;
 mod pace;
 pub mod rbkit;
 mod rng;

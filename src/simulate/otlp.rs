@@ -1,4 +1,4 @@
-//! A simulated program with an OpenTelemetry SDK: traces, logs and metrics of a shop as protobuf over HTTP.
+//! A simulated program with an OpenTelemetry SDK: traces, logs, metrics and profiles of a shop as protobuf over HTTP.
 
 use std::io;
 
@@ -8,6 +8,7 @@ use tributary_codec::protobuf::{
 
 use super::Counts;
 use super::http::{Upload, Uploader};
+use super::otlp_profile::{push_dictionary, push_profile};
 use super::rng::Rng;
 
 /// What a program sends.
@@ -18,18 +19,24 @@ pub enum OtlpDialect {
     Traces,
     Logs,
     Metrics,
+    Profiles,
 }
 
 impl OtlpDialect {
     /// Every dialect, with its name.
-    pub const ALL: [(&'static str, OtlpDialect); 3] =
-        [("traces", OtlpDialect::Traces), ("logs", OtlpDialect::Logs), ("metrics", OtlpDialect::Metrics)];
+    pub const ALL: [(&'static str, OtlpDialect); 4] = [
+        ("traces", OtlpDialect::Traces),
+        ("logs", OtlpDialect::Logs),
+        ("metrics", OtlpDialect::Metrics),
+        ("profiles", OtlpDialect::Profiles),
+    ];
 
     fn path(self) -> &'static str {
         match self {
             OtlpDialect::Traces => "/v1/traces",
             OtlpDialect::Logs => "/v1/logs",
             OtlpDialect::Metrics => "/v1/metrics",
+            OtlpDialect::Profiles => "/v1development/profiles",
         }
     }
 }
@@ -84,7 +91,7 @@ impl OtlpProgram {
         OtlpProgram { rng, dialect, instance, pid, now_nanos: now_unix_nanos, orders: 0 }
     }
 
-    /// The next request, with this many spans, logs or points.
+    /// The next request, with this many spans, logs, points or samples.
     ///
     /// # Errors
     /// None that is expected.
@@ -106,9 +113,13 @@ impl OtlpProgram {
                     OtlpDialect::Traces => self.push_spans(out, events),
                     OtlpDialect::Logs => (0..events).for_each(|_| self.push_log(out)),
                     OtlpDialect::Metrics => self.push_metrics(out, events),
+                    OtlpDialect::Profiles => push_profile(out, &mut self.rng, self.now_nanos, events),
                 }
             });
         });
+        if self.dialect == OtlpDialect::Profiles {
+            push_dictionary(&mut out);
+        }
         out
     }
 

@@ -81,7 +81,9 @@ impl Seeds {
         let json = br#"{"resourceSpans":[{"resource":{"attributes":[{"key":"a","value":{"stringValue":"b"}}]},"scopeSpans":[{"spans":[{"traceId":"5b8efff798038103d269b633813fc60c","kind":2,"startTimeUnixNano":"1","attributes":[{"key":"n","value":{"arrayValue":{"values":[{"doubleValue":1.5},{"kvlistValue":{"values":[]}}]}}}]}]}]}]}"#;
         self.put("otlp", &[(1, 1)], json)?;
         let json = br#"{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"h","histogram":{"aggregationTemporality":1,"dataPoints":[{"count":"3","sum":1.5,"bucketCounts":["1","2"],"explicitBounds":[0.5]}]}},{"name":"e","exponentialHistogram":{"dataPoints":[{"count":4,"scale":-1,"positive":{"offset":2,"bucketCounts":[1,300]},"negative":{"bucketCounts":["7"]}}]}},{"name":"s","summary":{"dataPoints":[{"count":1,"quantileValues":[{"quantile":1,"value":2}]}]}}]}]}]}"#;
-        self.put("otlp", &[(0, 2), (1, 1)], json)
+        self.put("otlp", &[(0, 2), (1, 1)], json)?;
+        let json = br#"{"resourceProfiles":[{"resource":{"attributes":[{"keyStrindex":1,"value":{"stringValueStrindex":2}}]},"scopeProfiles":[{"profiles":[{"sampleType":{"typeStrindex":1},"samples":[{"stackIndex":1,"linkIndex":1,"attributeIndices":[1],"values":["1"],"timestampsUnixNano":["2"]}],"attributeIndices":[1]}]}]}],"dictionary":{"stringTable":["","a","b"],"mappingTable":[{},{"filenameStrindex":2}],"functionTable":[{},{"nameStrindex":1}],"locationTable":[{},{"lines":[{"functionIndex":1,"line":3}]},{"mappingIndex":1,"address":16}],"linkTable":[{},{"traceId":"5b8efff798038103d269b633813fc60c","spanId":"eee19b7ec3c1b174"}],"attributeTable":[{},{"keyStrindex":1,"value":{"intValue":1}}],"stackTable":[{},{"locationIndices":[2,1]}]}}"#;
+        self.put("otlp", &[(0, 3), (1, 1)], json)
     }
 
     /// The control connection of each run, then its data: once with the run of its hello, once unchanged.

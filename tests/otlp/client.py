@@ -1,8 +1,8 @@
 """A client of OTLP over gRPC, made with grpcio and the messages of opentelemetry-proto.
 
-    client.py HOST:PORT TRACES LOGS METRICS
+    client.py HOST:PORT TRACES LOGS METRICS PROFILES
 
-Sends the messages of the three files, plain and with gzip, twenty at a time, and a message that is invalid. Prints the status and the
+Sends the messages of the four files, plain and with gzip, twenty at a time, and a message that is invalid. Prints the status and the
 words of each answer. Exit code 3: there is no grpcio or no opentelemetry-proto.
 """
 
@@ -12,6 +12,7 @@ try:
     import grpc
     from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs
     from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
+    from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2 as profiles
     from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
 except ImportError as error:
     print(error, file=sys.stderr)
@@ -21,6 +22,7 @@ METHODS = [
     ("trace.v1.TraceService", traces.ExportTraceServiceResponse),
     ("logs.v1.LogsService", logs.ExportLogsServiceResponse),
     ("metrics.v1.MetricsService", metrics.ExportMetricsServiceResponse),
+    ("profiles.v1development.ProfilesService", profiles.ExportProfilesServiceResponse),
 ]
 
 

@@ -1,6 +1,7 @@
 //! Work grows with the bytes received, whatever they are.
 
 use crate::growth_support::{Case, assert_linear, requests};
+use crate::profiles;
 use tributary::memory::MemoryBudget;
 use tributary::protocol::otlp::{Options, OtlpExchange};
 use tributary::protocol::{Protocol, RequestHead};
@@ -30,6 +31,16 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
 /// A request whose span has this content.
 fn span(content: &[u8]) -> Vec<u8> {
     field(1, &field(2, &field(2, content)))
+}
+
+/// A sample with one value whose field with this number is an index.
+fn sample(number: u8, index: usize) -> [u8; 8] {
+    [0x12, 6, number << 3, index as u8 & 0x7F | 0x80, (index >> 7) as u8, 0x22, 1, 1]
+}
+
+/// A dictionary with these tables, each behind its empty entry.
+fn tables(content: &[u8]) -> Vec<u8> {
+    [&[0x12, 0, 0x3A, 0][..], content].concat()
 }
 
 #[test]
@@ -75,6 +86,32 @@ fn twice_the_bytes_are_at_most_two_and_a_half_times_the_work() {
                 let points = [0x0A, 9, 0x21, 0, 0, 0, 0, 0, 0, 0, 0].repeat(size / 11);
                 let metric = [field(1, &[b'n'; 500]), field(5, &points)];
                 field(1, &field(2, &field(2, &metric.concat())))
+            }),
+            case("samples of one deep stack", profiles::PATH, 10_000, |size| {
+                let samples = [0x12, 5, 8, 1, 0x22, 1, 1].repeat(size / 7);
+                let stack = [vec![0x12, 0], field(7, &field(1, &vec![1; size / 4]))].concat();
+                [field(1, &field(2, &field(2, &samples))), field(2, &tables(&stack))].concat()
+            }),
+            case("stacks of one location with many lines", profiles::PATH, 10_000, |size| {
+                let samples: Vec<_> = (0..size / 14).flat_map(|number| sample(1, number + 1)).collect();
+                let location = field(2, &[0x1A, 0].repeat(size / 8));
+                let stacks = [0x3A, 3, 0x0A, 1, 1].repeat(size / 10);
+                [field(1, &field(2, &field(2, &samples))), field(2, &tables(&[location, stacks].concat()))].concat()
+            }),
+            case("attributes with one long text", profiles::PATH, 10_000, |size| {
+                let samples: Vec<_> = (0..size / 14).flat_map(|number| sample(2, number + 1)).collect();
+                let text = field(5, &[b'x'; 1000]);
+                let attributes = [0x32, 6, 8, 1, 0x12, 2, 0x40, 1].repeat(size / 14);
+                let tables = [vec![0x2A, 0, 0x32, 0], text, attributes].concat();
+                [field(1, &field(2, &field(2, &samples))), field(2, &tables)].concat()
+            }),
+            case("empty samples", profiles::PATH, 40_000, |size| {
+                field(1, &field(2, &field(2, &[0x12, 0].repeat(size / 2))))
+            }),
+            case("profiles with many attributes", profiles::PATH, 10_000, |size| {
+                let of_profile = field(11, &vec![0; size / 4]);
+                let samples = [0x12, 3, 0x22, 1, 1].repeat(size / 40);
+                field(1, &field(2, &field(2, &[of_profile, samples].concat())))
             }),
             case("empty objects", "/v1/traces", 20_000, |size| {
                 let spans = "{},".repeat(size / 3);

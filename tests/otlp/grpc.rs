@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::live::Daemon;
-use crate::records;
+use crate::{profiles, records};
 
 /// The exit code of the script if a package is missing.
 const NO_PACKAGE: i32 = 3;
@@ -17,7 +17,12 @@ async fn a_client_of_grpc_is_answered_with_statuses_of_grpc() {
     )
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let bodies = [("traces", records::traces()), ("logs", records::logs()), ("metrics", records::metrics())];
+    let bodies = [
+        ("traces", records::traces()),
+        ("logs", records::logs()),
+        ("metrics", records::metrics()),
+        ("profiles", profiles::profiles()),
+    ];
     let files = bodies.map(|(name, body)| {
         let path = folder.path().join(name);
         std::fs::write(&path, body).unwrap();
@@ -38,16 +43,16 @@ async fn a_client_of_grpc_is_answered_with_statuses_of_grpc() {
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stdout}{stderr}");
     let lines: Vec<_> = stdout.lines().collect();
-    assert_eq!(lines.len(), 10, "{stdout}");
-    for (number, name) in ["trace", "logs", "metrics"].into_iter().enumerate() {
-        let [plain, at_once, invalid] = &lines[3 * number..3 * number + 3] else { unreachable!("ten lines") };
+    assert_eq!(lines.len(), 13, "{stdout}");
+    for (number, name) in ["trace", "logs", "metrics", "profiles"].into_iter().enumerate() {
+        let [plain, at_once, invalid] = &lines[3 * number..3 * number + 3] else { unreachable!("thirteen lines") };
         assert_eq!(*plain, format!("{name} OK ''"));
         assert_eq!(*at_once, format!("{name} at once {{'OK'}}"));
         assert!(invalid.starts_with(&format!("{name} INVALID_ARGUMENT at 0: Export")), "{invalid}");
     }
-    assert!(lines[9].starts_with("unknown UNIMPLEMENTED OpenTelemetry SDKs post to"), "{}", lines[9]);
+    assert!(lines[12].starts_with("unknown UNIMPLEMENTED OpenTelemetry SDKs post to"), "{}", lines[12]);
     let events = daemon.events();
     let count = |kind: &str| events.iter().filter(|event| event["kind"] == kind).count();
-    assert_eq!((count("span"), count("log")), (2 * 21, 2 * 21));
+    assert_eq!((count("span"), count("log"), count("sample")), (2 * 21, 2 * 21, 4 * 21));
     assert_eq!(daemon.counters().buffered(), 0);
 }

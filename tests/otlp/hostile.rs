@@ -3,7 +3,7 @@
 use tributary::protocol::otlp::Options;
 
 use crate::offline::{Offline, PROTOBUF};
-use crate::records;
+use crate::{profiles, records};
 
 /// Sends a body; returns whether it was accepted.
 fn check(path: &str, body: &[u8]) -> bool {
@@ -18,8 +18,13 @@ fn check(path: &str, body: &[u8]) -> bool {
     is_accepted
 }
 
-fn bodies() -> [(&'static str, Vec<u8>); 3] {
-    [("/v1/traces", records::traces()), ("/v1/logs", records::logs()), ("/v1/metrics", records::metrics())]
+fn bodies() -> [(&'static str, Vec<u8>); 4] {
+    [
+        ("/v1/traces", records::traces()),
+        ("/v1/logs", records::logs()),
+        ("/v1/metrics", records::metrics()),
+        (profiles::PATH, profiles::profiles()),
+    ]
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod http;
 mod json;
 mod law;
 mod offline;
+mod profiles;
 mod records;
 
 use tributary_testing::{growth as growth_support, live};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tributary::driver::decode;
-use tributary::event::{Origin, UnixNanos};
+use tributary::event::{Batch, Origin, UnixNanos};
 use tributary::memory::MemoryBudget;
 use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::otlp::{Options, OtlpExchange};
@@ -52,23 +52,31 @@ impl Offline {
     }
 
     pub(crate) fn ask(&mut self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answered {
+        let (response, batches) = self.answer(path, headers, body);
+        Answered::of(response, lines(&batches))
+    }
+
+    fn answer(&mut self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (Response, Vec<Batch>) {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
         let head = RequestHead { method: "POST".to_owned(), target: path.to_owned(), headers };
         let now = Now { unix: UnixNanos(1_795_176_900_000_000_000), elapsed: self.elapsed };
         if let HeadDecision::Answer(response, _) = self.exchange.admit(&head, now) {
-            return Answered::of(response, Vec::new());
+            return (response, Vec::new());
         }
-        let (mut encoder, mut lines) = (Encoder::new(Format::Json), Vec::new());
-        let mut take = |batch: tributary::event::Batch| {
-            batch.events().for_each(|event| encoder.encode(event, &mut lines));
-        };
+        let mut batches = Vec::new();
         let form = self.exchange.answer_form(&head).unwrap_or(|response| response);
         let request = Request { head, body: body.to_vec().into(), number: 1 };
         let origin = Arc::new(Origin::new("otlp", "test".into(), "192.0.2.1:1234".into(), 1));
-        let (response, _) = decode::answer(&self.exchange, request, origin, &self.counters, now, &mut take);
-        let response = form(response);
-        let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        Answered::of(response, lines.map(|line| serde_json::from_slice(line).unwrap()).collect())
+        let (response, _) =
+            decode::answer(&self.exchange, request, origin, &self.counters, now, &mut |batch| batches.push(batch));
+        (form(response), batches)
+    }
+
+    /// The batches of a request in protobuf that must be accepted.
+    pub(crate) fn batches(&mut self, path: &str, body: &[u8]) -> Vec<Batch> {
+        let (response, batches) = self.answer(path, &[PROTOBUF], body);
+        assert_eq!(response.status, 200, "{}", String::from_utf8_lossy(&response.body));
+        batches
     }
 
     /// The events of a request that must be accepted.
@@ -83,6 +91,14 @@ impl Offline {
     pub(crate) fn assert_balance(&self) {
         assert_eq!(self.counters.totals().buffered(), 0);
     }
+}
+
+/// The events of batches as JSON.
+pub(crate) fn lines(batches: &[Batch]) -> Vec<Value> {
+    let (mut encoder, mut lines) = (Encoder::new(Format::Json), Vec::new());
+    batches.iter().flat_map(Batch::events).for_each(|event| encoder.encode(event, &mut lines));
+    let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
 }
 
 /// An event without what differs between two ways of sending it: where it stood, and when it was read.

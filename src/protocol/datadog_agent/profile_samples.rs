@@ -6,8 +6,8 @@ use hashbrown::{HashMap, HashSet};
 use tributary_codec::pprof::{Pprof, PprofFrame, PprofLabel, PprofSample};
 use tributary_codec::text::{cut, repair};
 use tributary_event::{
-    BatchBuilder, BatchResource, BatchStack, Frame, Header, Interned, Key, Label, Number, Position, SampleClock,
-    SampleData, Text, UnixNanos, Value, semconv, whole_number,
+    BatchBuilder, BatchResource, BatchStack, Frame, Header, Interned, Key, Label, Number, Position, SampleData, Text,
+    UnixNanos, Value, semconv, whole_number,
 };
 use tributary_protocol::{Flow, Now, Output};
 
@@ -144,19 +144,14 @@ impl SampleWriter {
 
     fn data(&mut self, of: u32, unit: u32, value: i64, limits: SampleLimits, batch: &mut BatchBuilder) -> SampleData {
         let (period_of, period_unit) = self.pprof.period_type;
-        // Python writes 1 where samples are not taken at a fixed time.
-        let is_time = self.pprof.string(period_unit) == b"nanoseconds" && self.pprof.period > 1;
-        let clock = match self.pprof.string(period_of) {
-            b"cpu" | b"cpu-time" => Some(SampleClock::Cpu),
-            b"wall" | b"wall-time" => Some(SampleClock::Wall),
-            _ => None,
-        };
+        let text = |index| self.pprof.string(index);
+        let (period_nanos, clock) = SampleData::period_of(text(period_of), text(period_unit), self.pprof.period);
         SampleData {
             sample_type: Label::Text(self.text(of, limits, batch)),
             unit: Label::Text(self.text(unit, limits, batch)),
             value: Number::I64(value),
-            period_nanos: is_time.then_some(self.pprof.period as u64),
-            clock: clock.filter(|_| is_time),
+            period_nanos,
+            clock,
         }
     }
 

@@ -60,8 +60,9 @@ impl Exchange for OtlpExchange {
 /// # Errors
 /// It is none of OTLP; the answer.
 fn accepted(head: &RequestHead) -> Result<(Signal, Encoding), Response> {
-    let signal = Signal::of(head.path())
-        .ok_or_else(|| Response::text(404, "OpenTelemetry SDKs post to /v1/traces, /v1/logs and /v1/metrics"))?;
+    let signal = Signal::of(head.path()).ok_or_else(|| {
+        Response::text(404, "OpenTelemetry SDKs post to /v1/traces, /v1/logs, /v1/metrics and /v1development/profiles")
+    })?;
     if head.method != "POST" {
         return Err(Response::not_allowed(&head.method, "POST"));
     }

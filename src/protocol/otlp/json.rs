@@ -112,7 +112,7 @@ impl FieldWriter<'_> {
         let signed = || digits.parse::<i64>().ok().or_else(whole);
         let written = match self.field.of {
             FieldType::Double => digits.parse().ok().map(|value: f64| push_fixed64_field(out, number, value.to_bits())),
-            FieldType::Uint => unsigned().map(|value| push_varint_field(out, number, value)),
+            FieldType::Uint | FieldType::Index(_) => unsigned().map(|value| push_varint_field(out, number, value)),
             FieldType::Fixed64 => unsigned().map(|value| push_fixed64_field(out, number, value)),
             FieldType::Fixed32 => unsigned()
                 .and_then(|value| u32::try_from(value).ok())
@@ -137,7 +137,9 @@ fn expected(of: FieldType) -> &'static str {
         FieldType::Id(16) => "32 hex digits, or none",
         FieldType::Id(_) => "16 hex digits, or none",
         FieldType::Bool => "true or false",
-        FieldType::Uint | FieldType::Fixed32 | FieldType::Fixed64 => "an integer without sign, as a number or a text",
+        FieldType::Uint | FieldType::Index(_) | FieldType::Fixed32 | FieldType::Fixed64 => {
+            "an integer without sign, as a number or a text"
+        }
         FieldType::Int | FieldType::Sint | FieldType::Sfixed64 => {
             "an integer, as a number or a text; names of enumerations are not allowed"
         }

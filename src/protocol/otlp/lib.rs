@@ -12,6 +12,8 @@ mod listener;
 mod log;
 mod metric;
 mod options;
+mod profile;
+mod profile_dictionary;
 mod record;
 mod record_places;
 mod resource;

@@ -24,6 +24,7 @@ impl OtlpListener {
 
     pub(super) fn limits(&self) -> RecordLimits {
         let max_text_bytes = usize::try_from(self.options.max_text_bytes).unwrap_or(usize::MAX);
-        RecordLimits { max_text_bytes, max_attributes: self.options.max_attributes }
+        let Options { max_attributes, max_frames, .. } = self.options;
+        RecordLimits { max_text_bytes, max_attributes, max_frames }
     }
 }

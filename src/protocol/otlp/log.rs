@@ -51,7 +51,7 @@ impl<'a> WireLog<'a> {
 pub(super) fn write(record: &[u8], context: &mut RecordContext<'_>, out: &mut Output) {
     let log = WireLog::read(record);
     let severity = severity(log.severity, log.severity_text);
-    let mut writer = context.values(&log.attributes, &mut out.batch);
+    let mut writer = context.values_of(&log.attributes, &mut out.batch);
     let name = match log.name {
         [] => semconv::OTLP_LOG.into(),
         name => writer.text(name).into(),

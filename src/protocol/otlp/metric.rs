@@ -100,7 +100,7 @@ impl OpenMetric {
         context: &mut RecordContext<'_>,
         out: &'b mut Output,
     ) -> (Label, EventBuilder<'b>) {
-        let mut writer = context.values(attributes, &mut out.batch);
+        let mut writer = context.values_of(attributes, &mut out.batch);
         let name: Key = match &body[self.name.clone()] {
             [] => semconv::OTLP_METRIC.into(),
             name => writer.interned(&mut self.name_memo, name).into(),

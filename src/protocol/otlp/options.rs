@@ -23,6 +23,11 @@ options! {
         /// The number of attributes of a span, a log or a point, and of each link and event of a span; further ones are counted and
         /// dropped.
         pub max_attributes: usize = count(4_096, 1..=1_000_000),
+        /// The number of entries of each table of the dictionary of profiles, of the lines of all locations, and of the locations of
+        /// all stacks.
+        pub max_profile_entries: usize = count(1_000_000, 1..=100_000_000),
+        /// The number of frames of a stack; the outermost ones of a deeper stack are left out.
+        pub max_frames: usize = count(1_024, 1..=1_000_000),
         /// The longest text; a longer one is cut at a character.
         pub max_text_bytes: u64 = size(256 << 10, 16..=16 << 20),
         /// How long a request is remembered after it was delivered. One that is sent again, because its sender did not wait for the

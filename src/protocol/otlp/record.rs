@@ -6,6 +6,7 @@ use tributary_event::{
 use tributary_protocol::{Now, Output};
 
 use super::keys::Keys;
+use super::profile_dictionary::Strings;
 use super::value::{TextMarks, ValueWriter, WireAttribute};
 
 /// What the keys of the attributes of a scope begin with.
@@ -16,6 +17,7 @@ const SCOPE_PREFIX: &[u8] = semconv::OTLP_SCOPE.as_str().as_bytes();
 pub(super) struct RecordLimits {
     pub(super) max_text_bytes: usize,
     pub(super) max_attributes: usize,
+    pub(super) max_frames: usize,
 }
 
 /// What a record needs beside its message.
@@ -30,16 +32,20 @@ pub(super) struct RecordContext<'a> {
 }
 
 impl RecordContext<'_> {
-    /// Writes values of a record with these attributes to the batch. Keys do not repeat: one that has a scope among its attributes,
-    /// because another tributary has received it, keeps that.
-    pub(super) fn values<'b>(
+    /// Writes values of a record with these attributes to the batch.
+    pub(super) fn values_of<'b>(
         &'b mut self,
         attributes: &[WireAttribute<'_>],
         batch: &'b mut BatchBuilder,
     ) -> ValueWriter<'b> {
-        if attributes.iter().any(|one| one.key.starts_with(SCOPE_PREFIX)) {
+        if has_scope(attributes) {
             self.scope = None;
         }
+        self.values(batch)
+    }
+
+    /// Writes values to the batch.
+    pub(super) fn values<'b>(&'b mut self, batch: &'b mut BatchBuilder) -> ValueWriter<'b> {
         ValueWriter {
             keys: self.keys,
             batch,
@@ -48,6 +54,8 @@ impl RecordContext<'_> {
             max_attributes: self.limits.max_attributes,
             dropped: 0,
             prefix: "",
+            strings: Strings::default(),
+            strings_left: self.limits.max_text_bytes,
         }
     }
 
@@ -69,6 +77,11 @@ impl RecordContext<'_> {
         }
         event
     }
+}
+
+/// Whether a record has a scope among its attributes, because another tributary has received it. It keeps that: keys do not repeat.
+pub(super) fn has_scope(attributes: &[WireAttribute<'_>]) -> bool {
+    attributes.iter().any(|one| one.key.starts_with(SCOPE_PREFIX))
 }
 
 /// The attributes of a record and what is said of them. What the record says itself, as one that another tributary sends, stays.

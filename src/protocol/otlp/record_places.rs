@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
+use tributary_codec::protobuf::{ProtobufFields, ProtobufValue, Varints};
 
 /// A message of the body.
 pub(super) type MessagePlace = Range<usize>;
@@ -71,6 +71,59 @@ fn first_message(body: &[u8], within: MessagePlace, number: u64) -> MessagePlace
     next_message(body, &mut within.clone(), number).unwrap_or(0..0)
 }
 
+/// The numbers of a repeated field of a message, packed or not, one by one.
+#[derive(Debug)]
+pub(super) struct NumberPlaces {
+    /// The rest of the message, and of a packed list.
+    message: MessagePlace,
+    packed: MessagePlace,
+    field: u64,
+    is_fixed: bool,
+}
+
+impl NumberPlaces {
+    /// Varints of the message at this place.
+    pub(super) fn varints(message: MessagePlace, field: u64) -> NumberPlaces {
+        NumberPlaces { message, packed: 0..0, field, is_fixed: false }
+    }
+
+    /// Numbers of 8 bytes.
+    pub(super) fn fixed(message: MessagePlace, field: u64) -> NumberPlaces {
+        NumberPlaces { message, packed: 0..0, field, is_fixed: true }
+    }
+
+    pub(super) fn next(&mut self, body: &[u8]) -> Option<u64> {
+        loop {
+            if let Some(number) = self.next_packed(body) {
+                return Some(number);
+            }
+            let end = self.message.end;
+            let mut fields = ProtobufFields::of(&body[self.message.clone()]);
+            let found = fields.find(|field| field.number == self.field);
+            self.message.start = end - fields.rest().len();
+            match found?.value {
+                ProtobufValue::Varint(number) => return Some(number),
+                ProtobufValue::Bytes(list) | ProtobufValue::Fixed(list) => {
+                    self.packed = self.message.start - list.len()..self.message.start;
+                }
+            }
+        }
+    }
+
+    fn next_packed(&mut self, body: &[u8]) -> Option<u64> {
+        let rest = &body[self.packed.clone()];
+        let (number, len) = if self.is_fixed {
+            (u64::from_le_bytes(*rest.first_chunk()?), 8)
+        } else {
+            let mut varints = Varints::of(rest);
+            let number = varints.next()?;
+            (number, rest.len() - varints.rest().len())
+        };
+        self.packed.start += len;
+        Some(number)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,5 +155,16 @@ mod tests {
             found,
             "resource resource scope scope record r1 record r2 scope  record r3 resource  resource last "
         );
+    }
+
+    #[test]
+    fn numbers_come_in_their_order_packed_or_not() {
+        let mut body = message(&[(4, &[1, 0x80, 1]), (7, b"other")]);
+        body.extend_from_slice(&[4 << 3, 5]);
+        body.extend(message(&[(4, &[]), (5, &[1, 0, 0, 0, 0, 0, 0, 0]), (4, &[9])]));
+        body.extend_from_slice(&[5 << 3 | 1, 2, 0, 0, 0, 0, 0, 0, 0]);
+        let all = |mut places: NumberPlaces| std::iter::from_fn(|| places.next(&body)).collect::<Vec<_>>();
+        assert_eq!(all(NumberPlaces::varints(0..body.len(), 4)), [1, 128, 5, 9]);
+        assert_eq!(all(NumberPlaces::fixed(0..body.len(), 5)), [1, 2]);
     }
 }

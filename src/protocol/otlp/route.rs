@@ -14,6 +14,7 @@ pub enum Signal {
     Traces,
     Logs,
     Metrics,
+    Profiles,
 }
 
 /// How the messages of a request are written.
@@ -26,7 +27,7 @@ pub(super) enum Encoding {
 }
 
 impl Signal {
-    pub(super) const ALL: [Signal; 3] = [Signal::Traces, Signal::Logs, Signal::Metrics];
+    pub(super) const ALL: [Signal; 4] = [Signal::Traces, Signal::Logs, Signal::Metrics, Signal::Profiles];
 
     /// Its name in metrics and logs.
     pub(super) fn as_str(self) -> &'static str {
@@ -34,6 +35,7 @@ impl Signal {
             Signal::Traces => "traces",
             Signal::Logs => "logs",
             Signal::Metrics => "metrics",
+            Signal::Profiles => "profiles",
         }
     }
 
@@ -43,6 +45,10 @@ impl Signal {
             Signal::Traces => ["/v1/traces", "/opentelemetry.proto.collector.trace.v1.TraceService/Export"],
             Signal::Logs => ["/v1/logs", "/opentelemetry.proto.collector.logs.v1.LogsService/Export"],
             Signal::Metrics => ["/v1/metrics", "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"],
+            Signal::Profiles => [
+                "/v1development/profiles",
+                "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export",
+            ],
         }
     }
 
@@ -52,6 +58,7 @@ impl Signal {
             Signal::Traces => &schema::TRACES,
             Signal::Logs => &schema::LOGS,
             Signal::Metrics => &schema::METRICS,
+            Signal::Profiles => &schema::PROFILES,
         }
     }
 

@@ -37,7 +37,21 @@ pub(super) enum FieldType {
     /// 8 bytes with sign.
     Sfixed64,
     Double,
+    /// A varint: the place of an entry in a table of the dictionary of profiles. 0: none.
+    Index(DictionaryTable),
     Message(&'static MessageSchema),
+}
+
+/// A table of the dictionary of a request with profiles; its number is that of its field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum DictionaryTable {
+    Mappings = 1,
+    Locations,
+    Functions,
+    Links,
+    Strings,
+    Attributes,
+    Stacks,
 }
 
 impl MessageSchema {
@@ -63,7 +77,7 @@ const fn many(number: u8, name: &'static str, of: FieldType) -> FieldSchema {
     FieldSchema { number, name, of, is_repeated: true }
 }
 
-use FieldType::{Bool, Bytes, Double, Fixed32, Fixed64, Id, Int, Sfixed64, Sint, Text, Uint};
+use FieldType::{Bool, Bytes, Double, Fixed32, Fixed64, Id, Index, Int, Sfixed64, Sint, Text, Uint};
 
 const TRACE_ID: FieldType = Id(16);
 const SPAN_ID: FieldType = Id(8);
@@ -106,8 +120,14 @@ static SCOPE: MessageSchema = MessageSchema {
     ],
 };
 
-static KEY_VALUE: MessageSchema =
-    MessageSchema { name: "KeyValue", fields: &[one(1, "key", Text), one(2, "value", FieldType::Message(&ANY_VALUE))] };
+static KEY_VALUE: MessageSchema = MessageSchema {
+    name: "KeyValue",
+    fields: &[
+        one(1, "key", Text),
+        one(2, "value", FieldType::Message(&ANY_VALUE)),
+        one(3, "keyStrindex", Index(DictionaryTable::Strings)),
+    ],
+};
 
 pub(super) static ANY_VALUE: MessageSchema = MessageSchema {
     name: "AnyValue",
@@ -119,6 +139,7 @@ pub(super) static ANY_VALUE: MessageSchema = MessageSchema {
         one(5, "arrayValue", FieldType::Message(&ARRAY_VALUE)),
         one(6, "kvlistValue", FieldType::Message(&KEY_VALUE_LIST)),
         one(7, "bytesValue", Bytes),
+        one(8, "stringValueStrindex", Index(DictionaryTable::Strings)),
     ],
 };
 
@@ -361,3 +382,129 @@ static EXEMPLAR: MessageSchema = MessageSchema {
         many(7, "filteredAttributes", FieldType::Message(&KEY_VALUE)),
     ],
 };
+
+pub(super) static PROFILES: MessageSchema = MessageSchema {
+    name: "ExportProfilesServiceRequest",
+    fields: &[
+        many(1, "resourceProfiles", FieldType::Message(&RESOURCE_PROFILES)),
+        one(2, "dictionary", FieldType::Message(&DICTIONARY)),
+    ],
+};
+
+static RESOURCE_PROFILES: MessageSchema = MessageSchema {
+    name: "ResourceProfiles",
+    fields: &[
+        one(1, "resource", FieldType::Message(&RESOURCE)),
+        many(2, "scopeProfiles", FieldType::Message(&SCOPE_PROFILES)),
+        one(3, "schemaUrl", Text),
+    ],
+};
+
+static SCOPE_PROFILES: MessageSchema = MessageSchema {
+    name: "ScopeProfiles",
+    fields: &[
+        one(1, "scope", FieldType::Message(&SCOPE)),
+        many(2, "profiles", FieldType::Message(&PROFILE)),
+        one(3, "schemaUrl", Text),
+    ],
+};
+
+static PROFILE: MessageSchema = MessageSchema {
+    name: "Profile",
+    fields: &[
+        one(1, "sampleType", FieldType::Message(&VALUE_TYPE)),
+        many(2, "samples", FieldType::Message(&SAMPLE)),
+        one(3, "timeUnixNano", Fixed64),
+        one(4, "durationNano", Uint),
+        one(5, "periodType", FieldType::Message(&VALUE_TYPE)),
+        one(6, "period", Int),
+        one(7, "profileId", TRACE_ID),
+        one(8, "droppedAttributesCount", Uint),
+        one(9, "originalPayloadFormat", Text),
+        one(10, "originalPayload", Bytes),
+        many(11, "attributeIndices", Index(DictionaryTable::Attributes)),
+    ],
+};
+
+static VALUE_TYPE: MessageSchema = MessageSchema {
+    name: "ValueType",
+    fields: &[
+        one(1, "typeStrindex", Index(DictionaryTable::Strings)),
+        one(2, "unitStrindex", Index(DictionaryTable::Strings)),
+    ],
+};
+
+static SAMPLE: MessageSchema = MessageSchema {
+    name: "Sample",
+    fields: &[
+        one(1, "stackIndex", Index(DictionaryTable::Stacks)),
+        many(2, "attributeIndices", Index(DictionaryTable::Attributes)),
+        one(3, "linkIndex", Index(DictionaryTable::Links)),
+        many(4, "values", Int),
+        many(5, "timestampsUnixNano", Fixed64),
+    ],
+};
+
+static DICTIONARY: MessageSchema = MessageSchema {
+    name: "ProfilesDictionary",
+    fields: &[
+        many(1, "mappingTable", FieldType::Message(&MAPPING)),
+        many(2, "locationTable", FieldType::Message(&LOCATION)),
+        many(3, "functionTable", FieldType::Message(&FUNCTION)),
+        many(4, "linkTable", FieldType::Message(&LINK)),
+        many(5, "stringTable", Text),
+        many(6, "attributeTable", FieldType::Message(&KEY_VALUE_AND_UNIT)),
+        many(7, "stackTable", FieldType::Message(&STACK)),
+    ],
+};
+
+static MAPPING: MessageSchema = MessageSchema {
+    name: "Mapping",
+    fields: &[
+        one(1, "memoryStart", Uint),
+        one(2, "memoryLimit", Uint),
+        one(3, "fileOffset", Uint),
+        one(4, "filenameStrindex", Index(DictionaryTable::Strings)),
+        many(5, "attributeIndices", Index(DictionaryTable::Attributes)),
+    ],
+};
+
+static LOCATION: MessageSchema = MessageSchema {
+    name: "Location",
+    fields: &[
+        one(1, "mappingIndex", Index(DictionaryTable::Mappings)),
+        one(2, "address", Uint),
+        many(3, "lines", FieldType::Message(&LINE)),
+        many(4, "attributeIndices", Index(DictionaryTable::Attributes)),
+    ],
+};
+
+static LINE: MessageSchema = MessageSchema {
+    name: "Line",
+    fields: &[one(1, "functionIndex", Index(DictionaryTable::Functions)), one(2, "line", Int), one(3, "column", Int)],
+};
+
+static FUNCTION: MessageSchema = MessageSchema {
+    name: "Function",
+    fields: &[
+        one(1, "nameStrindex", Index(DictionaryTable::Strings)),
+        one(2, "systemNameStrindex", Index(DictionaryTable::Strings)),
+        one(3, "filenameStrindex", Index(DictionaryTable::Strings)),
+        one(4, "startLine", Int),
+    ],
+};
+
+static LINK: MessageSchema =
+    MessageSchema { name: "Link", fields: &[one(1, "traceId", TRACE_ID), one(2, "spanId", SPAN_ID)] };
+
+static KEY_VALUE_AND_UNIT: MessageSchema = MessageSchema {
+    name: "KeyValueAndUnit",
+    fields: &[
+        one(1, "keyStrindex", Index(DictionaryTable::Strings)),
+        one(2, "value", FieldType::Message(&ANY_VALUE)),
+        one(3, "unitStrindex", Index(DictionaryTable::Strings)),
+    ],
+};
+
+static STACK: MessageSchema =
+    MessageSchema { name: "Stack", fields: &[many(1, "locationIndices", Index(DictionaryTable::Locations))] };

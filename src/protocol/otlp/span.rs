@@ -86,7 +86,9 @@ pub(super) fn write(record: &[u8], context: &mut RecordContext<'_>, out: &mut Ou
     let mut span = WireSpan::read(record);
     let duration = (span.start > 0).then(|| span.end.checked_sub(span.start)).flatten();
     span.forget_unknown_times();
-    let mut writer = context.values(&span.attributes, &mut out.batch);
+    // Without times and without a duration, both times are that of the reading.
+    let duration = duration.filter(|nanos| *nanos > 0 || span.start > 0 || span.end > 0);
+    let mut writer = context.values_of(&span.attributes, &mut out.batch);
     let name = match span.name {
         [] => semconv::OTLP_SPAN.into(),
         name => writer.text(name).into(),

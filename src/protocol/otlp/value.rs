@@ -4,10 +4,11 @@ use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
 use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
-use tributary_codec::text::{cut, repair};
+use tributary_codec::text::{cut, cut_bytes, repair};
 use tributary_event::{BatchBuilder, Interned, Key, Span32, Text, Value};
 
 use super::keys::Keys;
+use super::profile_dictionary::Strings;
 
 /// Up to this many attributes are compared one by one to find repeated keys.
 const MAX_COMPARED: usize = 32;
@@ -33,6 +34,10 @@ pub(super) struct ValueWriter<'a> {
     pub(super) dropped: u64,
     /// Stands before the keys of attributes.
     pub(super) prefix: &'static str,
+    /// Of a request with profiles.
+    pub(super) strings: Strings<'a>,
+    /// The bytes of these that a record may still have: many values may be the same long text.
+    pub(super) strings_left: usize,
 }
 
 /// A key and its value, as messages.
@@ -46,11 +51,18 @@ impl<'a> WireAttribute<'a> {
     /// Of a message `KeyValue`.
     #[inline]
     pub(super) fn of(message: &'a [u8]) -> WireAttribute<'a> {
+        WireAttribute::with(message, Strings::default())
+    }
+
+    /// Of a message `KeyValue` whose key may be a text of the dictionary.
+    #[inline]
+    pub(super) fn with(message: &'a [u8], strings: Strings<'a>) -> WireAttribute<'a> {
         let mut member = WireAttribute::default();
         for field in ProtobufFields::of(message) {
             match (field.number, field.value) {
                 (1, ProtobufValue::Bytes(key)) => member.key = key,
                 (2, ProtobufValue::Bytes(value)) => member.value = value,
+                (3, ProtobufValue::Varint(index)) if index > 0 => member.key = strings.key(index),
                 _ => {}
             }
         }
@@ -59,9 +71,13 @@ impl<'a> WireAttribute<'a> {
 }
 
 /// The members of a message whose fields with this number are `KeyValue`.
-pub(super) fn members(message: &[u8], number: u64) -> impl Iterator<Item = WireAttribute<'_>> {
+pub(super) fn members<'a>(
+    message: &'a [u8],
+    number: u64,
+    strings: Strings<'a>,
+) -> impl Iterator<Item = WireAttribute<'a>> {
     ProtobufFields::of(message).filter_map(move |field| match field.value {
-        ProtobufValue::Bytes(bytes) if field.number == number => Some(WireAttribute::of(bytes)),
+        ProtobufValue::Bytes(bytes) if field.number == number => Some(WireAttribute::with(bytes, strings)),
         _ => None,
     })
 }
@@ -69,24 +85,25 @@ pub(super) fn members(message: &[u8], number: u64) -> impl Iterator<Item = WireA
 /// The value of an `AnyValue`: its last field. `None`: it has no value.
 #[inline]
 pub(super) fn value_of(any: &[u8]) -> Option<(u64, ProtobufValue<'_>)> {
-    let known = ProtobufFields::of(any).filter(|field| (1..=7).contains(&field.number));
+    let known = ProtobufFields::of(any).filter(|field| (1..=8).contains(&field.number));
     known.last().map(|field| (field.number, field.value))
 }
 
 impl ValueWriter<'_> {
     /// A text, repaired and cut.
     pub(super) fn text(&mut self, bytes: &[u8]) -> Text {
-        let (text, is_repaired) = repair(bytes);
+        let start = cut_bytes(bytes, self.max_text_bytes);
+        let (text, is_repaired) = repair(start);
         let kept = cut(&text, self.max_text_bytes);
         self.marks.is_repaired |= is_repaired;
-        self.marks.is_cut |= kept.len() < text.len();
+        self.marks.is_cut |= start.len() < bytes.len() || kept.len() < text.len();
         self.batch.push_text(kept)
     }
 
     /// A text that many records have.
     pub(super) fn interned(&mut self, memo: &mut Interned, bytes: &[u8]) -> Text {
         self.batch.interned(memo).unwrap_or_else(|| {
-            let (text, _) = repair(bytes);
+            let (text, _) = repair(cut_bytes(bytes, self.max_text_bytes));
             self.batch.intern(memo, cut(&text, self.max_text_bytes))
         })
     }
@@ -103,10 +120,17 @@ impl ValueWriter<'_> {
                 self.batch.array(&items)
             }
             Some((6, ProtobufValue::Bytes(list))) => {
-                let all: Vec<WireAttribute<'_>> = members(list, 1).collect();
+                let all: Vec<WireAttribute<'_>> = members(list, 1, self.strings).collect();
                 Value::Map(self.map(&all, false))
             }
             Some((7, ProtobufValue::Bytes(bytes))) => self.batch.bytes(bytes),
+            Some((8, ProtobufValue::Varint(index))) if index > 0 => {
+                let text = self.strings.get(index);
+                let kept = cut_bytes(text, self.strings_left);
+                self.strings_left -= kept.len();
+                self.marks.is_cut |= kept.len() < text.len();
+                self.text(kept).into()
+            }
             _ => Value::Null,
         }
     }
@@ -119,7 +143,7 @@ impl ValueWriter<'_> {
 
     /// The attributes of a link or of an event of a span.
     pub(super) fn attributes_of(&mut self, message: &[u8], number: u64) -> Span32 {
-        let all: Vec<WireAttribute<'_>> = members(message, number).collect();
+        let all: Vec<WireAttribute<'_>> = members(message, number, self.strings).collect();
         self.map(&all, true)
     }
 
@@ -138,6 +162,7 @@ impl ValueWriter<'_> {
             Some(places) => places.contains_key(key),
             None => all.iter().any(|member| member.key == key),
         };
+        let prefix = if is_attributes { self.prefix } else { "" };
         let mut written = Vec::with_capacity(kept);
         for place in (0..kept).filter(|place| is_last(*place)) {
             let member = &all[place];
@@ -146,11 +171,11 @@ impl ValueWriter<'_> {
                 Value::Null if is_attributes => continue,
                 Value::Bytes(_) if !has(&[member.key, BASE64.as_bytes()].concat()) => {
                     let (text, _) = repair(member.key);
-                    self.batch.push_parts(&[self.prefix, &text, BASE64]).into()
+                    self.batch.push_parts(&[prefix, &text, BASE64]).into()
                 }
-                _ if !self.prefix.is_empty() => {
+                _ if !prefix.is_empty() => {
                     let (text, _) = repair(member.key);
-                    self.batch.push_parts(&[self.prefix, &text]).into()
+                    self.batch.push_parts(&[prefix, &text]).into()
                 }
                 _ => self.keys.get(member.key, self.batch),
             };

@@ -18,6 +18,8 @@ use super::answer;
 use super::check::check;
 use super::json;
 use super::listener::OtlpListener;
+use super::profile::ProfileReader;
+use super::profile_dictionary::{ProfileDictionary, TableSizes};
 use super::route::{Encoding, GRPC_HEAD_BYTES, Signal};
 use super::writer::RecordWriter;
 
@@ -213,23 +215,45 @@ impl OtlpWork {
     fn open(&mut self, message: Bytes, out: &mut Output) -> Result<OtlpStage, BodyError> {
         let decoded = message.len() as u64;
         let of = self.signal.message();
+        let mut memory = decoded;
         let message = match self.encoding {
             Encoding::Json => {
                 let written = json::to_protobuf(&message, of).map_err(BodyError::Json)?;
-                if !self.lease.resize(decoded + written.capacity() as u64) {
+                memory += written.capacity() as u64;
+                if !self.lease.resize(memory) {
                     return Err(BodyError::NoMemory);
                 }
                 written.into()
             }
             Encoding::Protobuf | Encoding::Grpc => message,
         };
-        check(&message, 0, of, 0).map_err(BodyError::Decode)?;
+        let profiles = self.check(&message, memory)?;
         if decoded != self.request.body.len() as u64 {
             out.inflated(self.request.body.len() as u64, decoded);
         }
         out.decoded_bytes += decoded;
-        let writer = RecordWriter::new(self.signal, message, self.shared.limits());
+        let writer = RecordWriter::new(self.signal, message, profiles, self.shared.limits());
         Ok(OtlpStage::Writing(Box::new(writer)))
+    }
+
+    /// Checks all of a message, which has this much memory. `Some`: the reader of its profiles.
+    fn check(&mut self, message: &Bytes, memory: u64) -> Result<Option<ProfileReader>, BodyError> {
+        let of = self.signal.message();
+        if self.signal != Signal::Profiles {
+            return check(message, 0, of, None, 0).map(|()| None).map_err(BodyError::Decode);
+        }
+        let max_entries = self.shared.options.max_profile_entries;
+        let read = || {
+            let sizes = TableSizes::count(message, max_entries)?;
+            check(message, 0, of, Some(&sizes), 0)?;
+            ProfileDictionary::read(message, max_entries)
+        };
+        let reader = ProfileReader::new(read().map_err(BodyError::Decode)?);
+        if self.lease.resize(memory + reader.memory_bytes() as u64) {
+            Ok(Some(reader))
+        } else {
+            Err(BodyError::NoMemory)
+        }
     }
 
     /// All of the body is lost, or the sender has it still.

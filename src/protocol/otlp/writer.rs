@@ -10,6 +10,8 @@ use tributary_protocol::{Flow, Now, Output};
 
 use super::keys::Keys;
 use super::metric::OpenMetric;
+use super::profile::ProfileReader;
+use super::profile_dictionary::Strings;
 use super::record::{RecordContext, RecordLimits};
 use super::record_places::{MessagePlace, NextPlace, RecordPlaces, next_message};
 use super::resource::{resource, text};
@@ -32,13 +34,20 @@ pub(super) struct RecordWriter {
     /// The scope of the next records. Empty: they have none.
     scope: (MessagePlace, InternedRun),
     metric: Option<OpenMetric>,
+    /// Of a request with profiles.
+    profiles: Option<Box<ProfileReader>>,
     /// Records up to now.
     number: u64,
 }
 
 impl RecordWriter {
     /// Of a body that was checked.
-    pub(super) fn new(signal: Signal, body: Bytes, limits: RecordLimits) -> RecordWriter {
+    pub(super) fn new(
+        signal: Signal,
+        body: Bytes,
+        profiles: Option<ProfileReader>,
+        limits: RecordLimits,
+    ) -> RecordWriter {
         RecordWriter {
             signal,
             places: RecordPlaces::new(&body),
@@ -48,6 +57,7 @@ impl RecordWriter {
             resource: (Arc::default(), InternedResource::default()),
             scope: (0..0, InternedRun::default()),
             metric: None,
+            profiles: profiles.map(Box::new),
             number: 0,
         }
     }
@@ -59,6 +69,10 @@ impl RecordWriter {
 
     /// Writes records until the batch is full. [`Flow::Continue`]: all are written.
     pub(super) fn step(&mut self, now: Now, out: &mut Output) -> Flow {
+        if let Some(profiles) = &mut self.profiles {
+            // What it keeps is of the batch before.
+            profiles.begin_batch();
+        }
         for _ in 0..STEP_MESSAGES {
             if out.batch.is_full() {
                 return Flow::Again;
@@ -67,24 +81,43 @@ impl RecordWriter {
                 && let Some(point) = next_message(&self.body, &mut metric.points, 1)
             {
                 let body = self.body.clone();
-                let mut context = self.context(point.clone(), now, out);
+                let mut context = self.context(point.clone(), now, out, Strings::default());
                 metric.write(&body, point, &mut context, out);
                 self.metric = Some(metric);
                 continue;
             }
+            if let Some(mut profiles) = self.profiles.take() {
+                let value = profiles.next(&self.body, self.limits.max_attributes);
+                if let Some(value) = &value {
+                    let body = self.body.clone();
+                    let mut context = self.context(value.place.clone(), now, out, profiles.strings(&body));
+                    profiles.write(&body, value, &mut context, out);
+                }
+                self.profiles = Some(profiles);
+                if value.is_some() {
+                    continue;
+                }
+            }
             match self.places.next(&self.body) {
                 NextPlace::Resource(place) => {
-                    self.resource = (Arc::new(resource(&self.body[place])), InternedResource::default());
+                    let strings = self.profiles.as_ref().map(|profiles| profiles.strings(&self.body));
+                    let resource = resource(&self.body[place], strings.unwrap_or_default());
+                    self.resource = (Arc::new(resource), InternedResource::default());
                 }
                 NextPlace::Scope(place) => self.scope = (place, InternedRun::default()),
                 NextPlace::Record(place) if self.signal == Signal::Metrics => {
                     self.metric = Some(OpenMetric::open(&self.body, place));
                 }
+                NextPlace::Record(place) if self.signal == Signal::Profiles => {
+                    if let Some(profiles) = &mut self.profiles {
+                        profiles.open(&self.body, place, self.limits.max_attributes, out);
+                    }
+                }
                 NextPlace::Record(place) => {
                     let body = self.body.clone();
                     let record = &body[place.clone()];
                     let signal = self.signal;
-                    let mut context = self.context(place, now, out);
+                    let mut context = self.context(place, now, out, Strings::default());
                     match signal {
                         Signal::Logs => log::write(record, &mut context, out),
                         _ => span::write(record, &mut context, out),
@@ -97,14 +130,14 @@ impl RecordWriter {
     }
 
     /// What the next record, which stands at this place, has in common with others.
-    fn context(&mut self, place: MessagePlace, now: Now, out: &mut Output) -> RecordContext<'_> {
+    fn context(&mut self, place: MessagePlace, now: Now, out: &mut Output, strings: Strings<'_>) -> RecordContext<'_> {
         self.number += 1;
         let resource = out.batch.intern_resource(&mut self.resource.1, &self.resource.0);
         let (scope, memo) = &mut self.scope;
         let message = &self.body[scope.clone()];
         let (keys, limits) = (&mut self.keys, self.limits);
         let run = (!message.is_empty())
-            .then(|| out.batch.intern_run(memo, |batch| scope_attributes(message, keys, limits, batch)));
+            .then(|| out.batch.intern_run(memo, |batch| scope_attributes(message, keys, limits, strings, batch)));
         let position = Position { sequence: Some(self.number), offset: place.start as u64, length: place.len() as u64 };
         RecordContext { keys: &mut self.keys, limits, resource, scope: run, position, now }
     }
@@ -115,6 +148,7 @@ fn scope_attributes(
     message: &[u8],
     keys: &mut Keys,
     limits: RecordLimits,
+    strings: Strings<'_>,
     batch: &mut BatchBuilder,
 ) -> Vec<(Key, Value)> {
     let mut all = Vec::new();
@@ -131,8 +165,10 @@ fn scope_attributes(
             all.push((name.into(), batch.push_text(&text(content)).into()));
         }
     }
-    let own: Vec<_> = members(message, 3).collect();
-    let RecordLimits { max_text_bytes, max_attributes } = limits;
+    // These keys are those of its name and version.
+    let own = members(message, 3, strings).filter(|member| !matches!(member.key, b"name" | b"version"));
+    let own: Vec<_> = own.collect();
+    let RecordLimits { max_text_bytes, max_attributes, .. } = limits;
     let mut writer = ValueWriter {
         keys,
         batch,
@@ -141,6 +177,8 @@ fn scope_attributes(
         max_attributes,
         dropped: 0,
         prefix: semconv::OTLP_SCOPE.as_str(),
+        strings,
+        strings_left: max_text_bytes,
     };
     all.extend(writer.pairs(&own, true));
     all

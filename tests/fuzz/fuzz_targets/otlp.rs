@@ -18,7 +18,7 @@ const PATH: usize = 0;
 const FORM: usize = 1;
 const SIZES: usize = 2;
 
-const PATHS: [&str; 3] = ["/v1/traces", "/v1/logs", "/v1/metrics"];
+const PATHS: [&str; 4] = ["/v1/traces", "/v1/logs", "/v1/metrics", "/v1development/profiles"];
 /// Types, and how the body is compressed.
 const FORMS: [(&str, &str); 5] = [
     ("application/x-protobuf", "identity"),
@@ -38,7 +38,9 @@ fn decoded(setting: &Setting, body: &[u8]) -> Output {
     let path = PATHS[usize::from(setting.byte(PATH)) % PATHS.len()];
     let (content_type, encoding) = FORMS[usize::from(setting.byte(FORM)) % FORMS.len()];
     let (max_attributes, max_text_bytes) = setting.pick(SIZES, &[(4096, 256 << 10), (2, 16), (40, 100)]);
-    let options = Options { max_attributes, max_text_bytes, max_inflated_bytes: 1 << 20, ..Options::default() };
+    let (max_frames, max_profile_entries) = (max_attributes, max_text_bytes as usize);
+    let limits = Options { max_attributes, max_text_bytes, max_frames, max_profile_entries, ..Options::default() };
+    let options = Options { max_inflated_bytes: 1 << 20, ..limits };
     let exchange = OtlpExchange::new(options, &MemoryBudget::unlimited());
     let counters = counters(Protocol::Otlp);
     let header = |name: &str, value: &str| (name.to_owned(), value.as_bytes().to_vec());

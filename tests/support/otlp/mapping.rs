@@ -124,8 +124,32 @@ pub(crate) fn resource(event: EventView<'_>) -> Resource {
     Resource { attributes: all, ..Resource::default() }
 }
 
+/// Whether an event is a record of OTLP that goes on as it was.
+pub(crate) fn is_record(event: EventView<'_>) -> bool {
+    event.origin().protocol == "otlp" && !matches!(event.data(), DataView::Loss(_))
+}
+
+/// The name of its record; one that its sender has not named has none.
+fn name(event: EventView<'_>) -> String {
+    let name = event.name().text();
+    let is_ours = is_record(event) && ["otlp.log", "otlp.span", "otlp.metric"].contains(&name);
+    if is_ours { String::new() } else { name.to_owned() }
+}
+
 pub(crate) fn scope(event: EventView<'_>) -> InstrumentationScope {
     let origin = event.origin();
+    if is_record(event) {
+        let mut scope = InstrumentationScope::default();
+        for (key, value) in event.attributes() {
+            match (key.text().strip_prefix("otlp.scope."), value) {
+                (Some("name"), ValueView::Text(name)) => scope.name = name.text().to_owned(),
+                (Some("version"), ValueView::Text(version)) => scope.version = version.text().to_owned(),
+                (Some(key), value) => scope.attributes.push(key_value(key, any(value))),
+                (None, _) => {}
+            }
+        }
+        return scope;
+    }
     let version = origin.version.as_ref().map(|version| key_value("origin.version", text(version)));
     InstrumentationScope {
         name: format!("tributary.{}", origin.protocol),
@@ -196,7 +220,8 @@ fn attributes<'a>(
     let all: Vec<_> = event.attributes().map(|(key, value)| (key.text(), value)).collect();
     let mut kept = Vec::new();
     for (key_value, (key, value)) in key_values(&all, any).into_iter().zip(&all) {
-        if key.is_empty() || matches!(value, ValueView::Null) || take(key, *value) {
+        let is_scope = is_record(event) && key.starts_with("otlp.scope.");
+        if key.is_empty() || is_scope || matches!(value, ValueView::Null) || take(key, *value) {
             continue;
         }
         let value = flat(event, Some(key), *value, &mut is_nested);
@@ -232,7 +257,7 @@ fn log_record(event: EventView<'_>, with_origin: bool) -> LogRecord {
     let mut record = LogRecord {
         time_unix_nano: event.time().map_or(0, |time| time.0),
         observed_time_unix_nano: event.observed().0,
-        event_name: event.name().text().to_owned(),
+        event_name: name(event),
         ..LogRecord::default()
     };
     let severity = match event.data() {
@@ -242,6 +267,10 @@ fn log_record(event: EventView<'_>, with_origin: bool) -> LogRecord {
             let trace_id = context.map(|context| context.trace_id);
             let span_id = context.and_then(|context| context.span_id);
             record.attributes = attributes(event, with_origin, Vec::new(), is_nested, |key, value| {
+                if is_record(event) && key == "otlp.flags" {
+                    record.flags = value.as_u64().unwrap() as u32;
+                    return true;
+                }
                 let id = match key {
                     "trace_id" => trace_id.map(|id| id.to_string()),
                     "span_id" => span_id.map(|id| id.to_string()),
@@ -338,7 +367,7 @@ fn span(event: EventView<'_>, with_origin: bool) -> Span {
         trace_id: data.trace_id.0.to_vec(),
         span_id: data.span_id.0.to_vec(),
         parent_span_id: data.parent.map_or(Vec::new(), |parent| parent.0.to_vec()),
-        name: event.name().text().to_owned(),
+        name: name(event),
         kind: kind.unwrap_or(if text_of("datadog.type") == Some("web") { 2 } else { 1 }),
         start_time_unix_nano: start,
         end_time_unix_nano: end,

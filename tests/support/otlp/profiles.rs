@@ -131,13 +131,13 @@ pub fn expected<'a>(events: impl Iterator<Item = EventView<'a>>) -> Samples {
         match event.data() {
             DataView::Sample(sample) => {
                 let of = format!("{}/{}", sample.sample_type(), sample.unit());
-                let (value_type, period_type) = match (sample.sample_type(), sample.data.period_nanos) {
-                    ("cpu", None) => ("samples/count".to_owned(), of),
-                    ("cpu", Some(_)) => {
-                        let clock = sample.data.clock.map_or("cpu", |clock| clock.as_str());
-                        ("samples/count".to_owned(), format!("{clock}/nanoseconds"))
+                let value_type = if of == "cpu/count" { "samples/count" } else { &of };
+                let period_type = match sample.data.period_nanos {
+                    None => of.clone(),
+                    Some(_) => {
+                        let clock = sample.data.clock.map_or(sample.sample_type(), |clock| clock.as_str());
+                        format!("{clock}/nanoseconds")
                     }
-                    _ => (of.clone(), of),
                 };
                 let frames: Vec<_> = sample
                     .frames()
@@ -146,15 +146,17 @@ pub fn expected<'a>(events: impl Iterator<Item = EventView<'a>>) -> Samples {
                         let file = text(it.file);
                         let line = it.line.and_then(|line| i64::try_from(line).ok()).unwrap_or(0);
                         let frame_type = match event.origin().protocol {
-                            // Of the simulated tracer.
-                            "datadog_agent" => "cpython",
+                            // Of the simulated programs.
+                            "datadog_agent" | "otlp" => "cpython",
                             _ if file == "<cfunc>" => "native",
                             _ => "ruby",
                         };
                         frame(text(it.function), file, line, frame_type)
                     })
                     .collect();
-                let mut attributes: Vec<_> = event.attributes().map(|(key, value)| own(key.text(), value)).collect();
+                let is_own = |key: &str| !(mapping::is_record(event) && key.starts_with("otlp.scope."));
+                let all = event.attributes().filter(|(key, _)| is_own(key.text()));
+                let mut attributes: Vec<_> = all.map(|(key, value)| own(key.text(), value)).collect();
                 attributes.sort();
                 let time = event.time().unwrap_or(event.observed()).0;
                 let value = match sample.data.value {

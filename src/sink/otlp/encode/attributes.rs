@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::runs::RunCache;
+use super::scopes;
 use super::value::{push_attribute, push_bool_attribute, push_text_attribute, push_u64_attribute};
 use tributary_event::{AttributeView, EventView, KeyView, Name, Origin, Position, ValueView, semconv};
 
@@ -23,11 +24,13 @@ pub(super) struct AttributeWriter<'a> {
     is_nested: bool,
     /// The event may have a key that the sink adds.
     may_collide: bool,
+    /// Some of its attributes are its scope.
+    has_scope: bool,
 }
 
 impl<'a> AttributeWriter<'a> {
     pub(super) fn new(event: EventView<'a>, field: u8) -> Self {
-        AttributeWriter { event, field, is_nested: false, may_collide: false }
+        AttributeWriter { event, field, is_nested: false, may_collide: false, has_scope: scopes::is_record(event) }
     }
 
     /// Writes the attributes of the event, except those that `take` takes: they have a field of their own. Empty keys and null
@@ -49,7 +52,8 @@ impl<'a> AttributeWriter<'a> {
             } else {
                 false
             };
-            if is_empty || matches!(value, ValueView::Null) || take(key, value) {
+            let is_scope = self.has_scope && scopes::is_of_scope(key);
+            if is_empty || is_scope || matches!(value, ValueView::Null) || take(key, value) {
                 return;
             }
             let all = || event.attributes().map(|(key, _)| key.text()).collect::<HashSet<_>>();
@@ -59,6 +63,7 @@ impl<'a> AttributeWriter<'a> {
         for part in event.attribute_parts() {
             match part {
                 AttributeView::One(member) => push(out, member.key(), member.value()),
+                AttributeView::Run(run) if self.has_scope && scopes::is_scope(run) => {}
                 AttributeView::Run(run) => match runs.encoded(run, field) {
                     Some(encoded) => out.extend_from_slice(encoded),
                     None => run.members().for_each(|member| push(out, member.key(), member.value())),

@@ -4,6 +4,7 @@
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
+use super::scopes;
 use super::value::{key_of, push_body};
 use tributary_codec::protobuf::{push_bytes_field, push_message, push_varint, push_varint_field};
 use tributary_event::{EventView, Name, Origin, ValueView, semconv};
@@ -29,6 +30,7 @@ pub(super) struct Dictionary {
     locations: DictionaryTable,
     stacks: DictionaryTable,
     attributes: DictionaryTable,
+    links: DictionaryTable,
 }
 
 /// Entries of a dictionary, each once.
@@ -41,13 +43,13 @@ struct DictionaryTable {
 }
 
 /// What the tables have before an event is added.
-pub(super) struct Mark([(usize, usize); 5]);
+pub(super) struct Mark([(usize, usize); 6]);
 
 impl DictionaryTable {
-    /// A table whose first entry is the empty one.
-    fn new(field: u8) -> DictionaryTable {
+    /// A table whose first entry is this one, which stands for none.
+    fn new(field: u8, first: &[u8]) -> DictionaryTable {
         let mut table = DictionaryTable { field, encoded: Vec::new(), indexes: HashMap::default() };
-        table.index_of(&[]);
+        table.index_of(first);
         table
     }
 
@@ -77,11 +79,12 @@ impl DictionaryTable {
 impl Default for Dictionary {
     fn default() -> Dictionary {
         Dictionary {
-            strings: DictionaryTable::new(5),
-            functions: DictionaryTable::new(3),
-            locations: DictionaryTable::new(2),
-            stacks: DictionaryTable::new(7),
-            attributes: DictionaryTable::new(6),
+            strings: DictionaryTable::new(5, &[]),
+            functions: DictionaryTable::new(3, &[]),
+            locations: DictionaryTable::new(2, &[]),
+            stacks: DictionaryTable::new(7, &[]),
+            attributes: DictionaryTable::new(6, &[]),
+            links: DictionaryTable::new(4, &encode_link(&[0; 16], &[0; 8])),
         }
     }
 }
@@ -92,8 +95,8 @@ impl Dictionary {
         self.tables().iter().map(|table| table.encoded.len()).sum()
     }
 
-    fn tables(&self) -> [&DictionaryTable; 5] {
-        [&self.strings, &self.functions, &self.locations, &self.stacks, &self.attributes]
+    fn tables(&self) -> [&DictionaryTable; 6] {
+        [&self.links, &self.strings, &self.functions, &self.locations, &self.stacks, &self.attributes]
     }
 
     /// What it has now.
@@ -103,8 +106,8 @@ impl Dictionary {
 
     /// Removes what was added since.
     pub(super) fn truncate(&mut self, Mark(marks): &Mark) {
-        let tables =
-            [&mut self.strings, &mut self.functions, &mut self.locations, &mut self.stacks, &mut self.attributes];
+        let Dictionary { links, strings, functions, locations, stacks, attributes } = self;
+        let tables = [links, strings, functions, locations, stacks, attributes];
         tables.into_iter().zip(marks).for_each(|(table, mark)| table.truncate(*mark));
     }
 
@@ -167,12 +170,21 @@ impl Dictionary {
         (self.attributes.index_of(&entry), is_nested)
     }
 
-    /// The indexes of the attributes of an event, packed.
-    pub(super) fn event_attributes(&mut self, event: EventView<'_>) -> Vec<u8> {
+    /// The index of the span of a sample.
+    pub(super) fn link(&mut self, trace_id: &[u8; 16], span_id: &[u8; 8]) -> u32 {
+        self.links.index_of(&encode_link(trace_id, span_id))
+    }
+
+    /// The indexes of the attributes of an event, packed; without those that `is_taken` takes.
+    pub(super) fn event_attributes(&mut self, event: EventView<'_>, is_taken: impl Fn(&str) -> bool) -> Vec<u8> {
         let mut indexes = Vec::new();
         let mut is_nested = false;
+        let has_scope = scopes::is_record(event);
         for (key, value) in event.attributes() {
-            if key.is_empty() || matches!(value, ValueView::Null) {
+            if has_scope && key.text().starts_with(semconv::OTLP_SCOPE.as_str()) {
+                continue;
+            }
+            if key.is_empty() || matches!(value, ValueView::Null) || is_taken(key.text()) {
                 continue;
             }
             let has_key = |key: &str| event.attributes().any(|(other, _)| other.text() == key);
@@ -206,15 +218,17 @@ impl Dictionary {
     /// Appends it as a field of a request.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         push_message(out, DICTIONARY, 3, |out| {
-            // Links and mappings are not used, but have their empty entry.
+            // There are no mappings but the empty entry.
             const MAPPINGS: u8 = 1;
-            const LINKS: u8 = 4;
             push_bytes_field(out, MAPPINGS, &[]);
-            push_message(out, LINKS, 1, |out| {
-                push_bytes_field(out, 1, &[0; 16]);
-                push_bytes_field(out, 2, &[0; 8]);
-            });
             self.tables().iter().for_each(|table| out.extend_from_slice(&table.encoded));
         });
     }
+}
+
+fn encode_link(trace_id: &[u8; 16], span_id: &[u8; 8]) -> Vec<u8> {
+    let mut link = Vec::new();
+    push_bytes_field(&mut link, 1, trace_id);
+    push_bytes_field(&mut link, 2, span_id);
+    link
 }

@@ -131,7 +131,7 @@ impl DumpProfile {
                 push_varint(&mut attributes, u64::from(*class));
             }
             push_varint(&mut values, row.sums[column].min(i64::MAX as u64));
-            EncodedSample { stack: *stack, attributes, values, timestamps: Vec::new() }
+            EncodedSample { stack: *stack, attributes, values, ..EncodedSample::default() }
         };
         let samples = self.sums.rows().zip(&self.indexes).map(sample).collect();
         EncodedProfile { types, period: 1, attributes: self.attributes.clone(), times: (self.time, self.time), samples }

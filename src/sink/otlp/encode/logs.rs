@@ -1,8 +1,11 @@
 //! Logs and losses: `LogRecord` of `opentelemetry/proto/logs/v1/logs.proto`.
 
 use super::attributes::{AttributeWriter, Caches};
+use super::scopes;
 use super::value::push_body;
-use tributary_codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
+use tributary_codec::protobuf::{
+    push_bytes_field, push_fixed32_field, push_fixed64_field, push_message, push_varint_field,
+};
 use tributary_event::{EventView, KeyView, LossView, Severity, SeverityNumber, TraceContext, ValueView, hex, semconv};
 
 // Fields of LogRecord.
@@ -11,6 +14,8 @@ const SEVERITY_NUMBER: u8 = 2;
 const SEVERITY_TEXT: u8 = 3;
 const BODY: u8 = 5;
 const ATTRIBUTES: u8 = 6;
+const DROPPED_ATTRIBUTES: u8 = 7;
+const FLAGS: u8 = 8;
 const TRACE_ID: u8 = 9;
 const SPAN_ID: u8 = 10;
 const OBSERVED_TIME: u8 = 11;
@@ -30,31 +35,69 @@ pub(super) fn push_log(
         if let Some(body) = body {
             attributes.note_nested(push_body(out, BODY, body));
         }
-        let Some(context) = context else {
-            attributes.push_all(out, &mut caches.runs, |_, _| false);
-            return attributes.finish(out, caches);
-        };
-        let TraceContext { trace_id, span_id } = context;
-        // The deprecated attributes have the same ids.
-        attributes.push_all(out, &mut caches.runs, |key, value| match value {
-            ValueView::Text(text) if is(key, semconv::TRACE_ID) => is_hex_of(text.text(), &trace_id.0),
-            ValueView::Text(text) if is(key, semconv::SPAN_ID) => {
-                span_id.is_some_and(|span_id| is_hex_of(text.text(), &span_id.0))
-            }
-            _ => false,
+        let mut parts = scopes::is_record(event).then(LogParts::default);
+        attributes.push_all(out, &mut caches.runs, |key, value| {
+            context.is_some_and(|context| is_id_of(context, key, value))
+                || parts.as_mut().is_some_and(|parts| parts.take(key, value))
         });
-        push_bytes_field(out, TRACE_ID, &trace_id.0);
-        if let Some(span_id) = span_id {
-            push_bytes_field(out, SPAN_ID, &span_id.0);
+        let text = parts.as_ref().and_then(|parts| parts.severity_text);
+        push_bytes_field(out, SEVERITY_TEXT, text.unwrap_or(severity.severity().as_str()).as_bytes());
+        if let Some(parts) = parts {
+            push_varint_field(out, DROPPED_ATTRIBUTES, parts.dropped.into());
+            push_fixed32_field(out, FLAGS, parts.flags);
+        }
+        if let Some(TraceContext { trace_id, span_id }) = context {
+            push_bytes_field(out, TRACE_ID, &trace_id.0);
+            if let Some(span_id) = span_id {
+                push_bytes_field(out, SPAN_ID, &span_id.0);
+            }
         }
         attributes.finish(out, caches);
     });
+}
+
+/// Whether an attribute is deprecated: its id is that of the record.
+fn is_id_of(context: &TraceContext, key: KeyView<'_>, value: ValueView<'_>) -> bool {
+    let ValueView::Text(text) = value else { return false };
+    if is(key, semconv::TRACE_ID) {
+        return is_hex_of(text.text(), &context.trace_id.0);
+    }
+    is(key, semconv::SPAN_ID) && context.span_id.is_some_and(|span_id| is_hex_of(text.text(), &span_id.0))
+}
+
+/// Parts of a record that came by OTLP, which are attributes of its event.
+#[derive(Default)]
+struct LogParts<'a> {
+    severity_text: Option<&'a str>,
+    flags: u32,
+    dropped: u32,
+}
+
+impl<'a> LogParts<'a> {
+    /// Takes an attribute, if it is such a part.
+    fn take(&mut self, key: KeyView<'a>, value: ValueView<'a>) -> bool {
+        let number = match value {
+            ValueView::U64(number) => u32::try_from(number).ok(),
+            ValueView::I64(number) => u32::try_from(number).ok(),
+            _ => None,
+        };
+        match (value, number) {
+            (ValueView::Text(text), _) if is(key, semconv::OTLP_SEVERITY_TEXT) => {
+                self.severity_text = Some(text.text());
+            }
+            (_, Some(flags)) if is(key, semconv::OTLP_FLAGS) => self.flags = flags,
+            (_, Some(count)) if is(key, semconv::OTLP_DROPPED_ATTRIBUTES) => self.dropped = count,
+            _ => return false,
+        }
+        true
+    }
 }
 
 /// Appends a loss as a field of a message.
 pub(super) fn push_loss(out: &mut Vec<u8>, field: u8, event: EventView<'_>, loss: LossView<'_>, caches: &mut Caches) {
     push_message(out, field, 2, |out| {
         push_head(out, event, Severity::Warn.into());
+        push_bytes_field(out, SEVERITY_TEXT, Severity::Warn.as_str().as_bytes());
         let mut attributes = AttributeWriter::new(event, ATTRIBUTES);
         attributes.push_all(out, &mut caches.runs, |_, _| false);
         attributes.push_text(out, semconv::LOSS_REASON, loss.reason.as_str());
@@ -78,8 +121,14 @@ fn push_head(out: &mut Vec<u8>, event: EventView<'_>, severity: SeverityNumber) 
     }
     push_fixed64_field(out, OBSERVED_TIME, event.observed().0);
     push_varint_field(out, SEVERITY_NUMBER, severity.get().into());
-    push_bytes_field(out, SEVERITY_TEXT, severity.severity().as_str().as_bytes());
-    push_bytes_field(out, EVENT_NAME, event.name().text().as_bytes());
+    if !is_nameless(event, semconv::OTLP_LOG) {
+        push_bytes_field(out, EVENT_NAME, event.name().text().as_bytes());
+    }
+}
+
+/// Whether an event has this name because its record had none.
+pub(super) fn is_nameless(event: EventView<'_>, name: semconv::Name) -> bool {
+    is(event.name_key(), name) && scopes::is_record(event)
 }
 
 /// Whether a key is this name, which a peer may have sent.

@@ -3,8 +3,9 @@
 use foldhash::quality::RandomState;
 use hashbrown::{Equivalent, HashMap};
 
+use super::logs::is_nameless;
 use tributary_codec::protobuf::{len_tag, push_bytes_field, push_varint, push_varint_field, varint_len};
-use tributary_event::{EventView, MetricType, MetricView, Temporality};
+use tributary_event::{EventView, MetricType, MetricView, Temporality, semconv};
 
 // Fields of Metric.
 const NAME: u8 = 1;
@@ -62,7 +63,8 @@ impl Metrics {
     /// The index of the metric of an event, and by how much it makes a request longer, when it is new.
     pub(super) fn find(&mut self, event: EventView<'_>, data: MetricView<'_>) -> (usize, usize) {
         let metric_type = data.metric_type;
-        let key = KeyRef { name: event.name().text(), unit: data.unit(), metric_type };
+        let name = if is_nameless(event, semconv::OTLP_METRIC) { "" } else { event.name().text() };
+        let key = KeyRef { name, unit: data.unit(), metric_type };
         if let Some(known) = self.known.get(&key) {
             return (*known, 0);
         }

@@ -14,6 +14,7 @@ mod profiles;
 mod request;
 mod resource;
 mod runs;
+mod scopes;
 mod traces;
 mod value;
 
@@ -25,6 +26,7 @@ use heap::Heaps;
 use profiles::Profiles;
 use request::{Groups, RECORDS};
 use runs::RunCache;
+use scopes::{ScopeKey, Scopes};
 use tributary_event::{DataView, EventView, KeyView, Kind, Origin, semconv};
 
 /// A signal of OpenTelemetry. Each is exported by requests of its own.
@@ -106,6 +108,7 @@ pub struct Encoder {
     /// Events carry where they came from.
     has_origin: bool,
     caches: [Caches; 4],
+    scopes: Scopes,
     pending: [Option<PendingExport>; 4],
     /// Length of the last request of each signal, in bytes.
     last_len: [usize; 4],
@@ -144,6 +147,7 @@ impl Encoder {
             head_bytes,
             has_origin,
             caches: origins.map(|origin| Caches { origin: has_origin.then_some(origin), runs: RunCache::default() }),
+            scopes: Scopes::default(),
             pending: [const { None }; 4],
             last_len: [0; 4],
             has_heaps: true,
@@ -162,6 +166,7 @@ impl Encoder {
     /// To be called before the events of each batch: what they share is encoded once.
     pub fn begin_batch(&mut self) {
         self.caches.iter_mut().for_each(|caches| caches.runs.clear());
+        self.scopes.begin_batch();
     }
 
     /// Adds an event to the request of its signal. Returns `false` if it is larger than a request may be.
@@ -197,7 +202,7 @@ impl Encoder {
                 heaps: Heaps::default(),
                 origin: event.origin().clone(),
             });
-            let scope = groups.scope_of(event);
+            let scope = groups.scope_of(event, ScopeKey::Own);
             let limit = self.max_request_bytes.saturating_sub(groups.len());
             if heaps.push(scope, event, self.has_origin, limit) {
                 return;
@@ -217,7 +222,7 @@ impl Encoder {
                 origin: event.origin().clone(),
             });
         let (caches, limit) = (&mut self.caches[signal.index()], self.max_request_bytes);
-        let scope = groups.scope_of(event);
+        let scope = groups.scope_of(event, self.scopes.of(event));
         let is_added = match event.data() {
             DataView::Log { severity_number, context, body, .. } => groups.push(scope, limit, |out| {
                 logs::push_log(out, RECORDS, event, (severity_number, context, body), caches);

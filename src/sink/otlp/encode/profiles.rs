@@ -11,7 +11,7 @@ use super::request::{Groups, RECORDS};
 use tributary_codec::protobuf::{
     push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
 };
-use tributary_event::{EventView, Number, SampleView, TextView, semconv};
+use tributary_event::{EventView, Name, Number, SampleView, TextView, ValueView, hex_array, semconv};
 
 // Fields of Profile.
 const SAMPLE_TYPE: u8 = 1;
@@ -24,6 +24,7 @@ const PROFILE_ATTRIBUTES: u8 = 11;
 // Fields of Sample.
 const STACK: u8 = 1;
 const SAMPLE_ATTRIBUTES: u8 = 2;
+const LINK: u8 = 3;
 const VALUES: u8 = 4;
 const TIMESTAMPS: u8 = 5;
 /// A profile covers at most this much time, in nanoseconds.
@@ -58,8 +59,8 @@ struct ProfileKey {
 struct OpenProfile {
     scope: usize,
     profile: EncodedProfile,
-    /// The samples by their stack and attributes.
-    known: HashMap<(u32, Box<[u8]>), usize, RandomState>,
+    /// The samples by their stack, link and attributes.
+    known: HashMap<(u32, u32, Box<[u8]>), usize, RandomState>,
 }
 
 /// A profile as it is written.
@@ -82,6 +83,8 @@ pub(super) struct EncodedSample {
     pub(super) stack: u32,
     /// Indexes, packed.
     pub(super) attributes: Vec<u8>,
+    /// The index of a span; 0: none.
+    pub(super) link: u32,
     /// Varints.
     pub(super) values: Vec<u8>,
     /// A time for each value; or none, of a single one.
@@ -104,7 +107,10 @@ impl Profiles {
     ) -> bool {
         let mark = self.dictionary.mark();
         let stack = self.stack(event, sample);
-        let attributes = self.dictionary.event_attributes(event);
+        let span = span_of(event);
+        let link = span.map_or(0, |(trace_id, span_id)| self.dictionary.link(&trace_id, &span_id));
+        let is_link = |key: &str| key == semconv::TRACE_ID.as_str() || key == semconv::SPAN_ID.as_str();
+        let attributes = self.dictionary.event_attributes(event, |key| span.is_some() && is_link(key));
         let time = event.time().unwrap_or(event.observed()).0;
         let types = self.types(sample);
         let key = ProfileKey {
@@ -115,7 +121,7 @@ impl Profiles {
         };
         let known = self.known.get(&key).copied();
         let new = if known.is_none() { Some(self.open(scope, event, types, has_origin, time)) } else { None };
-        let sample_key = (stack, attributes.clone().into_boxed_slice());
+        let sample_key = (stack, link, attributes.clone().into_boxed_slice());
         let known_sample = known.and_then(|known| self.profiles[known].known.get(&sample_key).copied());
         let value = value_of(sample.data.value);
         let added = varint_len(value as u64)
@@ -137,7 +143,7 @@ impl Profiles {
         };
         let OpenProfile { profile: EncodedProfile { samples, times, .. }, known, .. } = &mut self.profiles[at];
         let at = known_sample.unwrap_or_else(|| {
-            samples.push(EncodedSample { stack, attributes, ..EncodedSample::default() });
+            samples.push(EncodedSample { stack, attributes, link, ..EncodedSample::default() });
             known.insert(sample_key, samples.len() - 1);
             samples.len() - 1
         });
@@ -222,6 +228,9 @@ impl EncodedProfile {
             push_message(out, SAMPLES, 2, |out| {
                 push_varint_field(out, STACK, sample.stack.into());
                 push_bytes_field(out, SAMPLE_ATTRIBUTES, &sample.attributes);
+                if sample.link > 0 {
+                    push_varint_field(out, LINK, sample.link.into());
+                }
                 push_bytes_field(out, VALUES, &sample.values);
                 if !sample.timestamps.is_empty() {
                     push_bytes_field(out, TIMESTAMPS, &sample.timestamps);
@@ -252,21 +261,36 @@ fn value_of(number: Number) -> i64 {
     }
 }
 
+/// The span of a sample, if its attributes name it and its trace.
+fn span_of(event: EventView<'_>) -> Option<([u8; 16], [u8; 8])> {
+    let text = |name: Name| {
+        event.attributes().find_map(|(key, value)| match value {
+            ValueView::Text(text) if key.text() == name.as_str() => Some(text.text()),
+            _ => None,
+        })
+    };
+    Some((hex_array(text(semconv::TRACE_ID)?)?, hex_array(text(semconv::SPAN_ID)?)?))
+}
+
 fn text_of(text: Option<TextView<'_>>) -> &str {
     text.map_or("", |text| text.text())
 }
 
 /// The kind of a frame. Rbkit names the file of functions in C `<cfunc>`.
 fn frame_type(protocol: &str, language: Option<&str>, file: &str) -> &'static str {
-    match (protocol, language) {
-        ("rbkit", _) if file == "<cfunc>" => "native",
-        ("rbkit", _) | ("datadog_agent", Some("ruby")) => "ruby",
-        ("datadog_agent", Some("python")) => "cpython",
-        ("datadog_agent", Some("javascript" | "nodejs")) => "v8js",
-        ("datadog_agent", Some("php")) => "php",
-        ("datadog_agent", Some("go")) => "go",
-        ("datadog_agent", Some("dotnet" | ".NET")) => "dotnet",
-        ("datadog_agent", Some("java" | "jvm")) | ("bytefrog" | "zico", _) => "jvm",
-        _ => "native",
+    match protocol {
+        "rbkit" if file == "<cfunc>" => "native",
+        "rbkit" => "ruby",
+        "bytefrog" | "zico" => "jvm",
+        _ => match language {
+            Some("ruby") => "ruby",
+            Some("python") => "cpython",
+            Some("javascript" | "nodejs" | "webjs") => "v8js",
+            Some("php") => "php",
+            Some("go") => "go",
+            Some("dotnet" | ".NET") => "dotnet",
+            Some("java" | "jvm") => "jvm",
+            _ => "native",
+        },
     }
 }

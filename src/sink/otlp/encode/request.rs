@@ -11,6 +11,7 @@ use hashbrown::HashMap;
 use super::body::Body;
 use super::metrics::Metrics;
 use super::resource::{encode_resource, encode_scope};
+use super::scopes::{self, ScopeKey};
 use tributary_codec::protobuf::{len_tag, push_bytes_field, push_varint, varint_len};
 use tributary_event::{EventView, MetricView, Origin, Resource};
 
@@ -31,11 +32,11 @@ const GROUP_OVERHEAD: usize = 12;
 pub(super) struct Groups {
     resources: Vec<ResourceGroup>,
     scopes: Vec<ScopeGroup>,
-    /// The scopes of events by the addresses of their resource and origin, which `alive` keeps.
-    known: HashMap<(usize, usize), usize, RandomState>,
+    /// The groups of events.
+    known: HashMap<GroupKey, usize, RandomState>,
     alive: Vec<(Arc<Resource>, Arc<Origin>)>,
-    /// The addresses of the last event, and its scope.
-    last: Option<((usize, usize), usize)>,
+    /// That of the last event.
+    last: Option<(GroupKey, usize)>,
     /// Free bytes in front of the request.
     head_bytes: usize,
     /// What the records of the first scope are expected to take.
@@ -46,6 +47,9 @@ pub(super) struct Groups {
     /// Length of the request at most.
     len: usize,
 }
+
+/// The addresses of the resource and of the origin of an event, which `alive` keeps, and its scope.
+type GroupKey = (usize, usize, ScopeKey);
 
 #[derive(Debug)]
 struct ResourceGroup {
@@ -74,29 +78,34 @@ impl Groups {
         self.len
     }
 
-    /// The scope that an event belongs to.
+    /// The group of an event with this scope.
     #[inline]
-    pub(super) fn scope_of(&mut self, event: EventView<'_>) -> usize {
-        let key = (Arc::as_ptr(event.resource()).addr(), Arc::as_ptr(event.origin()).addr());
+    pub(super) fn scope_of(&mut self, event: EventView<'_>, scope: ScopeKey) -> usize {
+        let key = (Arc::as_ptr(event.resource()).addr(), Arc::as_ptr(event.origin()).addr(), scope);
         match self.last {
             Some((last, scope)) if last == key => scope,
             _ => {
                 let known = self.known.get(&key).copied();
-                let scope = known.unwrap_or_else(|| self.add(key, event.resource(), event.origin()));
+                let scope = known.unwrap_or_else(|| self.add(key, event));
                 self.last = Some((key, scope));
                 scope
             }
         }
     }
 
-    fn add(&mut self, key: (usize, usize), resource: &Arc<Resource>, origin: &Arc<Origin>) -> usize {
+    fn add(&mut self, key: GroupKey, event: EventView<'_>) -> usize {
+        let (resource, origin) = (event.resource(), event.origin());
+        let encoded_scope = match key.2 {
+            ScopeKey::Own => encode_scope(origin),
+            ScopeKey::Received(_) => scopes::encode(event),
+        };
         let encoded = encode_resource(resource, origin.protocol);
         let of = *self.resource_of.entry(encoded).or_insert_with_key(|encoded| {
             self.len += encoded.len() + GROUP_OVERHEAD;
             self.resources.push(ResourceGroup { encoded: encoded.clone(), scopes: Vec::new() });
             self.resources.len() - 1
         });
-        let scope = *self.scope_of.entry((of, encode_scope(origin))).or_insert_with_key(|(_, encoded)| {
+        let scope = *self.scope_of.entry((of, encoded_scope)).or_insert_with_key(|(_, encoded)| {
             self.len += encoded.len() + GROUP_OVERHEAD;
             let (mut bytes, mut free) = (Vec::new(), 0);
             if self.scopes.is_empty() {

@@ -1,14 +1,15 @@
 //! Resources and scopes: the agent that sent the events, and its protocol.
 
+use super::scopes::OTLP;
 use super::value::{push_resource_attribute, push_text_attribute};
 use tributary_codec::protobuf::push_bytes_field;
 use tributary_event::{Origin, Resource, ResourceValue, semconv};
 
 // Fields of Resource and InstrumentationScope.
 const RESOURCE_ATTRIBUTES: u8 = 1;
-const SCOPE_NAME: u8 = 1;
-const SCOPE_VERSION: u8 = 2;
-const SCOPE_ATTRIBUTES: u8 = 3;
+pub(super) const SCOPE_NAME: u8 = 1;
+pub(super) const SCOPE_VERSION: u8 = 2;
+pub(super) const SCOPE_ATTRIBUTES: u8 = 3;
 
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -41,6 +42,8 @@ pub(super) fn encode_resource(resource: &Resource, protocol: &str) -> Vec<u8> {
         |name: semconv::Name, text: &str| push_text_attribute(&mut out, RESOURCE_ATTRIBUTES, name.as_str(), text);
     match service {
         Some(service) => add(semconv::SERVICE_NAME, service),
+        // What an SDK or a Collector has left out stays so.
+        None if protocol == OTLP => {}
         None => {
             let program = program.filter(|program| !program.is_empty()).unwrap_or(protocol);
             add(semconv::SERVICE_NAME, &format!("unknown_service:{program}"));

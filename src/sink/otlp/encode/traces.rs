@@ -1,7 +1,8 @@
 //! Spans: `Span` of `opentelemetry/proto/trace/v1/trace.proto`.
 
 use super::attributes::{AttributeWriter, Caches};
-use super::logs::is;
+use super::logs::{is, is_nameless};
+use super::scopes;
 use super::value::{push_attribute, push_text_list_attribute};
 use tributary_codec::protobuf::{
     push_bytes_field, push_fixed32_field, push_fixed64_field, push_message, push_varint_field,
@@ -53,7 +54,9 @@ pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span
         if let Some(parent) = span.parent {
             push_bytes_field(out, PARENT_SPAN_ID, &parent.0);
         }
-        push_bytes_field(out, NAME, event.name().text().as_bytes());
+        if !is_nameless(event, semconv::OTLP_SPAN) {
+            push_bytes_field(out, NAME, event.name().text().as_bytes());
+        }
         let (start, end) = times(event, &span);
         push_fixed64_field(out, START, start.0);
         push_fixed64_field(out, END, end.0);
@@ -76,8 +79,11 @@ pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span
             }
             _ => false,
         });
-        let kind = kind.unwrap_or(if is_web { SpanKind::Server } else { SpanKind::Internal });
-        push_varint_field(out, KIND, kind.number().into());
+        let default = if is_web { SpanKind::Server } else { SpanKind::Internal };
+        // What an SDK has left out stays so.
+        if let Some(kind) = kind.or((!scopes::is_record(event)).then_some(default)) {
+            push_varint_field(out, KIND, kind.number().into());
+        }
         if is_incomplete && (known_missing.is_some() || !attributes.has(semconv::INCOMPLETE)) {
             let missing = [(event.time().is_none(), MISSING_START), (span.end.is_none(), MISSING_END)];
             attributes.note_nested(push_incomplete(out, known_missing, missing));
