@@ -28,7 +28,7 @@ pub struct Load {
 }
 
 /// All loads that are measured.
-pub const LOADS: [Load; 12] = [
+pub const LOADS: [Load; 14] = [
     Load { name: "datadog", agent: &["datadog"], options: "", bytes_per_event: 900, percent: 100 },
     Load {
         name: "bytefrog v1",
@@ -79,6 +79,20 @@ pub const LOADS: [Load; 12] = [
         agent: &["datadog_agent", "--dialect", "v1.0", "--connections", "4"],
         options: "",
         bytes_per_event: 1050,
+        percent: 40,
+    },
+    Load {
+        name: "otlp traces",
+        agent: &["otlp", "--connections", "4"],
+        options: "grpc = \"\"",
+        bytes_per_event: 1000,
+        percent: 40,
+    },
+    Load {
+        name: "otlp logs",
+        agent: &["otlp", "--dialect", "logs", "--connections", "4"],
+        options: "grpc = \"\"",
+        bytes_per_event: 900,
         percent: 40,
     },
     // A trace of about forty records per request.

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::runs::RunCache;
-use super::scopes;
 use super::value::{push_attribute, push_bool_attribute, push_text_attribute, push_u64_attribute};
 use tributary_event::{AttributeView, EventView, KeyView, Name, Origin, Position, ValueView, semconv};
 
@@ -14,6 +13,8 @@ pub(super) struct Caches {
     /// `None`: origins are not sent.
     pub(super) origin: Option<OriginCache>,
     pub(super) runs: RunCache,
+    /// The event is a record of OTLP, not of this program.
+    pub(super) is_record: bool,
 }
 
 /// Writes the attributes of an event into a field of its message.
@@ -24,13 +25,11 @@ pub(super) struct AttributeWriter<'a> {
     is_nested: bool,
     /// The event may have a key that the sink adds.
     may_collide: bool,
-    /// Some of its attributes are its scope.
-    has_scope: bool,
 }
 
 impl<'a> AttributeWriter<'a> {
     pub(super) fn new(event: EventView<'a>, field: u8) -> Self {
-        AttributeWriter { event, field, is_nested: false, may_collide: false, has_scope: scopes::is_record(event) }
+        AttributeWriter { event, field, is_nested: false, may_collide: false }
     }
 
     /// Writes the attributes of the event, except those that `take` takes: they have a field of their own. Empty keys and null
@@ -52,8 +51,7 @@ impl<'a> AttributeWriter<'a> {
             } else {
                 false
             };
-            let is_scope = self.has_scope && scopes::is_of_scope(key);
-            if is_empty || is_scope || matches!(value, ValueView::Null) || take(key, value) {
+            if is_empty || matches!(value, ValueView::Null) || take(key, value) {
                 return;
             }
             let all = || event.attributes().map(|(key, _)| key.text()).collect::<HashSet<_>>();
@@ -63,7 +61,6 @@ impl<'a> AttributeWriter<'a> {
         for part in event.attribute_parts() {
             match part {
                 AttributeView::One(member) => push(out, member.key(), member.value()),
-                AttributeView::Run(run) if self.has_scope && scopes::is_scope(run) => {}
                 AttributeView::Run(run) => match runs.encoded(run, field) {
                     Some(encoded) => out.extend_from_slice(encoded),
                     None => run.members().for_each(|member| push(out, member.key(), member.value())),

@@ -35,16 +35,17 @@ pub(super) fn push_log(
         if let Some(body) = body {
             attributes.note_nested(push_body(out, BODY, body));
         }
-        let mut parts = scopes::is_record(event).then(LogParts::default);
-        attributes.push_all(out, &mut caches.runs, |key, value| {
-            context.is_some_and(|context| is_id_of(context, key, value))
-                || parts.as_mut().is_some_and(|parts| parts.take(key, value))
-        });
-        let text = parts.as_ref().and_then(|parts| parts.severity_text);
-        push_bytes_field(out, SEVERITY_TEXT, text.unwrap_or(severity.severity().as_str()).as_bytes());
-        if let Some(parts) = parts {
-            push_varint_field(out, DROPPED_ATTRIBUTES, parts.dropped.into());
-            push_fixed32_field(out, FLAGS, parts.flags);
+        if caches.is_record {
+            push_record_parts(out, &mut attributes, context, severity, caches);
+        } else {
+            push_bytes_field(out, SEVERITY_TEXT, severity.severity().as_str().as_bytes());
+            match context {
+                None => attributes.push_all(out, &mut caches.runs, |_, _| false),
+                // The deprecated attributes have the same ids.
+                Some(context) => {
+                    attributes.push_all(out, &mut caches.runs, |key, value| is_id_of(context, key, value));
+                }
+            }
         }
         if let Some(TraceContext { trace_id, span_id }) = context {
             push_bytes_field(out, TRACE_ID, &trace_id.0);
@@ -54,6 +55,26 @@ pub(super) fn push_log(
         }
         attributes.finish(out, caches);
     });
+}
+
+/// Appends the attributes of a record of OTLP; some of its event are other parts of it.
+fn push_record_parts(
+    out: &mut Vec<u8>,
+    attributes: &mut AttributeWriter<'_>,
+    context: Option<&TraceContext>,
+    severity: SeverityNumber,
+    caches: &mut Caches,
+) {
+    let mut parts = LogParts::default();
+    attributes.push_all(out, &mut caches.runs, |key, value| {
+        scopes::is_of_scope(key)
+            || context.is_some_and(|context| is_id_of(context, key, value))
+            || parts.take(key, value)
+    });
+    let text = parts.severity_text.unwrap_or(severity.severity().as_str());
+    push_bytes_field(out, SEVERITY_TEXT, text.as_bytes());
+    push_varint_field(out, DROPPED_ATTRIBUTES, parts.dropped.into());
+    push_fixed32_field(out, FLAGS, parts.flags);
 }
 
 /// Whether an attribute is deprecated: its id is that of the record.

@@ -146,7 +146,11 @@ impl Encoder {
             max_request_bytes,
             head_bytes,
             has_origin,
-            caches: origins.map(|origin| Caches { origin: has_origin.then_some(origin), runs: RunCache::default() }),
+            caches: origins.map(|origin| Caches {
+                origin: has_origin.then_some(origin),
+                runs: RunCache::default(),
+                is_record: false,
+            }),
             scopes: Scopes::default(),
             pending: [const { None }; 4],
             last_len: [0; 4],
@@ -222,7 +226,9 @@ impl Encoder {
                 origin: event.origin().clone(),
             });
         let (caches, limit) = (&mut self.caches[signal.index()], self.max_request_bytes);
-        let scope = groups.scope_of(event, self.scopes.of(event));
+        let scope = self.scopes.of(event);
+        caches.is_record = scope != ScopeKey::Own;
+        let scope = groups.scope_of(event, scope);
         let is_added = match event.data() {
             DataView::Log { severity_number, context, body, .. } => groups.push(scope, limit, |out| {
                 logs::push_log(out, RECORDS, event, (severity_number, context, body), caches);

@@ -3,6 +3,7 @@
 
 use super::attributes::{AttributeWriter, Caches};
 use super::logs::is;
+use super::scopes;
 use tributary_codec::protobuf::{
     len_tag, push_fixed64_field, push_message, push_varint, push_zigzag_field, varint_len,
 };
@@ -61,10 +62,10 @@ pub(super) fn push_point(out: &mut Vec<u8>, event: EventView<'_>, data: MetricVi
             MetricType::ExponentialHistogram { .. } => EXPONENTIAL_ATTRIBUTES,
         };
         let mut attributes = AttributeWriter::new(event, field);
-        let mut has_basis = false;
+        let (mut has_basis, is_record) = (false, caches.is_record);
         attributes.push_all(out, &mut caches.runs, |key, _| {
             has_basis |= is(key, semconv::TIME_BASIS);
-            false
+            is_record && scopes::is_of_scope(key)
         });
         if event.time().is_none() && !has_basis {
             attributes.push_text(out, semconv::TIME_BASIS, semconv::TIME_BASIS_RECEIVED);

@@ -1,6 +1,7 @@
 //! Attributes that several events of a batch share, encoded once.
 
 use super::attributes::is_reserved;
+use super::scopes::is_of_scope;
 use super::value::push_attribute;
 use tributary_event::{KeyView, Member, Name, RunView, ValueView, semconv};
 
@@ -91,5 +92,5 @@ fn is_constant(member: Member<'_>) -> bool {
     );
     let is_of_peer = matches!(member.key(), KeyView::Text(_));
     let is_special = SPECIAL.iter().any(|name| name.as_str() == key);
-    is_scalar && !is_special && !(is_of_peer && (key.is_empty() || is_reserved(key)))
+    is_scalar && !is_special && !is_of_scope(member.key()) && !(is_of_peer && (key.is_empty() || is_reserved(key)))
 }

@@ -1,5 +1,7 @@
 //! Scopes of events that came by OTLP: their attributes `otlp.scope.…` become the scope of their records again.
 
+use std::sync::Arc;
+
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
@@ -49,6 +51,8 @@ pub(super) enum ScopeKey {
 /// The scopes of records.
 #[derive(Debug, Default)]
 pub(super) struct Scopes {
+    /// The address of the last origin of the batch, and whether its events are records.
+    last: Option<(usize, bool)>,
     known: HashMap<Box<[u8]>, u64, RandomState>,
     /// Those of the runs of the batch.
     of_runs: HashMap<usize, u64, RandomState>,
@@ -58,13 +62,23 @@ pub(super) struct Scopes {
 impl Scopes {
     /// To be called for each batch.
     pub(super) fn begin_batch(&mut self) {
+        self.last = None;
         self.of_runs.clear();
     }
 
     /// The scope of an event.
     #[inline]
     pub(super) fn of(&mut self, event: EventView<'_>) -> ScopeKey {
-        if is_record(event) { ScopeKey::Received(self.received(event)) } else { ScopeKey::Own }
+        let origin = Arc::as_ptr(event.origin()).addr();
+        let is_otlp = match self.last {
+            Some((last, is_otlp)) if last == origin => is_otlp,
+            _ => {
+                let is_otlp = event.origin().protocol == OTLP;
+                self.last = Some((origin, is_otlp));
+                is_otlp
+            }
+        };
+        if is_otlp && event.kind() != Kind::Loss { ScopeKey::Received(self.received(event)) } else { ScopeKey::Own }
     }
 
     fn received(&mut self, event: EventView<'_>) -> u64 {

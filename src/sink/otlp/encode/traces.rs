@@ -64,7 +64,9 @@ pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span
         let (mut kind, mut is_web, mut known_missing) = (span.kind, false, None);
         let is_incomplete = event.time().is_none() || span.end.is_none();
         let mut attributes = AttributeWriter::new(event, ATTRIBUTES);
+        let is_record = caches.is_record;
         attributes.push_all(out, &mut caches.runs, |key, value| match value {
+            _ if is_record && scopes::is_of_scope(key) => true,
             _ if is_incomplete && is(key, semconv::INCOMPLETE) => {
                 known_missing = Some(value);
                 true
@@ -81,7 +83,7 @@ pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span
         });
         let default = if is_web { SpanKind::Server } else { SpanKind::Internal };
         // What an SDK has left out stays so.
-        if let Some(kind) = kind.or((!scopes::is_record(event)).then_some(default)) {
+        if let Some(kind) = kind.or((!caches.is_record).then_some(default)) {
             push_varint_field(out, KIND, kind.number().into());
         }
         if is_incomplete && (known_missing.is_some() || !attributes.has(semconv::INCOMPLETE)) {
