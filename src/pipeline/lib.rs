@@ -22,6 +22,7 @@ pub mod tap;
 mod waits;
 mod worker;
 
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -61,12 +62,19 @@ impl SinkQueues {
     }
 }
 
+/// Sees every batch before the sinks get it. It must be quick: the connection waits for it.
+pub trait Observer: fmt::Debug + Send + Sync {
+    /// A batch is handed to the sinks.
+    fn observe(&self, batch: &Batch);
+}
+
 /// The connections' end of every queue.
 #[derive(Clone, Debug, Default)]
 pub struct Sender {
     queues: Arc<SinkQueues>,
     max_wait: Option<Duration>,
     taps: Taps,
+    observer: Option<Arc<dyn Observer>>,
     overflow: Arc<Overflow>,
     level: RequestedLevel,
     stop: CancellationToken,
@@ -149,6 +157,9 @@ impl Sender {
     /// First offers the batch to every queue, so that a full one delays no other; then waits for the full ones together.
     async fn hand_over(&self, batch: Arc<Batch>, answer: Option<&Arc<OutcomeSender>>) {
         self.taps.events(&batch);
+        if let Some(observer) = &self.observer {
+            observer.observe(&batch);
+        }
         let queues = self.queues.current();
         let offer = |queue| Some((queue, SinkQueue::offer(queue, &batch, answer, self.max_wait.is_some())?));
         let full: Vec<_> = queues.iter().filter_map(offer).collect();
@@ -221,6 +232,7 @@ pub struct Sinks {
     /// The names of sinks that still write, and the token that is cancelled when they have ended: a sink of the same name
     /// starts then.
     predecessors: (Vec<String>, CancellationToken),
+    observer: Option<Arc<dyn Observer>>,
     workers: Vec<(String, JoinHandle<()>)>,
     reopen: watch::Sender<u64>,
     runtime: Handle,
@@ -243,7 +255,12 @@ impl Sinks {
         let (reopen, abort) = (watch::Sender::new(0), CancellationToken::new());
         let (queues, counters, former, workers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let predecessors = (Vec::new(), CancellationToken::new());
-        Sinks { queues, counters, former, predecessors, workers, reopen, runtime, stop, abort }
+        Sinks { queues, counters, former, predecessors, observer: None, workers, reopen, runtime, stop, abort }
+    }
+
+    /// Sets who sees every batch.
+    pub fn observe(&mut self, observer: Arc<dyn Observer>) {
+        self.observer = Some(observer);
     }
 
     /// Adds a sink without rules, which takes all events of its protocols and kinds, and starts its worker. `make` makes the
@@ -344,7 +361,7 @@ impl Sinks {
             stop: self.stop.clone(),
             abort: self.abort,
         };
-        (Sender { queues, stop: self.stop, ..Sender::default() }, workers)
+        (Sender { queues, observer: self.observer, stop: self.stop, ..Sender::default() }, workers)
     }
 }
 
@@ -393,6 +410,8 @@ impl Workers {
             queues: kept,
             former,
             predecessors: (names.to_vec(), have_ended),
+            // Senders keep theirs.
+            observer: None,
             counters: std::mem::take(&mut self.counters),
             workers: Vec::new(),
             reopen: self.reopen.clone(),

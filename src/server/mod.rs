@@ -29,10 +29,11 @@ use crate::config::admin::AdminOptions;
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
 use crate::health::Health;
 use crate::sink::parquet::Parquet;
+use tributary_event::Batch;
 use tributary_memory::MemoryBudget;
 use tributary_pipeline::accounting::{Accounting, ListenerTotals, Totals};
 use tributary_pipeline::options::QueueOptions;
-use tributary_pipeline::{Sinks, Workers};
+use tributary_pipeline::{Observer, Sinks, Workers};
 use tributary_protocol::Protocol;
 use tributary_rbkit::AgentStatus;
 use tributary_select::Rules;
@@ -514,9 +515,20 @@ fn rules(config: &Config) -> Result<Vec<Option<Arc<Rules>>>, StartError> {
 /// The name of the sink of the view. No other sink can have it.
 const VIEW: &str = "(view)";
 
+/// Adds every span to the sums of services.
+#[derive(Debug)]
+struct ServiceSums(Arc<View>);
+
+impl Observer for ServiceSums {
+    fn observe(&self, batch: &Batch) {
+        self.0.add_to_services(batch);
+    }
+}
+
 /// Adds the sink of the view.
 fn add_view(sinks: &mut Sinks, view: &Arc<View>) {
     let queue = QueueOptions { buffer_batches: QUEUE_BATCHES, buffer_bytes: QUEUE_BYTES, ..QueueOptions::default() };
+    sinks.observe(Arc::new(ServiceSums(view.clone())));
     let (budget, view) = (view.budget().clone(), view.clone());
     sinks.add_observer(VIEW, queue, budget, move || Ok(ViewSink::new(view.clone())));
 }

@@ -10,20 +10,23 @@ mod class;
 pub mod code;
 pub mod heap;
 pub mod options;
+pub mod services;
 pub mod store;
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use tributary_event::UnixNanos;
+use tributary_event::{Batch, Kind, UnixNanos};
 use tributary_system::wall_clock;
 
 pub use class::Class;
 use code::Code;
 use heap::Heaps;
 use options::Options;
+use services::Services;
 use store::{KeptBatch, Number, ViewStore};
 
 use tributary_sink::budget::TimeBudget;
@@ -35,6 +38,9 @@ pub struct View {
     options: Mutex<Options>,
     budget: Arc<TimeBudget>,
     state: Mutex<ViewState>,
+    services: Mutex<Services>,
+    /// The processor time that the sums of services took, in nanoseconds.
+    services_nanos: AtomicU64,
 }
 
 /// Events and tables.
@@ -64,7 +70,7 @@ pub struct Numbers {
 impl View {
     /// An empty view.
     pub fn new(options: Options) -> Arc<View> {
-        let [store, heaps, code] = parts(&options);
+        let [store, services, heaps, code] = parts(&options);
         let state = ViewState {
             store: ViewStore::new(store, options.window),
             heaps: Heaps::new(heaps),
@@ -72,7 +78,13 @@ impl View {
             readers: 0,
         };
         let budget = Arc::new(TimeBudget::new(options.cpu_percent));
-        Arc::new(View { options: Mutex::new(options), budget, state: Mutex::new(state) })
+        Arc::new(View {
+            options: Mutex::new(options),
+            budget,
+            state: Mutex::new(state),
+            services: Mutex::new(Services::new(services)),
+            services_nanos: AtomicU64::new(0),
+        })
     }
 
     /// Its options.
@@ -82,7 +94,8 @@ impl View {
 
     /// Puts other options into force, except `enabled`. What they do not keep is dropped now, or when no request reads it.
     pub fn set_options(&self, options: Options) {
-        let [store, heaps, code] = parts(&options);
+        let [store, services, heaps, code] = parts(&options);
+        self.services(|all| all.set_limit(services));
         let mut state = self.state();
         let may_drop = state.readers == 0;
         state.store.set_limits(store, options.window, may_drop);
@@ -101,7 +114,8 @@ impl View {
     /// How much it has seen.
     pub fn numbers(&self) -> Numbers {
         let state = self.state();
-        let memory = state.store.memory_bytes() + state.heaps.memory_bytes() + state.code.memory_bytes();
+        let of_services = self.services(|services| services.numbers().memory_bytes);
+        let memory = state.store.memory_bytes() + state.heaps.memory_bytes() + state.code.memory_bytes() + of_services;
         let (seen, kept) = state.store.counts();
         Numbers { memory_bytes: memory as u64, seen, kept, skipped: self.budget.skipped() }
     }
@@ -135,6 +149,25 @@ impl View {
         read(&mut self.state().code)
     }
 
+    /// Reads the sums of services, or changes them.
+    pub fn services<T>(&self, read: impl FnOnce(&mut Services) -> T) -> T {
+        read(&mut self.services.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Adds the spans of a batch to the sums of services. Unlike its sink, this sees every batch.
+    pub fn add_to_services(&self, batch: &Batch) {
+        if batch.count(Kind::Span) > 0 {
+            let started = Instant::now();
+            self.services(|services| services.add(batch, wall_clock::now()));
+            self.services_nanos.fetch_add(u64::try_from(started.elapsed().as_nanos()).unwrap_or(0), Relaxed);
+        }
+    }
+
+    /// The time that the sums of services took.
+    pub fn services_time(&self) -> Duration {
+        Duration::from_nanos(self.services_nanos.load(Relaxed))
+    }
+
     fn state(&self) -> MutexGuard<'_, ViewState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -157,6 +190,7 @@ impl View {
     }
 
     fn expire(&self, now: UnixNanos) {
+        self.services(|services| services.advance(now));
         let mut state = self.state();
         if state.readers == 0 {
             state.store.expire(now);
@@ -164,10 +198,10 @@ impl View {
     }
 }
 
-/// The most bytes of events, heap dumps and code.
-fn parts(options: &Options) -> [usize; 3] {
+/// The most bytes of events, services, heap dumps and code.
+fn parts(options: &Options) -> [usize; 4] {
     let memory = usize::try_from(options.memory).unwrap_or(usize::MAX);
-    [memory / 8 * 5, memory / 4, memory / 8]
+    [memory / 2, memory / 4, memory / 8, memory / 8]
 }
 
 /// Kept batches, in the order in which they came.

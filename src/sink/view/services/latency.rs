@@ -1,0 +1,113 @@
+//! Durations in buckets: how many lie near which value. Each power of two has 64 buckets, so that the middle of one differs from its
+//! values by at most 0.8 %.
+
+/// The number of buckets of a power of two, as a power of two.
+const PARTS: u32 = 6;
+
+/// Durations of one minute. Sorted by bucket; those without a value are not there.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies(Vec<(u16, u32)>);
+
+/// The bucket of a duration. Below 64 ns each value has one.
+#[inline]
+pub fn bucket_of(nanos: u64) -> u16 {
+    let shift = (63 - (nanos | 1).leading_zeros()).saturating_sub(PARTS);
+    ((shift << PARTS) as u64 + (nanos >> shift)) as u16
+}
+
+/// The least duration of a bucket.
+pub fn least_of(bucket: u16) -> u64 {
+    let (bucket, parts) = (u64::from(bucket), 1 << PARTS);
+    if bucket < 2 * parts {
+        return bucket;
+    }
+    let shift = (bucket >> PARTS) - 1;
+    (bucket - (shift << PARTS)) << shift
+}
+
+/// The duration in the middle of a bucket.
+fn middle_of(bucket: u16) -> u64 {
+    let least = least_of(bucket);
+    least + (least_of(bucket.saturating_add(1)).saturating_sub(least)) / 2
+}
+
+impl Latencies {
+    /// Adds a duration.
+    #[inline]
+    pub fn add(&mut self, nanos: u64) {
+        self.add_many(bucket_of(nanos), 1);
+    }
+
+    fn add_many(&mut self, bucket: u16, count: u32) {
+        match self.0.binary_search_by_key(&bucket, |(known, _)| *known) {
+            Ok(at) => self.0[at].1 = self.0[at].1.saturating_add(count),
+            Err(at) => self.0.insert(at, (bucket, count)),
+        }
+    }
+
+    /// Adds all of another one.
+    pub fn merge(&mut self, other: &Latencies) {
+        other.0.iter().for_each(|(bucket, count)| self.add_many(*bucket, *count));
+    }
+
+    /// The number of durations.
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|(_, count)| u64::from(*count)).sum()
+    }
+
+    /// The buckets that have durations, in ascending order.
+    pub fn buckets(&self) -> &[(u16, u32)] {
+        &self.0
+    }
+
+    /// The duration that this share of all, from 0 to 1, does not exceed (nearest rank). `None`: there are none.
+    pub fn quantile(&self, share: f64) -> Option<u64> {
+        let rank = ((share * self.count() as f64).ceil() as u64).max(1);
+        let mut below = 0;
+        let found = self.0.iter().find(|(_, count)| {
+            below += u64::from(*count);
+            below >= rank
+        });
+        found.or(self.0.last()).map(|(bucket, _)| middle_of(*bucket))
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<(u16, u32)>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_of_a_bucket_is_within_one_percent_of_each_of_its_values() {
+        let mut value = 1u64;
+        let mut last = 0;
+        while value < u64::MAX / 2 {
+            let bucket = bucket_of(value);
+            assert!(bucket >= last && least_of(bucket) <= value, "{value}");
+            let error = middle_of(bucket).abs_diff(value) as f64 / value as f64;
+            assert!(error <= 0.008 || value < 64 && error == 0.0, "{value}: {error}");
+            last = bucket;
+            value += 1 + value / 300;
+        }
+        assert!(least_of(bucket_of(u64::MAX)) > u64::MAX / 2);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_sorted_values() {
+        let values: Vec<u64> = (0..10_000u64).map(|number| number * number * 97 + 1000).collect();
+        let (mut even, mut all) = (Latencies::default(), Latencies::default());
+        values.iter().filter(|value| *value % 2 == 0).for_each(|value| even.add(*value));
+        values.iter().filter(|value| *value % 2 == 1).for_each(|value| all.add(*value));
+        all.merge(&even);
+        assert_eq!(all.count(), 10_000);
+        for share in [0.0, 0.5, 0.95, 0.99, 1.0] {
+            let exact = values[((share * 10_000.0_f64).ceil() as usize).saturating_sub(1)];
+            let found = all.quantile(share).unwrap();
+            assert!(found.abs_diff(exact) as f64 <= exact as f64 * 0.01, "{share}: {found} {exact}");
+        }
+        assert_eq!(Latencies::default().quantile(0.5), None);
+    }
+}

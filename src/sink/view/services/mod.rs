@@ -1,0 +1,596 @@
+//! Sums of services, their operations, and the calls between them, of every span that passes, in bounded memory.
+//!
+//! Everything is put into steps of 10 seconds by the time of reading. A span is an entry of its service if its kind is server or
+//! consumer, if it has no parent, or if its parent is of another service. Parents are found among the spans of the last 10 seconds,
+//! whichever comes first; a child whose parent does not come has the caller "unknown".
+
+pub mod latency;
+mod parents;
+mod rows;
+mod sums;
+mod waiting;
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use tributary_event::{Batch, DataView, EventView, Kind, SpanKind, SpanView, Status, UnixNanos, ValueView, semconv};
+
+use parents::Parents;
+use rows::Rows;
+pub use sums::{MINUTES, MinuteSums, STEP_SECONDS, STEPS, STEPS_PER_MINUTE, StepSums, Sums, Totals};
+use waiting::{WaitingChild, WaitingChildren};
+
+/// Memory for which the most rows are those of [`Limits::of`].
+const FULL_BYTES: usize = 8 << 20;
+/// Services keep the sums of minutes for this long.
+const HISTORY_MINUTES: u64 = 360;
+/// Names are cut here.
+const MAX_NAME_BYTES: usize = 256;
+/// The most types of errors of a service.
+const MAX_ERRORS: usize = 20;
+/// How long a child waits for its parent, in steps.
+const WAIT_STEPS: u64 = 1;
+/// The memory is looked at after this many spans, and after each step.
+const SPANS_PER_LOOK: u64 = 1 << 16;
+const NANOS_PER_STEP: u64 = STEP_SECONDS * 1_000_000_000;
+
+/// The most rows of each table.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    bytes: usize,
+    services: usize,
+    operations: usize,
+    edges: usize,
+    children: usize,
+}
+
+impl Limits {
+    fn of(bytes: usize) -> Limits {
+        let part = |most: usize| (most * bytes.min(FULL_BYTES) / FULL_BYTES).max(16);
+        Limits { bytes, services: part(1000), operations: part(2000), edges: part(1000), children: part(32_768) }
+    }
+}
+
+/// All sums.
+#[derive(Debug)]
+pub struct Services {
+    limits: Limits,
+    hasher: RandomState,
+    services: Rows<Service>,
+    operations: Rows<Operation>,
+    edges: Rows<Edge>,
+    parents: Parents,
+    waiting: WaitingChildren,
+    /// The present step.
+    now: u64,
+    spans: u64,
+    spans_since_look: u64,
+    bytes: usize,
+    /// Durations before this minute were given up, because they took too much memory.
+    latencies_from: u64,
+    /// The services of the spans of a batch.
+    scratch: Vec<u32>,
+}
+
+/// The row of a service.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// Its name.
+    pub name: Box<str>,
+    /// It stands for all services for which there is no row of their own.
+    pub is_other: bool,
+    /// Its entries.
+    pub entries: Sums,
+    /// Minutes that are older than those of `entries`, the oldest first.
+    pub history: VecDeque<MinuteTotals>,
+    /// The types of its errors, of all its spans.
+    pub errors: Vec<ErrorType>,
+    /// Spans of operations for which there is no row of their own.
+    pub other_spans: u64,
+}
+
+/// A minute of the entries of a service.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub struct MinuteTotals {
+    /// Its number, counted since 1970.
+    pub minute: u64,
+    pub count: u64,
+    pub errors: u64,
+    pub nanos: u128,
+    /// Durations in nanoseconds that 50, 95 and 99 % do not exceed.
+    pub quantiles: [u64; 3],
+}
+
+/// Errors of one type (`exception.type`).
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct ErrorType {
+    pub name: Box<str>,
+    /// The number of a step, and its errors; the oldest first.
+    pub steps: VecDeque<(u64, u32)>,
+}
+
+/// The row of an operation.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct Operation {
+    service: u32,
+    pub kind: Option<SpanKind>,
+    pub name: Box<str>,
+    /// What it works on: the resource of a Datadog span; empty: the name says it.
+    pub detail: Box<str>,
+    /// It stands for all operations of the service for which there is no row of their own.
+    pub is_other: bool,
+    pub sums: Sums,
+}
+
+/// Calls from one service to another.
+#[derive(Debug)]
+struct Edge {
+    /// `None`: unknown.
+    caller: Option<u32>,
+    callee: u32,
+    sums: Sums,
+}
+
+/// Calls from one service to another.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct ServiceEdge {
+    /// `None`: unknown.
+    pub caller: Option<Box<str>>,
+    pub callee: Box<str>,
+    pub sums: Sums,
+}
+
+/// How much there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct ServiceNumbers {
+    pub services: usize,
+    pub operations: usize,
+    pub edges: usize,
+    pub spans: u64,
+    pub memory_bytes: usize,
+    /// Quantiles are known from this minute on.
+    pub latencies_from: u64,
+}
+
+impl Services {
+    /// No sums, in at most this many bytes.
+    pub fn new(bytes: usize) -> Services {
+        let limits = Limits::of(bytes);
+        Services {
+            limits,
+            hasher: RandomState::default(),
+            services: Rows::new(limits.services),
+            operations: Rows::new(limits.operations),
+            edges: Rows::new(limits.edges),
+            parents: Parents::new(bytes / 4),
+            waiting: WaitingChildren::default(),
+            now: 0,
+            spans: 0,
+            spans_since_look: 0,
+            bytes: 0,
+            latencies_from: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Sets the most bytes.
+    pub fn set_limit(&mut self, bytes: usize) {
+        self.limits = Limits::of(bytes);
+        self.services.set_most(self.limits.services);
+        self.operations.set_most(self.limits.operations);
+        self.edges.set_most(self.limits.edges);
+        self.parents = Parents::new(bytes / 4);
+        self.look();
+    }
+
+    /// Adds the spans of a batch that was read by `now`.
+    pub fn add(&mut self, batch: &Batch, now: UnixNanos) {
+        self.advance(now);
+        if batch.count(Kind::Span) == 0 {
+            return;
+        }
+        // First the services of all: the parent of a span is often behind it in its batch.
+        let mut services = std::mem::take(&mut self.scratch);
+        services.clear();
+        let mut of_resource = None;
+        for (event, span) in spans(batch) {
+            let service = self.service_of(event, &mut of_resource);
+            services.push(service);
+            let key = key(&span.trace_id.0, &span.span_id.0);
+            self.parents.insert(key, service);
+            if !self.waiting.is_empty() {
+                self.parent_has_come(key, service);
+            }
+        }
+        for ((event, span), service) in spans(batch).zip(&services) {
+            self.add_span(event, span, *service);
+        }
+        self.spans += services.len() as u64;
+        self.spans_since_look += services.len() as u64;
+        self.scratch = services;
+        if self.spans_since_look >= SPANS_PER_LOOK {
+            self.look();
+        }
+    }
+
+    fn add_span(&mut self, event: EventView<'_>, span: SpanView<'_>, service: u32) {
+        let oldest = (self.now + 1).saturating_sub(STEPS);
+        let step = (event.observed().0 / NANOS_PER_STEP).clamp(oldest, self.now);
+        let (nanos, is_error) = (span.duration_nanos, span.status == Status::Error);
+        if let Some((name, detail)) = operation_of(event)
+            && let Some(operation) = self.operation(service, span.kind, cut(name), cut(detail))
+            && let Some(operation) = self.operations.get_mut(operation)
+        {
+            operation.sums.add(step, nanos, is_error);
+        }
+        if is_error {
+            self.add_error(service, step, error_type(event, span));
+        }
+        let is_entry = matches!(span.kind, Some(SpanKind::Server | SpanKind::Consumer));
+        let child = WaitingChild { service, step, nanos, is_error, is_entry };
+        let Some(parent) = span.parent else { return self.add_entry(&child) };
+        let parent = key(&span.trace_id.0, &parent.0);
+        match self.parents.get(parent) {
+            Some(caller) if caller == service && !is_entry => {}
+            Some(caller) => {
+                self.add_entry(&child);
+                if caller != service {
+                    self.add_edge(Some(caller), &child);
+                }
+            }
+            None => {
+                if is_entry {
+                    self.add_entry(&child);
+                }
+                if self.waiting.len() >= self.limits.children {
+                    self.give_up_first(|_| true);
+                }
+                self.waiting.add(parent, child);
+            }
+        }
+    }
+
+    /// The parent of children that wait is of this service.
+    fn parent_has_come(&mut self, parent: u64, caller: u32) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.found(parent, |child| {
+            if caller != child.service {
+                if !child.is_entry {
+                    self.add_entry(&child);
+                }
+                self.add_edge(Some(caller), &child);
+            }
+        });
+        self.waiting = waiting;
+    }
+
+    /// The oldest child that waits has no parent, if `leaves`. Returns whether there was one.
+    fn give_up_first(&mut self, leaves: impl FnOnce(&WaitingChild) -> bool) -> bool {
+        let Some(child) = self.waiting.pop_if(leaves) else { return false };
+        if let Some(child) = child {
+            self.add_edge(None, &child);
+        }
+        true
+    }
+
+    fn add_entry(&mut self, child: &WaitingChild) {
+        if let Some(service) = self.services.get_mut(child.service) {
+            service.entries.add(child.step, child.nanos, child.is_error);
+        }
+    }
+
+    fn add_edge(&mut self, caller: Option<u32>, child: &WaitingChild) {
+        let callee = child.service;
+        let hash = self.hasher.hash_one((caller, callee));
+        let found = self.edges.find(hash, |edge| (edge.caller, edge.callee) == (caller, callee));
+        let found = found.or_else(|| self.edges.add(hash, Edge { caller, callee, sums: Sums::new() }));
+        if let Some(edge) = found.and_then(|edge| self.edges.get_mut(edge)) {
+            edge.sums.add(child.step, child.nanos, child.is_error);
+        }
+    }
+
+    fn add_error(&mut self, service: u32, step: u64, name: &str) {
+        let Some(service) = self.services.get_mut(service) else { return };
+        let found = service.errors.iter().position(|known| *known.name == *name);
+        let at = match found {
+            Some(at) => at,
+            None if service.errors.len() < MAX_ERRORS => {
+                service.errors.push(ErrorType { name: name.into(), steps: VecDeque::new() });
+                service.errors.len() - 1
+            }
+            // The last one stands for all others.
+            None => MAX_ERRORS - 1,
+        };
+        let error = &mut service.errors[at];
+        if found.is_none() && at == MAX_ERRORS - 1 {
+            error.name = OTHER.into();
+        }
+        match error.steps.back_mut() {
+            Some((last, count)) if *last >= step => *count += 1,
+            _ => error.steps.push_back((step, 1)),
+        }
+    }
+
+    /// The service of a span. `known`: the address of the last resource, and its service.
+    #[inline]
+    fn service_of(&mut self, event: EventView<'_>, known: &mut Option<(usize, u32)>) -> u32 {
+        let resource = Arc::as_ptr(event.resource()).addr();
+        match known {
+            Some((last, service)) if *last == resource => *service,
+            _ => {
+                let of_resource = event.resource().text(semconv::SERVICE_NAME).filter(|text| !text.is_empty());
+                if let Some(name) = of_resource {
+                    let service = self.service(cut(name));
+                    *known = Some((resource, service));
+                    return service;
+                }
+                let name = attribute(event, semconv::SERVICE_NAME.as_str());
+                let program = || event.resource().text(semconv::PROCESS_EXECUTABLE_NAME);
+                self.service(cut(name.or_else(program).unwrap_or(event.origin().protocol)))
+            }
+        }
+    }
+
+    fn service(&mut self, name: &str) -> u32 {
+        let (service, other) = (self.hasher.hash_one((name, false)), self.hasher.hash_one((OTHER, true)));
+        let new = |name: &str, is_other| Service {
+            name: name.into(),
+            is_other,
+            entries: Sums::new(),
+            history: VecDeque::new(),
+            errors: Vec::new(),
+            other_spans: 0,
+        };
+        if let Some(known) = self.services.find(service, |row| *row.name == *name && !row.is_other) {
+            return known;
+        }
+        // The last place is for all others.
+        if self.services.len() + 1 < self.limits.services
+            && let Some(added) = self.services.add(service, new(name, false))
+        {
+            return added;
+        }
+        let known = self.services.find(other, |row| row.is_other);
+        known.or_else(|| self.services.add(other, new(OTHER, true))).unwrap_or(u32::MAX)
+    }
+
+    fn operation(&mut self, service: u32, kind: Option<SpanKind>, name: &str, detail: &str) -> Option<u32> {
+        let hash = self.hasher.hash_one((service, kind.map(SpanKind::number), name, detail));
+        let is_it = |row: &Operation| {
+            row.service == service && row.kind == kind && *row.name == *name && *row.detail == *detail && !row.is_other
+        };
+        if let Some(known) = self.operations.find(hash, is_it) {
+            return Some(known);
+        }
+        let new = |name: &str, detail: &str, is_other: bool| Operation {
+            service,
+            kind: kind.filter(|_| !is_other),
+            name: name.into(),
+            detail: detail.into(),
+            is_other,
+            sums: Sums::new(),
+        };
+        // The last places are for the other operations of each service.
+        if self.operations.len() + self.services.len() < self.limits.operations {
+            return self.operations.add(hash, new(name, detail, false));
+        }
+        self.services.get_mut(service)?.other_spans += 1;
+        let hash = self.hasher.hash_one((service, OTHER));
+        let known = self.operations.find(hash, |row| row.service == service && row.is_other);
+        known.or_else(|| self.operations.add(hash, new(OTHER, "", true)))
+    }
+
+    /// Time passes, also without events.
+    pub fn advance(&mut self, now: UnixNanos) {
+        let step = now.0 / NANOS_PER_STEP;
+        if step <= self.now {
+            return;
+        }
+        self.now = step;
+        self.parents.turn();
+        while self.give_up_first(|child| child.step + WAIT_STEPS < step) {}
+        let (oldest, minute) = ((step + 1).saturating_sub(STEPS), step / STEPS_PER_MINUTE);
+        let first = (minute + 1).saturating_sub(MINUTES);
+        self.operations.retain(|operation| {
+            operation.sums.expire(first, |_| {});
+            operation.sums.last() >= oldest
+        });
+        self.edges.retain(|edge| {
+            edge.sums.expire(first, |_| {});
+            edge.sums.last() >= oldest
+        });
+        let operations = &self.operations;
+        let of_operations: Vec<u32> = operations.iter().map(|(_, operation)| operation.service).collect();
+        for service in self.services.iter_mut() {
+            let Service { entries, history, errors, .. } = service;
+            entries.expire(first, |minute| history.push_back(MinuteTotals::of(minute)));
+            while history.pop_front_if(|old| old.minute + HISTORY_MINUTES <= minute).is_some() {}
+            errors.retain_mut(|error| {
+                while error.steps.pop_front_if(|(step, _)| *step < oldest).is_some() {}
+                !error.steps.is_empty()
+            });
+        }
+        // A service has its place as long as it has any sums.
+        let is_used: Vec<bool> = {
+            let most = of_operations.iter().max().map_or(0, |most| *most as usize + 1);
+            let mut is_used = vec![false; most];
+            of_operations.iter().for_each(|service| is_used[*service as usize] = true);
+            is_used
+        };
+        let unused: Vec<u32> = self
+            .services
+            .iter()
+            .filter(|(at, row)| {
+                !is_used.get(*at as usize).is_some_and(|used| *used)
+                    && row.history.is_empty()
+                    && row.entries.last() < oldest
+            })
+            .map(|(at, _)| at)
+            .collect();
+        self.remove_services(&unused);
+        self.look();
+    }
+
+    fn remove_services(&mut self, unused: &[u32]) {
+        if unused.is_empty() {
+            return;
+        }
+        let mut at = 0;
+        let places: Vec<u32> = self.services.iter().map(|(at, _)| at).collect();
+        self.services.retain(|_| {
+            at += 1;
+            !unused.contains(&places[at - 1])
+        });
+    }
+
+    /// Measures the memory, and gives up durations, the oldest first, until it is within its limit.
+    fn look(&mut self) {
+        self.spans_since_look = 0;
+        self.measure();
+        let minute = self.now / STEPS_PER_MINUTE;
+        let mut from = self.latencies_from.max((minute + 1).saturating_sub(MINUTES));
+        while self.bytes > self.limits.bytes && from <= minute {
+            from += 1;
+            self.latencies_from = from;
+            let all = self.services.iter_mut().map(|row| &mut row.entries);
+            let all = all.chain(self.operations.iter_mut().map(|row| &mut row.sums));
+            all.chain(self.edges.iter_mut().map(|row| &mut row.sums)).for_each(|sums| sums.forget_latencies(from));
+            self.measure();
+        }
+    }
+
+    fn measure(&mut self) {
+        let names = |name: &str| name.len() + 16;
+        let services = self.services.iter().map(|(_, row)| {
+            row.entries.memory_bytes() + names(&row.name) + row.history.capacity() * size_of::<MinuteTotals>()
+        });
+        let operations =
+            self.operations.iter().map(|(_, row)| row.sums.memory_bytes() + names(&row.name) + names(&row.detail));
+        let edges = self.edges.iter().map(|(_, row)| row.sums.memory_bytes());
+        self.bytes = services.chain(operations).chain(edges).sum::<usize>()
+            + self.services.memory_bytes()
+            + self.operations.memory_bytes()
+            + self.edges.memory_bytes()
+            + self.parents.memory_bytes()
+            + self.waiting.memory_bytes();
+    }
+
+    /// How much there is.
+    pub fn numbers(&self) -> ServiceNumbers {
+        ServiceNumbers {
+            services: self.services.len(),
+            operations: self.operations.len(),
+            edges: self.edges.len(),
+            spans: self.spans,
+            memory_bytes: self.bytes,
+            latencies_from: self.latencies_from,
+        }
+    }
+
+    /// The present step.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Copies of all services.
+    pub fn services(&self) -> Vec<Service> {
+        self.services.iter().map(|(_, service)| service.clone()).collect()
+    }
+
+    /// Copies of the service with this name and of its operations.
+    pub fn service_named(&self, name: &str) -> Option<(Service, Vec<Operation>)> {
+        let (at, service) = self.services.iter().find(|(_, service)| *service.name == *name)?;
+        let operations = self.operations.iter().filter(|(_, operation)| operation.service == at);
+        Some((service.clone(), operations.map(|(_, operation)| operation.clone()).collect()))
+    }
+
+    /// Copies of all edges.
+    pub fn edges(&self) -> Vec<ServiceEdge> {
+        let name = |service: u32| self.services.get(service).map(|service| service.name.clone());
+        let edge = |(_, edge): (u32, &Edge)| {
+            let caller = match edge.caller {
+                None => None,
+                Some(caller) => Some(name(caller)?),
+            };
+            Some(ServiceEdge { caller, callee: name(edge.callee)?, sums: edge.sums.clone() })
+        };
+        self.edges.iter().filter_map(edge).collect()
+    }
+}
+
+/// The name of a row for all that have none of their own.
+pub const OTHER: &str = "other";
+
+impl MinuteTotals {
+    fn of(minute: &MinuteSums) -> MinuteTotals {
+        let quantile = |share| minute.latencies.quantile(share).unwrap_or(0);
+        MinuteTotals {
+            minute: minute.minute,
+            count: minute.count,
+            errors: minute.errors,
+            nanos: minute.nanos,
+            quantiles: [quantile(0.5), quantile(0.95), quantile(0.99)],
+        }
+    }
+}
+
+fn spans(batch: &Batch) -> impl Iterator<Item = (EventView<'_>, SpanView<'_>)> {
+    batch.events().filter_map(|event| match event.data() {
+        DataView::Span(span) => Some((event, span)),
+        _ => None,
+    })
+}
+
+/// The key of a span: tracers with ids of 64 and of 128 bits have the lower half in common.
+#[inline]
+fn key(trace_id: &[u8; 16], span_id: &[u8; 8]) -> u64 {
+    let trace = u128::from_be_bytes(*trace_id) as u64;
+    let mixed = (trace ^ u64::from_be_bytes(*span_id).rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ mixed >> 32).max(1)
+}
+
+/// The operation of a span and what it works on. `None`: the span is none, but a part of one.
+fn operation_of(event: EventView<'_>) -> Option<(&str, &str)> {
+    let name = event.name().text();
+    match event.origin().protocol {
+        "zico" => attribute(event, semconv::ZICO_TRACE_TYPE.as_str()).map(|name| (name, "")),
+        "datadog" | "datadog_agent" => {
+            let detail = attribute(event, semconv::DATADOG_RESOURCE.as_str()).filter(|detail| *detail != name);
+            Some((name, detail.unwrap_or("")))
+        }
+        _ => Some((name, "")),
+    }
+}
+
+fn error_type<'a>(event: EventView<'a>, span: SpanView<'a>) -> &'a str {
+    let of_events = span.events().find_map(|event| {
+        event.attributes.into_iter().find_map(|member| match member.value() {
+            ValueView::Text(text) if member.key().text().text() == "exception.type" => Some(text.text()),
+            _ => None,
+        })
+    });
+    let of_span = || ["exception.type", "error.type"].into_iter().find_map(|name| attribute(event, name));
+    of_events.or_else(of_span).filter(|name| !name.is_empty()).map_or("(no type)", cut)
+}
+
+fn attribute<'a>(event: EventView<'a>, name: &str) -> Option<&'a str> {
+    event.attributes().find_map(|(key, value)| match value {
+        ValueView::Text(text) if key.text() == name => Some(text.text()),
+        _ => None,
+    })
+}
+
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_NAME_BYTES)]
+}
+
+#[cfg(test)]
+mod tests;

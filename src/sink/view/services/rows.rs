@@ -1,0 +1,88 @@
+//! Rows that are found by their content: a slab whose places are used again, and an index.
+
+use hashbrown::HashTable;
+
+/// Rows of one type, each with a number as long as it is there.
+#[derive(Debug)]
+pub(super) struct Rows<T> {
+    rows: Vec<Option<(u64, T)>>,
+    free: Vec<u32>,
+    index: HashTable<u32>,
+    most: usize,
+}
+
+impl<T> Rows<T> {
+    /// No rows, and at most this many.
+    pub(super) fn new(most: usize) -> Rows<T> {
+        Rows { rows: Vec::new(), free: Vec::new(), index: HashTable::new(), most }
+    }
+
+    /// Sets the most rows; those that are there stay.
+    pub(super) fn set_most(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The number of the row with this hash for which `is_it`.
+    #[inline]
+    pub(super) fn find(&self, hash: u64, is_it: impl Fn(&T) -> bool) -> Option<u32> {
+        let found = self.index.find(hash, |at| self.get(*at).is_some_and(&is_it));
+        found.copied()
+    }
+
+    /// Adds a row. `None`: there are too many.
+    pub(super) fn add(&mut self, hash: u64, row: T) -> Option<u32> {
+        if self.len() >= self.most {
+            return None;
+        }
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.rows.push(None);
+            self.rows.len() as u32 - 1
+        });
+        self.rows[at as usize] = Some((hash, row));
+        let rows = &self.rows;
+        self.index.insert_unique(hash, at, |at| rows[*at as usize].as_ref().map_or(0, |(hash, _)| *hash));
+        Some(at)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, at: u32) -> Option<&T> {
+        self.rows.get(at as usize)?.as_ref().map(|(_, row)| row)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+        self.rows.get_mut(at as usize)?.as_mut().map(|(_, row)| row)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.rows).filter_map(|(at, row)| row.as_ref().map(|(_, row)| (at, row)))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.rows.iter_mut().filter_map(|row| row.as_mut().map(|(_, row)| row))
+    }
+
+    /// Removes the rows for which `stays` is false.
+    pub(super) fn retain(&mut self, mut stays: impl FnMut(&mut T) -> bool) {
+        for at in 0..self.rows.len() {
+            let Some((hash, row)) = &mut self.rows[at] else { continue };
+            if stays(row) {
+                continue;
+            }
+            if let Ok(entry) = self.index.find_entry(*hash, |known| *known as usize == at) {
+                entry.remove();
+            }
+            self.rows[at] = None;
+            self.free.push(at as u32);
+        }
+    }
+
+    /// Memory of the rows beside what they point to.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.rows.capacity() * size_of::<Option<(u64, T)>>() + self.free.capacity() * 4 + self.index.allocation_size()
+    }
+}

@@ -1,0 +1,180 @@
+use super::*;
+use tributary_event::{BatchBuilder, Header, Origin, Position, Resource, ResourceValue, SpanData, SpanId, TraceId};
+
+/// 2026-11-20T10:40:00Z.
+const START: u64 = 1_795_171_200;
+
+/// One span: service, id, parent, kind, seconds since the start, milliseconds that it took, whether it failed.
+#[derive(Clone, Copy)]
+struct Sent {
+    service: &'static str,
+    name: &'static str,
+    id: u64,
+    parent: u64,
+    kind: Option<SpanKind>,
+    at: u64,
+    millis: u64,
+    is_error: bool,
+}
+
+const SPAN: Sent =
+    Sent { service: "shop", name: "GET /", id: 1, parent: 0, kind: None, at: 0, millis: 10, is_error: false };
+
+fn batch(spans: &[Sent]) -> Batch {
+    let origin = Origin::new("otlp", "test".into(), "peer".into(), 1);
+    let mut batch = BatchBuilder::new(origin.into());
+    for sent in spans {
+        let name = batch.push_text(sent.name);
+        let resource = Resource::new([("service.name".to_owned(), ResourceValue::Text(sent.service.to_owned()))]);
+        let resource = batch.intern_resource(&mut Default::default(), &Arc::new(resource));
+        let observed = UnixNanos((START + sent.at) * 1_000_000_000);
+        let mut event = batch.event(Header { name: name.into(), time: None, observed, position: Position::default() });
+        event.resource(resource);
+        let id = |id: u64| SpanId(id.to_be_bytes());
+        event.span(SpanData {
+            parent: (sent.parent > 0).then(|| id(sent.parent)),
+            kind: sent.kind,
+            duration_nanos: Some(sent.millis * 1_000_000),
+            status: if sent.is_error { Status::Error } else { Status::Unset },
+            ..SpanData::new(TraceId([7; 16]), id(sent.id))
+        });
+    }
+    batch.take()
+}
+
+fn add(services: &mut Services, spans: &[Sent]) {
+    let now = spans.iter().map(|sent| sent.at).max().unwrap();
+    services.add(&batch(spans), UnixNanos((START + now) * 1_000_000_000));
+}
+
+/// Name and entries of each service.
+fn entries(services: &Services) -> Vec<(String, u64)> {
+    let minutes = (0, u64::MAX);
+    let row = |row: Service| (row.name.into_string(), row.entries.totals(minutes).count);
+    let mut all: Vec<_> = services.services().into_iter().map(row).collect();
+    all.sort();
+    all
+}
+
+fn edges(services: &Services) -> Vec<(String, String, u64)> {
+    let row = |edge: ServiceEdge| {
+        let caller = edge.caller.map_or("unknown".to_owned(), |caller| caller.into_string());
+        (caller, edge.callee.into_string(), edge.sums.totals((0, u64::MAX)).count)
+    };
+    let mut all: Vec<_> = services.edges().into_iter().map(row).collect();
+    all.sort();
+    all
+}
+
+fn named(all: &[(&str, u64)]) -> Vec<(String, u64)> {
+    all.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
+#[test]
+fn a_caller_is_found_whichever_span_comes_first() {
+    let root = Sent { kind: Some(SpanKind::Server), ..SPAN };
+    let query = Sent { name: "call", id: 2, parent: 1, ..SPAN };
+    let called = Sent { service: "pay", name: "POST /pay", id: 3, parent: 2, ..SPAN };
+    let inner = Sent { service: "pay", name: "work", id: 4, parent: 3, ..SPAN };
+    let all = [root, query, called, inner];
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+        for together in [true, false] {
+            let mut services = Services::new(FULL_BYTES);
+            let spans = order.map(|at| all[at]);
+            match together {
+                true => add(&mut services, &spans),
+                false => spans.iter().for_each(|span| add(&mut services, &[*span])),
+            }
+            assert_eq!(entries(&services), named(&[("pay", 1), ("shop", 1)]), "{order:?} {together}");
+            assert_eq!(edges(&services), [("shop".to_owned(), "pay".to_owned(), 1)]);
+            let (_, operations) = services.service_named("pay").unwrap();
+            let mut names: Vec<_> = operations.iter().map(|row| &*row.name).collect();
+            names.sort_unstable();
+            assert_eq!(names, ["POST /pay", "work"]);
+        }
+    }
+}
+
+#[test]
+fn a_child_whose_parent_does_not_come_has_an_unknown_caller() {
+    let mut services = Services::new(FULL_BYTES);
+    add(&mut services, &[Sent { id: 2, parent: 99, ..SPAN }]);
+    add(&mut services, &[Sent { id: 3, parent: 98, kind: Some(SpanKind::Server), ..SPAN }]);
+    assert_eq!((entries(&services), edges(&services).len()), (named(&[("shop", 1)]), 0));
+    // After the time that a child waits.
+    services.advance(UnixNanos((START + 25) * 1_000_000_000));
+    assert_eq!(edges(&services), [("unknown".to_owned(), "shop".to_owned(), 2)]);
+    // The parent is too late.
+    add(&mut services, &[Sent { service: "late", id: 99, at: 26, ..SPAN }]);
+    assert_eq!(edges(&services).len(), 1);
+}
+
+#[test]
+fn what_has_no_row_of_its_own_counts_as_other_and_nothing_is_lost() {
+    let mut services = Services::new(FULL_BYTES / 100);
+    let names: Vec<&'static str> = (0..200).map(|number| &*format!("s{number}").leak()).collect();
+    for (number, name) in (1..).zip(&names) {
+        add(&mut services, &[Sent { service: name, name, id: number, ..SPAN }]);
+    }
+    let all = entries(&services);
+    assert_eq!(all.iter().map(|(_, count)| count).sum::<u64>(), 200);
+    assert!(all.len() == 16 && all.contains(&("other".to_owned(), 185)), "{all:?}");
+    let of = |name: &str| services.service_named(name).unwrap().1;
+    let operations: u64 =
+        all.iter().flat_map(|(name, _)| of(name)).map(|row| row.sums.totals((0, u64::MAX)).count).sum();
+    assert_eq!(operations, 200);
+    assert!(of("other").iter().any(|row| row.is_other));
+    // A name without an event for the whole time frees its place.
+    services.advance(UnixNanos((START + 8 * 3600) * 1_000_000_000));
+    assert!(services.services().is_empty());
+    add(&mut services, &[Sent { service: "new", at: 8 * 3600, ..SPAN }]);
+    assert_eq!(entries(&services), named(&[("new", 1)]));
+}
+
+#[test]
+fn minutes_become_history_and_errors_have_their_types() {
+    let mut services = Services::new(FULL_BYTES);
+    for minute in 0..30 {
+        let is_error = minute % 10 == 0;
+        add(&mut services, &[Sent { id: minute + 1, at: minute * 60, millis: 100, is_error, ..SPAN }]);
+    }
+    let (service, operations) = services.service_named("shop").unwrap();
+    let (history, kept): (u64, u64) =
+        (service.history.iter().map(|minute| minute.count).sum(), service.entries.totals((0, u64::MAX)).count);
+    assert_eq!((history, kept, service.history.len()), (15, 15, 15));
+    let [p50, _, p99] = service.history[0].quantiles;
+    assert!(p50.abs_diff(100_000_000) < 1_000_000 && p99 == p50, "{p50}");
+    assert_eq!(operations[0].sums.totals((0, u64::MAX)).count, 15, "older minutes of operations are gone");
+    assert_eq!((&*service.errors[0].name, service.errors[0].steps.len()), ("(no type)", 1));
+}
+
+#[test]
+fn a_time_that_is_not_near_counts_now() {
+    let mut services = Services::new(FULL_BYTES);
+    let early = batch(&[Sent { at: 0, ..SPAN }]);
+    services.add(&early, UnixNanos((START + 86_400) * 1_000_000_000));
+    services.add(&batch(&[Sent { at: 900_000, id: 2, ..SPAN }]), UnixNanos((START + 86_400) * 1_000_000_000));
+    assert_eq!(entries(&services), named(&[("shop", 2)]));
+}
+
+#[test]
+fn memory_stays_within_its_limit_and_counts_stay_exact() {
+    let limit = 1 << 20;
+    let mut services = Services::new(limit);
+    for second in 0..600u64 {
+        let spans: Vec<Sent> = (0..300)
+            .map(|number| Sent {
+                id: 1 + second * 1000 + number,
+                at: second,
+                name: &*format!("operation {}", number % 100).leak(),
+                millis: 1 + (second * 7919 + number * 104_729) % 100_000,
+                ..SPAN
+            })
+            .collect();
+        add(&mut services, &spans);
+        services.look();
+        assert!(services.numbers().memory_bytes <= limit, "{:?}", services.numbers());
+    }
+    assert_eq!(entries(&services), named(&[("shop", 180_000)]));
+    assert!(services.numbers().latencies_from > 0);
+}
