@@ -22,6 +22,7 @@ mod replay;
 mod retention;
 mod run;
 mod service;
+mod services;
 mod signals;
 mod simulate;
 mod spool;
@@ -82,6 +83,8 @@ enum CliCommand {
     Heap(oneshot::heap::Arguments),
     Health(health::Arguments),
     Agents(agents::Arguments),
+    Services(services::Arguments),
+    Traces(services::TracesArguments),
     Spool(spool::Arguments),
     Quarantine(quarantine::Arguments),
     Fleet(fleet::Arguments),
@@ -132,6 +135,8 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         CliCommand::Heap(arguments) => oneshot::heap::run(&arguments),
         CliCommand::Health(arguments) => health::run(&arguments),
         CliCommand::Agents(arguments) => agents::run(&arguments),
+        CliCommand::Services(arguments) => services::run(&arguments),
+        CliCommand::Traces(arguments) => services::run_traces(&arguments),
         CliCommand::Spool(arguments) => spool::run(&arguments),
         CliCommand::Quarantine(arguments) => quarantine::run(&arguments),
         CliCommand::Fleet(arguments) => fleet::run(&arguments),

@@ -16,6 +16,7 @@ mod machines;
 mod overview;
 mod profiles;
 mod query;
+mod services;
 mod sse;
 mod traces;
 mod wire;
@@ -82,6 +83,9 @@ const ROUTES: &[Route] = &[
     get("events/live", Handler::Open(live::open)),
     get("events/{id}", Handler::Make(|context, path| events::one(context, &path[0]))),
     get("wire", Handler::Open(wire::open)),
+    get("services", Handler::Make(|context, _| services::list(context))),
+    get("services/{name}", Handler::Make(|context, path| services::one(context, &path[0]))),
+    get("map", Handler::Make(|context, _| services::map(context))),
     get("traces", Handler::Make(|context, _| traces::list(context))),
     get("traces/{id}", Handler::Make(|context, path| traces::one(context, &path[0]))),
     get("profiles", Handler::Make(|context, _| profiles::list(context))),

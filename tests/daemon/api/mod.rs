@@ -6,6 +6,7 @@ mod java;
 mod live;
 mod overview;
 mod ruby;
+mod services;
 mod traces;
 
 use std::future::pending;

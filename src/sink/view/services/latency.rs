@@ -12,7 +12,7 @@ pub struct Latencies(Vec<(u16, u32)>);
 #[inline]
 pub fn bucket_of(nanos: u64) -> u16 {
     let shift = (63 - (nanos | 1).leading_zeros()).saturating_sub(PARTS);
-    ((shift << PARTS) as u64 + (nanos >> shift)) as u16
+    (u64::from(shift << PARTS) + (nanos >> shift)) as u16
 }
 
 /// The least duration of a bucket.

@@ -64,7 +64,8 @@ pub struct Services {
     edges: Rows<Edge>,
     parents: Parents,
     waiting: WaitingChildren,
-    /// The present step.
+    /// The first step, and the present one.
+    began: u64,
     now: u64,
     spans: u64,
     spans_since_look: u64,
@@ -131,7 +132,7 @@ pub struct Operation {
 /// Calls from one service to another.
 #[derive(Debug)]
 struct Edge {
-    /// `None`: unknown.
+    /// `None`: unknown. [`OTHERS`]: those for which there is no row of their own.
     caller: Option<u32>,
     callee: u32,
     sums: Sums,
@@ -168,10 +169,11 @@ impl Services {
             limits,
             hasher: RandomState::default(),
             services: Rows::new(limits.services),
-            operations: Rows::new(limits.operations),
-            edges: Rows::new(limits.edges),
+            operations: Rows::new(limits.operations + limits.services),
+            edges: Rows::new(limits.edges + limits.services),
             parents: Parents::new(bytes / 4),
             waiting: WaitingChildren::default(),
+            began: 0,
             now: 0,
             spans: 0,
             spans_since_look: 0,
@@ -185,8 +187,8 @@ impl Services {
     pub fn set_limit(&mut self, bytes: usize) {
         self.limits = Limits::of(bytes);
         self.services.set_most(self.limits.services);
-        self.operations.set_most(self.limits.operations);
-        self.edges.set_most(self.limits.edges);
+        self.operations.set_most(self.limits.operations + self.limits.services);
+        self.edges.set_most(self.limits.edges + self.limits.services);
         self.parents = Parents::new(bytes / 4);
         self.look();
     }
@@ -291,7 +293,13 @@ impl Services {
         let callee = child.service;
         let hash = self.hasher.hash_one((caller, callee));
         let found = self.edges.find(hash, |edge| (edge.caller, edge.callee) == (caller, callee));
-        let found = found.or_else(|| self.edges.add(hash, Edge { caller, callee, sums: Sums::new() }));
+        let is_free = self.edges.len() < self.limits.edges || caller == Some(OTHERS);
+        let new = || Edge { caller, callee, sums: Sums::new() };
+        let found = found.or_else(|| is_free.then(|| self.edges.add(hash, new())).flatten());
+        if found.is_none() && caller != Some(OTHERS) {
+            // Each service has one more for all other callers.
+            return self.add_edge(Some(OTHERS), child);
+        }
         if let Some(edge) = found.and_then(|edge| self.edges.get_mut(edge)) {
             edge.sums.add(child.step, child.nanos, child.is_error);
         }
@@ -378,8 +386,8 @@ impl Services {
             is_other,
             sums: Sums::new(),
         };
-        // The last places are for the other operations of each service.
-        if self.operations.len() + self.services.len() < self.limits.operations {
+        // Each service has one more for its other operations.
+        if self.operations.len() < self.limits.operations {
             return self.operations.add(hash, new(name, detail, false));
         }
         self.services.get_mut(service)?.other_spans += 1;
@@ -393,6 +401,9 @@ impl Services {
         let step = now.0 / NANOS_PER_STEP;
         if step <= self.now {
             return;
+        }
+        if self.now == 0 {
+            self.began = step;
         }
         self.now = step;
         self.parents.turn();
@@ -412,9 +423,9 @@ impl Services {
         for service in self.services.iter_mut() {
             let Service { entries, history, errors, .. } = service;
             entries.expire(first, |minute| history.push_back(MinuteTotals::of(minute)));
-            while history.pop_front_if(|old| old.minute + HISTORY_MINUTES <= minute).is_some() {}
+            while pop_if(history, |old| old.minute + HISTORY_MINUTES <= minute).is_some() {}
             errors.retain_mut(|error| {
-                while error.steps.pop_front_if(|(step, _)| *step < oldest).is_some() {}
+                while pop_if(&mut error.steps, |(step, _)| *step < oldest).is_some() {}
                 !error.steps.is_empty()
             });
         }
@@ -495,9 +506,9 @@ impl Services {
         }
     }
 
-    /// The present step.
-    pub fn now(&self) -> u64 {
-        self.now
+    /// The step in which these sums began.
+    pub fn began(&self) -> u64 {
+        self.began
     }
 
     /// Copies of all services.
@@ -518,6 +529,7 @@ impl Services {
         let edge = |(_, edge): (u32, &Edge)| {
             let caller = match edge.caller {
                 None => None,
+                Some(OTHERS) => Some(OTHER.into()),
                 Some(caller) => Some(name(caller)?),
             };
             Some(ServiceEdge { caller, callee: name(edge.callee)?, sums: edge.sums.clone() })
@@ -526,6 +538,8 @@ impl Services {
     }
 }
 
+/// All callers of a service whose calls have no row of their own.
+const OTHERS: u32 = u32::MAX;
 /// The name of a row for all that have none of their own.
 pub const OTHER: &str = "other";
 
@@ -586,6 +600,11 @@ fn attribute<'a>(event: EventView<'a>, name: &str) -> Option<&'a str> {
         ValueView::Text(text) if key.text() == name => Some(text.text()),
         _ => None,
     })
+}
+
+/// Removes the first element if `leaves`.
+fn pop_if<T>(all: &mut VecDeque<T>, leaves: impl FnOnce(&T) -> bool) -> Option<T> {
+    all.front().is_some_and(leaves).then(|| all.pop_front()).flatten()
 }
 
 fn cut(text: &str) -> &str {

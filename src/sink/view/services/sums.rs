@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::latency::Latencies;
+use super::pop_if;
 
 /// The length of a step in seconds.
 pub const STEP_SECONDS: u64 = 10;
@@ -128,7 +129,7 @@ impl Sums {
 
     /// Removes the minutes before this one, and gives them to `leave`.
     pub(super) fn expire(&mut self, first: u64, mut leave: impl FnMut(&MinuteSums)) {
-        while let Some(minute) = self.minutes.pop_front_if(|minute| minute.minute < first) {
+        while let Some(minute) = pop_if(&mut self.minutes, |minute| minute.minute < first) {
             leave(&minute);
         }
     }

@@ -124,6 +124,15 @@ fn what_has_no_row_of_its_own_counts_as_other_and_nothing_is_lost() {
         all.iter().flat_map(|(name, _)| of(name)).map(|row| row.sums.totals((0, u64::MAX)).count).sum();
     assert_eq!(operations, 200);
     assert!(of("other").iter().any(|row| row.is_other));
+    // Calls of a hundred services to one: none is lost.
+    let mut called = Services::new(FULL_BYTES / 10);
+    for (number, name) in (1..).zip(&names) {
+        let root = Sent { service: name, id: number * 10, ..SPAN };
+        add(&mut called, &[root, Sent { service: "one", id: number * 10 + 1, parent: number * 10, ..SPAN }]);
+    }
+    let calls = edges(&called);
+    assert!(calls.len() < 110 && calls.iter().any(|(caller, ..)| caller == "other"), "{calls:?}");
+    assert_eq!(calls.iter().map(|(.., count)| count).sum::<u64>(), 200);
     // A name without an event for the whole time frees its place.
     services.advance(UnixNanos((START + 8 * 3600) * 1_000_000_000));
     assert!(services.services().is_empty());

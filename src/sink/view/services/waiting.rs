@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use super::pop_if;
+
 /// A span that waits for its parent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitingChild {
@@ -62,7 +64,7 @@ impl WaitingChildren {
 
     /// Removes the oldest child if `leaves`. `Some(None)`: its parent has come.
     pub(super) fn pop_if(&mut self, leaves: impl FnOnce(&WaitingChild) -> bool) -> Option<Option<WaitingChild>> {
-        let place = self.places.pop_front_if(|place| leaves(&place.child))?;
+        let place = pop_if(&mut self.places, |place| leaves(&place.child))?;
         let number = self.first;
         self.first += 1;
         if self.of_parent.get(&place.parent) == Some(&number) {
