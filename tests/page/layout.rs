@@ -11,8 +11,10 @@ use crate::live::PATIENCE;
 use crate::world::{LISTENERS, World};
 
 /// Each view, and a script that returns something when it shows its data.
-const VIEWS: [(&str, &str); 9] = [
+const VIEWS: [(&str, &str); 11] = [
     ("overview", "return document.querySelectorAll('.card').length > 5"),
+    ("services", "return document.querySelectorAll('.line').length > 1"),
+    ("map", "return document.querySelectorAll('svg.map .node').length > 1"),
     ("agents", "return document.querySelectorAll('.line').length > 3"),
     ("live", "return document.querySelector('.empty, .line')"),
     ("traces", "return document.querySelectorAll('.line').length > 3"),
@@ -81,7 +83,8 @@ async fn unreached(browser: &Browser) -> Value {
         .await
         .as_u64()
         .unwrap();
-    for _ in 0..count.div_ceil(20) + 1 {
+    // A list that is drawn again loses the focus: there is time to come back to it.
+    for _ in 0..2 * (count.div_ceil(20) + 1) {
         browser.press(&"\u{e004}".repeat(20)).await;
     }
     browser.js("return [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex=\"0\"]')].filter((one) => !reached.has(one) && !one.disabled && one.checkVisibility() && one.tabIndex >= 0 && !one.closest('.lines')).map((one) => [one.tagName, one.className, one.innerText?.slice(0, 40)]).slice(0, 10)").await
@@ -112,7 +115,15 @@ async fn every_view_fits_its_window_in_light_and_dark_and_is_reached_by_the_keyb
             }
         }
     }
-    // One agent, one trace.
+    // One service, one agent, one trace.
+    browser.goto(&world.page("services")).await;
+    browser.click(".line a", "").await;
+    browser
+        .until("its operations", "return document.querySelectorAll('[aria-label=Operations] .line').length > 0")
+        .await;
+    assert_eq!(browser.js(CONTRAST).await, json!([]), "a service: too little contrast");
+    assert_eq!(unreached(&browser).await, json!([]), "a service: not reached by the keyboard");
+    browser.screenshot("service-light").await;
     browser.goto(&world.page("agents/ruby%3A0")).await;
     browser.until("its commands", "return document.querySelectorAll('[data-command]').length > 5").await;
     browser.screenshot("agent-light").await;

@@ -15,8 +15,8 @@ use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::id;
 use super::query::bad;
 use tributary_event::{
-    DataView, EventView, Kind, LinkView, Resource, SpanData, SpanEventView, SpanKind, SpanView, Status, TraceId,
-    ValueView, semconv,
+    DataView, EventView, Kind, LinkView, Resource, ResourceValue, SpanData, SpanEventView, SpanKind, SpanView, Status,
+    TraceId, ValueView, semconv,
 };
 use tributary_profile::events;
 use tributary_sink_view::Class;
@@ -97,20 +97,41 @@ struct Matches {
     name: bool,
     service: bool,
     text: bool,
+    /// The wanted attributes that a span has, by their places.
+    attributes: u32,
 }
 
+#[derive(Default)]
 struct TraceFilter<'a> {
     name: Option<String>,
     service: Option<&'a str>,
     text: Option<String>,
+    /// Keys and values, as texts.
+    attributes: Vec<(&'a str, &'a str)>,
     is_error: bool,
     min_nanos: u64,
+    max_nanos: Option<u64>,
 }
+
+/// The most attributes that are searched for.
+const MAX_ATTRIBUTES: usize = 32;
 
 /// `GET /traces`.
 pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
-    const PARAMETERS: [&str; 10] =
-        ["order", "protocol", "service", "name", "text", "status", "min_ns", "from_ms", "to_ms", "limit"];
+    const PARAMETERS: [&str; 12] = [
+        "order",
+        "protocol",
+        "service",
+        "name",
+        "text",
+        "attribute",
+        "status",
+        "min_ns",
+        "max_ns",
+        "from_ms",
+        "to_ms",
+        "limit",
+    ];
     let query = &context.query;
     query.only(&PARAMETERS)?;
     let (order, limit) = (query.choice("order", &["latest", "slowest"])?, query.limit(50, 10_000)?);
@@ -124,7 +145,9 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
             Some("error") => true,
             Some(other) => return Err(bad(format!("status is {other:?}; it can be error"))),
         },
+        attributes: wanted_attributes(context)?,
         min_nanos: query.number("min_ns")?.unwrap_or(0),
+        max_nanos: query.number("max_ns")?,
     };
     let protocol = query.text("protocol");
     let is_protocol = |name: &str| protocol.is_none_or(|protocol| protocol == name);
@@ -202,6 +225,9 @@ impl TraceSums {
                     || detail(event).is_some_and(has)
                     || span.trace_id.to_string().contains(wanted)
             });
+        for (place, (key, value)) in filter.attributes.iter().enumerate() {
+            matches.attributes |= u32::from(has_attribute(event, key, value)) << place;
+        }
     }
 
     /// From the first start to the last end; without times the longest duration. `None`: no span has one.
@@ -231,9 +257,12 @@ impl<'a> Detail<'a> {
 
 impl TraceFilter<'_> {
     fn accepts(&self, sums: &TraceSums) -> bool {
-        let Matches { name, service, text } = sums.matches;
-        let is_long = self.min_nanos == 0 || sums.duration().is_some_and(|duration| duration >= self.min_nanos);
-        name && service && text && is_long && (!self.is_error || sums.errors > 0)
+        let Matches { name, service, text, attributes } = sums.matches;
+        let has_all = attributes.count_ones() as usize == self.attributes.len();
+        let is_any = self.min_nanos == 0 && self.max_nanos.is_none();
+        let range = self.min_nanos..=self.max_nanos.unwrap_or(u64::MAX);
+        let is_long = is_any || sums.duration().is_some_and(|duration| range.contains(&duration));
+        has_all && name && service && text && is_long && (!self.is_error || sums.errors > 0)
     }
 }
 
@@ -340,7 +369,7 @@ pub(super) fn one(context: &ApiContext, trace_id: &str) -> Result<Made, ApiError
     let window = Window::whole(context)?;
     let snapshot = snapshot(context, window, &[Class::Spans, Class::Logs, Class::Calls], |_, _| true)?;
     let (mut found, mut logs) = (Vec::new(), Vec::new());
-    let no_filter = TraceFilter { name: None, service: None, text: None, is_error: false, min_nanos: 0 };
+    let no_filter = TraceFilter::default();
     let (mut sums, mut of_trace) = (TraceSums::default(), None);
     let (mut spans_kept, mut is_cut) = (0, false);
     for (class, kept) in &snapshot.batches {
@@ -536,6 +565,43 @@ fn shown_log(kept: &KeptBatch, index: usize, event: EventView<'_>, span: Option<
 fn service(event: EventView<'_>) -> &str {
     let of_resource = event.resource().text(semconv::SERVICE_NAME).filter(|text| !text.is_empty());
     of_resource.or_else(|| attribute(event, semconv::SERVICE_NAME.as_str())).unwrap_or("")
+}
+
+/// The attributes that are searched for, each as `key=value`.
+fn wanted_attributes(context: &ApiContext) -> Result<Vec<(&str, &str)>, ApiError> {
+    let wanted = context
+        .query
+        .all("attribute")
+        .map(|text| text.split_once('=').ok_or_else(|| bad(format!("attribute is {text:?}; it must be key=value"))));
+    let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
+    if wanted.len() > MAX_ATTRIBUTES {
+        return Err(bad(format!("there are more than {MAX_ATTRIBUTES} attributes")));
+    }
+    Ok(wanted)
+}
+
+/// Whether an event or its resource has an attribute with this value, as text or as a number.
+fn has_attribute(event: EventView<'_>, key: &str, wanted: &str) -> bool {
+    let is_it = |value: ValueView<'_>| match value {
+        ValueView::Text(text) => text.text() == wanted,
+        ValueView::Bool(value) => value.to_string() == wanted,
+        ValueView::I64(value) => value.to_string() == wanted,
+        ValueView::U64(value) => value.to_string() == wanted,
+        ValueView::F64(value) => wanted.parse() == Ok(value),
+        _ => false,
+    };
+    event.attributes().any(|(name, value)| name.text() == key && is_it(value))
+        || event.resource().attributes().iter().any(|(name, value)| name == key && is_resource_value(value, wanted))
+}
+
+fn is_resource_value(value: &ResourceValue, wanted: &str) -> bool {
+    match value {
+        ResourceValue::Text(text) => text == wanted,
+        ResourceValue::Bool(value) => value.to_string() == wanted,
+        ResourceValue::I64(value) => value.to_string() == wanted,
+        ResourceValue::U64(value) => value.to_string() == wanted,
+        ResourceValue::F64(value) => wanted.parse() == Ok(*value),
+    }
 }
 
 /// What a span worked on.

@@ -8,9 +8,9 @@ import { go, keep, to } from "./router.js";
 import { table } from "./table.js";
 import * as units from "./units.js";
 
-export const PROTOCOLS = ["bytefrog", "datadog", "endless", "rbkit", "zico"];
+export const PROTOCOLS = ["bytefrog", "datadog", "datadog_agent", "endless", "otlp", "rbkit", "zico"];
 /** The views that show what the agents of a protocol send. */
-const SHOWN_IN = { bytefrog: ["code", "profiles", "traces"], datadog: ["traces"], endless: ["machines"], rbkit: ["profiles", "heap"], zico: ["traces", "profiles"] };
+const SHOWN_IN = { bytefrog: ["code", "profiles", "traces"], datadog: ["services", "traces"], datadog_agent: ["services", "traces", "profiles"], endless: ["machines"], otlp: ["services", "traces", "profiles"], rbkit: ["profiles", "heap"], zico: ["services", "traces", "profiles"] };
 const GOOD = new Set(["active", "tracing", "subscribed"]);
 
 export function show(main, route) {

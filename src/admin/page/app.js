@@ -9,6 +9,8 @@ import * as units from "./units.js";
 
 const VIEWS = {
   overview: "Overview",
+  services: "Services",
+  map: "Map",
   agents: "Agents",
   live: "Live",
   traces: "Traces",

@@ -35,16 +35,19 @@ const FILES: &[File] = files![
     "events.js",
     "flame.js",
     "heap.js",
+    "heat.js",
     "icon.svg",
     "index.html",
     "live.js",
     "losses.js",
     "machines.js",
+    "map.js",
     "overview.js",
     "parts.js",
     "profiles.js",
     "pulse.js",
     "router.js",
+    "services.js",
     "stacks.js",
     "style.css",
     "table.js",
@@ -117,8 +120,8 @@ mod tests {
     }
 
     #[test]
-    fn the_files_are_at_most_200_kilobytes() {
+    fn the_files_are_at_most_260_kilobytes() {
         let bytes: usize = FILES.iter().map(|file| file.content.len()).sum();
-        assert!(bytes <= 200 * 1000, "{bytes} bytes");
+        assert!(bytes <= 260 * 1000, "{bytes} bytes");
     }
 }

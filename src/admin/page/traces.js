@@ -17,11 +17,12 @@ export function show(main, route) {
 }
 
 function showList(main, query) {
-  const names = ["order", "protocol", "service", "name", "text", "status", "min_ms"];
+  const names = ["order", "protocol", "service", "name", "text", "attribute", "status", "min_ms", "max_ms"];
   let filter = Object.fromEntries(names.map((name) => [name, query.get(name) ?? ""]));
   const parameters = () => {
-    const { min_ms: least, ...rest } = filter;
-    return { ...rest, order: filter.order || "latest", min_ns: Number(least) > 0 ? Math.round(Number(least) * 1e6) : "", limit: 500 };
+    const { min_ms: least, max_ms: most, ...rest } = filter;
+    const nanos = (millis) => Number(millis) > 0 ? Math.round(Number(millis) * 1e6) : "";
+    return { ...rest, order: filter.order || "latest", min_ns: nanos(least), max_ns: nanos(most), limit: 500 };
   };
   const change = (part) => {
     filter = { ...filter, ...part };
@@ -59,7 +60,9 @@ function showList(main, query) {
     service.element,
     field("Span name", { placeholder: "part of a name", value: filter.name, width: "150px" }, (name) => change({ name })).element,
     field("Text", { placeholder: "anywhere in a span", value: filter.text, width: "172px" }, (text) => change({ text })).element,
-    field("At least", { placeholder: "ms", value: filter.min_ms, type: "number", width: "86px" }, (value) => change({ min_ms: value })).element,
+    field("Attribute", { placeholder: "key=value", value: filter.attribute, width: "140px" }, (attribute) => change({ attribute })).element,
+    field("At least", { placeholder: "ms", value: filter.min_ms, type: "number", width: "80px" }, (value) => change({ min_ms: value })).element,
+    field("At most", { placeholder: "ms", value: filter.max_ms, type: "number", width: "80px" }, (value) => change({ max_ms: value })).element,
     h("label", { class: "check" }, errors, "With errors")), body);
   const end = poll((signal) => get("api/v1/traces", parameters(), signal), 3000, (answer) => {
     head.scope(answer);
@@ -73,7 +76,7 @@ function showList(main, query) {
     } else {
       const isFiltered = names.some((name) => name !== "order" && filter[name]);
       set(body, isFiltered ? empty("No trace matches these filters", "Clear one of them.")
-        : empty("No trace yet", "Agents of datadog and zico send spans. Bytefrog agents send calls, which become spans with this line in their listener:", h("code", {}, 'calls = "spans"')));
+        : empty("No trace yet", "Agents of datadog, datadog_agent, otlp and zico send spans. Bytefrog agents send calls, which become spans with this line in their listener:", h("code", {}, 'calls = "spans"')));
     }
   }, (error) => set(body, failure(error)));
   return { end };

@@ -6,7 +6,7 @@ const START: u64 = 1_795_171_200;
 
 /// One span: service, id, parent, kind, seconds since the start, milliseconds that it took, whether it failed.
 #[derive(Clone, Copy)]
-struct Sent {
+struct SentSpan {
     service: &'static str,
     name: &'static str,
     id: u64,
@@ -17,10 +17,10 @@ struct Sent {
     is_error: bool,
 }
 
-const SPAN: Sent =
-    Sent { service: "shop", name: "GET /", id: 1, parent: 0, kind: None, at: 0, millis: 10, is_error: false };
+const SPAN: SentSpan =
+    SentSpan { service: "shop", name: "GET /", id: 1, parent: 0, kind: None, at: 0, millis: 10, is_error: false };
 
-fn batch(spans: &[Sent]) -> Batch {
+fn batch(spans: &[SentSpan]) -> Batch {
     let origin = Origin::new("otlp", "test".into(), "peer".into(), 1);
     let mut batch = BatchBuilder::new(origin.into());
     for sent in spans {
@@ -42,7 +42,7 @@ fn batch(spans: &[Sent]) -> Batch {
     batch.take()
 }
 
-fn add(services: &mut Services, spans: &[Sent]) {
+fn add(services: &mut Services, spans: &[SentSpan]) {
     let now = spans.iter().map(|sent| sent.at).max().unwrap();
     services.add(&batch(spans), UnixNanos((START + now) * 1_000_000_000));
 }
@@ -72,10 +72,10 @@ fn named(all: &[(&str, u64)]) -> Vec<(String, u64)> {
 
 #[test]
 fn a_caller_is_found_whichever_span_comes_first() {
-    let root = Sent { kind: Some(SpanKind::Server), ..SPAN };
-    let query = Sent { name: "call", id: 2, parent: 1, ..SPAN };
-    let called = Sent { service: "pay", name: "POST /pay", id: 3, parent: 2, ..SPAN };
-    let inner = Sent { service: "pay", name: "work", id: 4, parent: 3, ..SPAN };
+    let root = SentSpan { kind: Some(SpanKind::Server), ..SPAN };
+    let query = SentSpan { name: "call", id: 2, parent: 1, ..SPAN };
+    let called = SentSpan { service: "pay", name: "POST /pay", id: 3, parent: 2, ..SPAN };
+    let inner = SentSpan { service: "pay", name: "work", id: 4, parent: 3, ..SPAN };
     let all = [root, query, called, inner];
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         for together in [true, false] {
@@ -98,14 +98,14 @@ fn a_caller_is_found_whichever_span_comes_first() {
 #[test]
 fn a_child_whose_parent_does_not_come_has_an_unknown_caller() {
     let mut services = Services::new(FULL_BYTES);
-    add(&mut services, &[Sent { id: 2, parent: 99, ..SPAN }]);
-    add(&mut services, &[Sent { id: 3, parent: 98, kind: Some(SpanKind::Server), ..SPAN }]);
+    add(&mut services, &[SentSpan { id: 2, parent: 99, ..SPAN }]);
+    add(&mut services, &[SentSpan { id: 3, parent: 98, kind: Some(SpanKind::Server), ..SPAN }]);
     assert_eq!((entries(&services), edges(&services).len()), (named(&[("shop", 1)]), 0));
     // After the time that a child waits.
     services.advance(UnixNanos((START + 25) * 1_000_000_000));
     assert_eq!(edges(&services), [("unknown".to_owned(), "shop".to_owned(), 2)]);
     // The parent is too late.
-    add(&mut services, &[Sent { service: "late", id: 99, at: 26, ..SPAN }]);
+    add(&mut services, &[SentSpan { service: "late", id: 99, at: 26, ..SPAN }]);
     assert_eq!(edges(&services).len(), 1);
 }
 
@@ -114,7 +114,7 @@ fn what_has_no_row_of_its_own_counts_as_other_and_nothing_is_lost() {
     let mut services = Services::new(FULL_BYTES / 100);
     let names: Vec<&'static str> = (0..200).map(|number| &*format!("s{number}").leak()).collect();
     for (number, name) in (1..).zip(&names) {
-        add(&mut services, &[Sent { service: name, name, id: number, ..SPAN }]);
+        add(&mut services, &[SentSpan { service: name, name, id: number, ..SPAN }]);
     }
     let all = entries(&services);
     assert_eq!(all.iter().map(|(_, count)| count).sum::<u64>(), 200);
@@ -127,8 +127,8 @@ fn what_has_no_row_of_its_own_counts_as_other_and_nothing_is_lost() {
     // Calls of a hundred services to one: none is lost.
     let mut called = Services::new(FULL_BYTES / 10);
     for (number, name) in (1..).zip(&names) {
-        let root = Sent { service: name, id: number * 10, ..SPAN };
-        add(&mut called, &[root, Sent { service: "one", id: number * 10 + 1, parent: number * 10, ..SPAN }]);
+        let root = SentSpan { service: name, id: number * 10, ..SPAN };
+        add(&mut called, &[root, SentSpan { service: "one", id: number * 10 + 1, parent: number * 10, ..SPAN }]);
     }
     let calls = edges(&called);
     assert!(calls.len() < 110 && calls.iter().any(|(caller, ..)| caller == "other"), "{calls:?}");
@@ -136,7 +136,7 @@ fn what_has_no_row_of_its_own_counts_as_other_and_nothing_is_lost() {
     // A name without an event for the whole time frees its place.
     services.advance(UnixNanos((START + 8 * 3600) * 1_000_000_000));
     assert!(services.services().is_empty());
-    add(&mut services, &[Sent { service: "new", at: 8 * 3600, ..SPAN }]);
+    add(&mut services, &[SentSpan { service: "new", at: 8 * 3600, ..SPAN }]);
     assert_eq!(entries(&services), named(&[("new", 1)]));
 }
 
@@ -145,7 +145,7 @@ fn minutes_become_history_and_errors_have_their_types() {
     let mut services = Services::new(FULL_BYTES);
     for minute in 0..30 {
         let is_error = minute % 10 == 0;
-        add(&mut services, &[Sent { id: minute + 1, at: minute * 60, millis: 100, is_error, ..SPAN }]);
+        add(&mut services, &[SentSpan { id: minute + 1, at: minute * 60, millis: 100, is_error, ..SPAN }]);
     }
     let (service, operations) = services.service_named("shop").unwrap();
     let (history, kept): (u64, u64) =
@@ -160,9 +160,9 @@ fn minutes_become_history_and_errors_have_their_types() {
 #[test]
 fn a_time_that_is_not_near_counts_now() {
     let mut services = Services::new(FULL_BYTES);
-    let early = batch(&[Sent { at: 0, ..SPAN }]);
+    let early = batch(&[SentSpan { at: 0, ..SPAN }]);
     services.add(&early, UnixNanos((START + 86_400) * 1_000_000_000));
-    services.add(&batch(&[Sent { at: 900_000, id: 2, ..SPAN }]), UnixNanos((START + 86_400) * 1_000_000_000));
+    services.add(&batch(&[SentSpan { at: 900_000, id: 2, ..SPAN }]), UnixNanos((START + 86_400) * 1_000_000_000));
     assert_eq!(entries(&services), named(&[("shop", 2)]));
 }
 
@@ -171,8 +171,8 @@ fn memory_stays_within_its_limit_and_counts_stay_exact() {
     let limit = 1 << 20;
     let mut services = Services::new(limit);
     for second in 0..600u64 {
-        let spans: Vec<Sent> = (0..300)
-            .map(|number| Sent {
+        let spans: Vec<SentSpan> = (0..300)
+            .map(|number| SentSpan {
                 id: 1 + second * 1000 + number,
                 at: second,
                 name: &*format!("operation {}", number % 100).leak(),

@@ -19,7 +19,7 @@ pub(super) struct WaitingChild {
 }
 
 #[derive(Debug)]
-struct Place {
+struct WaitingPlace {
     child: WaitingChild,
     parent: u64,
     /// The number of the child of the same parent that came before it.
@@ -30,7 +30,7 @@ struct Place {
 /// Children in the order in which they came, each with a number.
 #[derive(Debug, Default)]
 pub(super) struct WaitingChildren {
-    places: VecDeque<Place>,
+    places: VecDeque<WaitingPlace>,
     /// The number of the first one.
     first: u64,
     /// The last child of each parent.
@@ -49,7 +49,7 @@ impl WaitingChildren {
     pub(super) fn add(&mut self, parent: u64, child: WaitingChild) {
         let number = self.first + self.places.len() as u64;
         let before = self.of_parent.insert(parent, number);
-        self.places.push_back(Place { child, parent, before, is_found: false });
+        self.places.push_back(WaitingPlace { child, parent, before, is_found: false });
     }
 
     /// Gives the children of a parent that has come to `take`.
@@ -74,6 +74,6 @@ impl WaitingChildren {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.places.capacity() * size_of::<Place>() + self.of_parent.allocation_size()
+        self.places.capacity() * size_of::<WaitingPlace>() + self.of_parent.allocation_size()
     }
 }
