@@ -217,7 +217,7 @@ impl SinkQueue {
         if let Some(budget) = &self.budget
             && !budget.admits()
         {
-            budget.skip(batch.len() as u64);
+            budget.skip(Selection::new(batch, self.options.kinds).count());
             return None;
         }
         let (taken, events) = self.take(batch)?;

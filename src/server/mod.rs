@@ -29,7 +29,7 @@ use crate::config::admin::AdminOptions;
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
 use crate::health::Health;
 use crate::sink::parquet::Parquet;
-use tributary_event::Batch;
+use tributary_event::{Batch, Kind};
 use tributary_memory::MemoryBudget;
 use tributary_pipeline::accounting::{Accounting, ListenerTotals, Totals};
 use tributary_pipeline::options::QueueOptions;
@@ -515,20 +515,23 @@ fn rules(config: &Config) -> Result<Vec<Option<Arc<Rules>>>, StartError> {
 /// The name of the sink of the view. No other sink can have it.
 const VIEW: &str = "(view)";
 
-/// Adds every span to the sums of services.
+/// Gives every span to the view.
 #[derive(Debug)]
-struct ServiceSums(Arc<View>);
+struct SpanObserver(Arc<View>);
 
-impl Observer for ServiceSums {
+impl Observer for SpanObserver {
     fn observe(&self, batch: &Batch) {
-        self.0.add_to_services(batch);
+        self.0.add_spans(batch);
     }
 }
 
 /// Adds the sink of the view.
 fn add_view(sinks: &mut Sinks, view: &Arc<View>) {
-    let queue = QueueOptions { buffer_batches: QUEUE_BATCHES, buffer_bytes: QUEUE_BYTES, ..QueueOptions::default() };
-    sinks.observe(Arc::new(ServiceSums(view.clone())));
+    // Spans do not wait: the observer has them.
+    let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Span).collect();
+    let queue =
+        QueueOptions { kinds, buffer_batches: QUEUE_BATCHES, buffer_bytes: QUEUE_BYTES, ..QueueOptions::default() };
+    sinks.observe(Arc::new(SpanObserver(view.clone())));
     let (budget, view) = (view.budget().clone(), view.clone());
     sinks.add_observer(VIEW, queue, budget, move || Ok(ViewSink::new(view.clone())));
 }

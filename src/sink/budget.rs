@@ -38,14 +38,16 @@ impl TimeBudget {
         nanos(now) + nanos(BURST) > self.earned_at.load(Relaxed)
     }
 
-    /// The sink has used this processor time. Only the sink calls this.
+    /// This processor time was used.
     pub fn spend(&self, time: Duration) {
         self.spend_at(self.started.elapsed(), time);
     }
 
     fn spend_at(&self, now: Duration, time: Duration) {
-        let earned_at = self.earned_at.load(Relaxed).max(nanos(now));
-        self.earned_at.store(earned_at.saturating_add(nanos(time).saturating_mul(100) / self.percent()), Relaxed);
+        let spent = nanos(time).saturating_mul(100) / self.percent();
+        let add = |earned_at: u64| Some(earned_at.max(nanos(now)).saturating_add(spent));
+        // It always adds.
+        let _ = self.earned_at.fetch_update(Relaxed, Relaxed, add);
     }
 
     /// Counts events that the sink does not get.

@@ -10,8 +10,10 @@ mod class;
 pub mod code;
 pub mod heap;
 pub mod options;
+mod recent;
 pub mod services;
 pub mod store;
+mod traces;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -154,13 +156,24 @@ impl View {
         read(&mut self.services.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Adds the spans of a batch to the sums of services. Unlike its sink, this sees every batch.
-    pub fn add_to_services(&self, batch: &Batch) {
-        if batch.count(Kind::Span) > 0 {
-            let started = Instant::now();
-            self.services(|services| services.add(batch, wall_clock::now()));
-            self.services_nanos.fetch_add(u64::try_from(started.elapsed().as_nanos()).unwrap_or(0), Relaxed);
+    /// Adds the spans of a batch to the sums of services, and keeps those whose traces are kept. Unlike its sink, this sees every batch:
+    /// of a trace all spans are kept or none, and sums leave out none.
+    pub fn add_spans(&self, batch: &Batch) {
+        let Some(origin) = batch.origin().filter(|_| batch.count(Kind::Span) > 0) else { return };
+        let started = Instant::now();
+        let now = wall_clock::now();
+        self.services(|services| services.add(batch, now));
+        let summed = Instant::now();
+        self.services_nanos.fetch_add(u64::try_from((summed - started).as_nanos()).unwrap_or(0), Relaxed);
+        let has_time = self.budget.admits();
+        if !has_time {
+            self.budget.skip(batch.count(Kind::Span));
         }
+        let mut state = self.state();
+        let may_drop = state.readers == 0;
+        state.store.add_spans(batch, origin, now, has_time, may_drop);
+        drop(state);
+        self.budget.spend(summed.elapsed());
     }
 
     /// The time that the sums of services took.

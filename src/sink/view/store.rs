@@ -2,15 +2,18 @@
 //!
 //! Batches are kept in a ring for each class and listener. When all rings together are too large, every second batch of the
 //! largest ring is dropped, and from then on only every second one of its batches is kept, and so on: a ring of much traffic
-//! becomes sparse and still reaches back to the beginning of the window, and a ring of little traffic stays complete.
+//! becomes sparse and still reaches back to the beginning of the window, and a ring of little traffic stays complete. Spans are not
+//! kept by batches but by traces: of all rings of spans together, those of every second trace go, and so on, so that what is kept of a
+//! trace is all of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tributary_event::{Batch, Origin, UnixNanos};
+use tributary_event::{Batch, DataView, EventView, Kind, Origin, UnixNanos};
 
 use super::class::{Class, Classes};
+use super::traces::TraceChoice;
 
 /// The most rings. A listener has at most eight.
 const MAX_RINGS: usize = 1024;
@@ -47,6 +50,7 @@ pub struct ViewStore {
     window: Duration,
     next: Number,
     skipped: u64,
+    traces: TraceChoice,
 }
 
 #[derive(Debug)]
@@ -70,7 +74,16 @@ struct Ring {
 impl ViewStore {
     /// A store of at most `limit` bytes.
     pub fn new(limit: usize, window: Duration) -> Self {
-        ViewStore { rings: Vec::new(), unkept: 0, bytes: 0, limit, window, next: 1, skipped: 0 }
+        ViewStore {
+            rings: Vec::new(),
+            unkept: 0,
+            bytes: 0,
+            limit,
+            window,
+            next: 1,
+            skipped: 0,
+            traces: TraceChoice::new(),
+        }
     }
 
     /// Sets the most bytes, and for how long batches are kept. If nothing may be dropped now, later calls do it.
@@ -110,9 +123,63 @@ impl ViewStore {
         self.rings.iter().any(|ring| ring.class == Class::Calls && &*ring.listener == listener && ring.has_gap)
     }
 
-    /// Adds the events of a batch. If nothing may be dropped now and there is no memory, they are not kept.
+    /// Adds the spans of a batch whose traces are kept. Without time for that, or without memory if nothing may be dropped now, their
+    /// traces are not kept any more.
+    pub(super) fn add_spans(
+        &mut self,
+        batch: &Batch,
+        origin: &Arc<Origin>,
+        now: UnixNanos,
+        has_time: bool,
+        may_drop: bool,
+    ) {
+        let spans = batch.count(Kind::Span);
+        let Some(at) = self.ring(Class::Spans, origin) else {
+            self.unkept += spans;
+            return;
+        };
+        let traces = &mut self.traces;
+        if !has_time {
+            traces.slow_down(now);
+        }
+        let hashes: Vec<u64> =
+            batch.events().map(|event| trace_of(event).filter(|hash| traces.keeps(*hash)).unwrap_or(0)).collect();
+        let ring = &mut self.rings[at];
+        ring.seen += if has_time { spans } else { 0 };
+        let count = hashes.iter().filter(|hash| **hash > 0).count() as u64;
+        ring.has_gap |= count < spans;
+        if count == 0 {
+            return;
+        }
+        let kept = has_time.then(|| batch.copy_of(|index| hashes[index] > 0));
+        let bytes = kept.as_ref().map_or(0, |copy| copy.memory_bytes() + KEPT_BYTES);
+        let has_memory = bytes <= self.limit / 2 && (may_drop || self.bytes + bytes <= self.limit);
+        let Some(copy) = kept.filter(|_| has_memory) else {
+            ring.has_gap = true;
+            hashes.into_iter().filter(|hash| *hash > 0).for_each(|hash| traces.tear(hash));
+            return;
+        };
+        self.push(at, copy, bytes, count);
+    }
+
+    fn push(&mut self, at: usize, copy: Batch, bytes: usize, events: u64) {
+        let ring = &mut self.rings[at];
+        let observed = copy.events().last().map_or(UnixNanos(0), |event| event.observed());
+        let follows_gap = std::mem::take(&mut ring.has_gap);
+        ring.kept += events;
+        ring.bytes += bytes;
+        self.bytes += bytes;
+        let kept = KeptBatch { number: self.next, at: observed, follows_gap, batch: Arc::new(copy), bytes };
+        self.next += 1;
+        ring.batches.push_back(kept);
+        while self.bytes > self.limit {
+            self.thin();
+        }
+    }
+
+    /// Adds the events of a batch but its spans. If nothing may be dropped now and there is no memory, they are not kept.
     pub(super) fn add(&mut self, batch: &Batch, origin: &Arc<Origin>, classes: &Classes, may_drop: bool) {
-        for (class, events) in classes.counts() {
+        for (class, events) in classes.counts().filter(|(class, _)| *class != Class::Spans) {
             let ring = if class == Class::HeapObjects { None } else { self.ring(class, origin) };
             let Some(at) = ring else {
                 self.unkept += events;
@@ -132,17 +199,7 @@ impl ViewStore {
                 ring.has_gap = true;
                 continue;
             }
-            let observed = copy.events().last().map_or(UnixNanos(0), |event| event.observed());
-            let follows_gap = std::mem::take(&mut ring.has_gap);
-            ring.kept += events;
-            ring.bytes += bytes;
-            self.bytes += bytes;
-            let kept = KeptBatch { number: self.next, at: observed, follows_gap, batch: Arc::new(copy), bytes };
-            self.next += 1;
-            ring.batches.push_back(kept);
-            while self.bytes > self.limit {
-                self.thin();
-            }
+            self.push(at, copy, bytes, events);
         }
     }
 
@@ -170,9 +227,29 @@ impl ViewStore {
         Some(self.rings.len() - 1)
     }
 
-    /// Drops every second batch of the largest ring, or its only one.
+    /// Drops every second trace, or every second batch of the largest ring of other events, or its only one.
     fn thin(&mut self) {
-        let Some(ring) = self.rings.iter_mut().max_by_key(|ring| ring.bytes) else { return };
+        let is_of_spans = |ring: &&Ring| ring.class == Class::Spans;
+        let of_spans: usize = self.rings.iter().filter(is_of_spans).map(|ring| ring.bytes).sum();
+        let others = self.rings.iter().filter(|ring| ring.class != Class::Spans);
+        if of_spans >= others.map(|ring| ring.bytes).max().unwrap_or(0) && of_spans > 0 {
+            let before = self.bytes;
+            if self.traces.halve() {
+                self.drop_traces();
+            }
+            if self.bytes < before {
+                return;
+            }
+            // One trace has all the memory: its oldest spans go.
+            let rings = self.rings.iter_mut().filter(|ring| ring.class == Class::Spans);
+            if let Some(ring) = rings.max_by_key(|ring| ring.bytes) {
+                self.bytes -= ring.pop();
+                ring.has_gap = true;
+            }
+            return;
+        }
+        let others = self.rings.iter_mut().filter(|ring| ring.class != Class::Spans);
+        let Some(ring) = others.max_by_key(|ring| ring.bytes) else { return };
         if ring.batches.len() == 1 {
             self.bytes -= ring.pop();
             ring.has_gap = true;
@@ -192,6 +269,39 @@ impl ViewStore {
         self.bytes -= freed;
     }
 
+    /// Drops the spans of traces that are not kept any more. What is left of a batch gets another number: its events have other
+    /// places.
+    fn drop_traces(&mut self) {
+        let mut next = self.next;
+        let mut places: Vec<(Number, usize, usize)> = Vec::new();
+        for (at, ring) in self.rings.iter_mut().enumerate().filter(|(_, ring)| ring.class == Class::Spans) {
+            let traces = &self.traces;
+            let freed = ring.retain(|kept| {
+                let stays: Vec<bool> = kept
+                    .batch
+                    .events()
+                    .map(|event| trace_of(event).is_some_and(|hash| traces.still_keeps(hash)))
+                    .collect();
+                let count = stays.iter().filter(|stays| **stays).count();
+                if count > 0 && count < stays.len() {
+                    let copy = kept.batch.copy_of(|index| stays[index]);
+                    kept.bytes = copy.memory_bytes() + KEPT_BYTES;
+                    (kept.batch, kept.follows_gap) = (Arc::new(copy), true);
+                }
+                count > 0
+            });
+            self.bytes -= freed;
+            places.extend(ring.batches.iter().enumerate().map(|(place, kept)| (kept.number, at, place)));
+        }
+        places.sort_unstable();
+        for (_, at, place) in places {
+            self.rings[at].batches[place].number = next;
+            next += 1;
+        }
+        self.next = next;
+        self.traces.have_dropped();
+    }
+
     /// Drops batches that are older than the window, and those for which there is no memory. If there is memory then, a
     /// larger part of later batches is kept.
     pub fn expire(&mut self, now: UnixNanos) {
@@ -205,6 +315,10 @@ impl ViewStore {
                 ring.stride = (ring.stride / 2).max(1);
             }
         }
+        if self.traces.has_to_drop() {
+            self.drop_traces();
+        }
+        self.traces.advance(now, self.bytes < self.limit / 4);
         while self.bytes > self.limit {
             self.thin();
         }
@@ -256,11 +370,19 @@ impl Ring {
     }
 }
 
+/// The hash of the trace of a span.
+fn trace_of(event: EventView<'_>) -> Option<u64> {
+    match event.data() {
+        DataView::Span(span) => Some(TraceChoice::hash(span.trace_id)),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::class::classes;
-    use tributary_event::{BatchBuilder, Header, Position, Severity};
+    use tributary_event::{BatchBuilder, Header, Position, Severity, SpanData, SpanId, TraceId, semconv};
 
     /// Logs of a listener that were read at `at`, with names of `bytes` bytes.
     fn batch(listener: &str, at: u64, events: usize, bytes: usize) -> Batch {
@@ -327,6 +449,90 @@ mod tests {
         // One that would fill the store alone is not kept.
         add(&mut store, &batch("other", 101, 1, 15_000), true);
         assert!(times(&store, "other").is_empty());
+    }
+
+    /// A batch with the spans of these traces, which are read at `at`.
+    fn spans(listener: &str, at: u64, traces: &[u64]) -> Batch {
+        let origin = Origin::new("otlp", listener.into(), "peer".into(), 1);
+        let mut batch = BatchBuilder::new(origin.into());
+        for trace in traces {
+            let name = batch.push_text("GET /orders");
+            let header =
+                Header { name: name.into(), time: None, observed: UnixNanos(at), position: Position::default() };
+            let mut event = batch.event(header);
+            event.text(semconv::SERVICE_NAME, "a text that takes some memory");
+            event.span(SpanData::new(TraceId(u128::from(*trace).to_be_bytes()), SpanId(*b"12345678")));
+        }
+        batch.take()
+    }
+
+    /// How many spans of each trace are kept.
+    fn kept_spans(store: &ViewStore) -> std::collections::BTreeMap<u64, usize> {
+        let mut kept = std::collections::BTreeMap::new();
+        let batches = store.batches(UnixNanos(0), |class, _, _| class == Class::Spans);
+        for event in batches.iter().flat_map(|(_, kept)| kept.batch.events()) {
+            if let DataView::Span(span) = event.data() {
+                *kept.entry(u128::from_be_bytes(span.trace_id.0) as u64).or_default() += 1;
+            }
+        }
+        kept
+    }
+
+    #[test]
+    fn of_a_trace_all_spans_are_kept_or_none_over_all_listeners_and_batches() {
+        const TRACES: u64 = 10_000;
+        const SPANS: usize = 8;
+        // Its spans come in any order, with those of a thousand traces around it, over two listeners.
+        let mut order: Vec<u64> = (0..TRACES).flat_map(|trace| [trace; SPANS]).collect();
+        let mut state = 0x5EED_u64;
+        for at in (1..order.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let near = at.saturating_sub((state >> 33) as usize % 8000);
+            order.swap(at, near);
+        }
+        let mut store = ViewStore::new(4 << 20, Duration::from_secs(3600));
+        for (at, part) in (0..).zip(order.chunks(50)) {
+            let batch = spans(if at % 2 == 0 { "one" } else { "two" }, at, part);
+            let origin = batch.origin().unwrap().clone();
+            store.add_spans(&batch, &origin, UnixNanos(at), true, true);
+            assert!(store.memory_bytes() <= 4 << 20);
+        }
+        let kept = kept_spans(&store);
+        let partial = kept.values().filter(|count| **count != SPANS).count();
+        assert_eq!(partial, 0, "of {} traces", kept.len());
+        assert!((300..5000).contains(&kept.len()), "{} traces", kept.len());
+        let (seen, kept_events) = store.counts();
+        assert_eq!((seen, kept_events), (TRACES * SPANS as u64, (kept.len() * SPANS) as u64));
+        // Numbers find their batches.
+        for (_, batch) in store.batches(UnixNanos(0), |_, _, _| true) {
+            assert!(Arc::ptr_eq(&store.batch(batch.number).unwrap().batch, &batch.batch));
+        }
+    }
+
+    #[test]
+    fn a_trace_without_time_for_all_its_spans_goes_and_later_ones_are_kept_again() {
+        let mut store = ViewStore::new(4 << 20, Duration::from_secs(3600));
+        let second = |seconds: u64| UnixNanos(seconds * 1_000_000_000);
+        let add = |store: &mut ViewStore, at: u64, traces: &[u64], has_time: bool| {
+            let batch = spans("one", second(at).0, traces);
+            let origin = batch.origin().unwrap().clone();
+            store.add_spans(&batch, &origin, second(at), has_time, true);
+        };
+        let all: Vec<u64> = (0..1000).collect();
+        add(&mut store, 10, &all, true);
+        add(&mut store, 11, &all[..100], false);
+        add(&mut store, 12, &all, true);
+        store.expire(second(13));
+        let kept = kept_spans(&store);
+        assert!(kept.keys().all(|trace| *trace >= 100) && kept.values().all(|count| *count == 2), "{kept:?}");
+        assert!((300..600).contains(&kept.len()), "half of them: {}", kept.len());
+        // With time and memory, all traces again, but not the rest of one that was left out.
+        (20..100).for_each(|at| store.expire(second(at)));
+        add(&mut store, 100, &all, true);
+        add(&mut store, 100, &(5000..6000).collect::<Vec<_>>(), true);
+        let kept = kept_spans(&store);
+        assert_eq!(kept.range(5000..).count(), 1000);
+        assert!(kept.range(..1000).all(|(_, count)| *count == 3 || *count == 1), "{kept:?}");
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! whichever comes first; a child whose parent does not come has the caller "unknown".
 
 pub mod latency;
-mod parents;
 mod rows;
 mod sums;
 mod waiting;
@@ -16,9 +15,9 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
+use crate::recent::RecentKeys;
 use tributary_event::{Batch, DataView, EventView, Kind, SpanKind, SpanView, Status, UnixNanos, ValueView, semconv};
 
-use parents::Parents;
 use rows::Rows;
 pub use sums::{MINUTES, MinuteSums, STEP_SECONDS, STEPS, STEPS_PER_MINUTE, StepSums, Sums, Totals};
 use waiting::{WaitingChild, WaitingChildren};
@@ -62,7 +61,7 @@ pub struct Services {
     services: Rows<Service>,
     operations: Rows<Operation>,
     edges: Rows<Edge>,
-    parents: Parents,
+    parents: RecentKeys,
     waiting: WaitingChildren,
     /// The first step, and the present one.
     began: u64,
@@ -171,7 +170,7 @@ impl Services {
             services: Rows::new(limits.services),
             operations: Rows::new(limits.operations + limits.services),
             edges: Rows::new(limits.edges + limits.services),
-            parents: Parents::new(bytes / 4),
+            parents: RecentKeys::new(bytes / 4),
             waiting: WaitingChildren::default(),
             began: 0,
             now: 0,
@@ -189,7 +188,7 @@ impl Services {
         self.services.set_most(self.limits.services);
         self.operations.set_most(self.limits.operations + self.limits.services);
         self.edges.set_most(self.limits.edges + self.limits.services);
-        self.parents = Parents::new(bytes / 4);
+        self.parents = RecentKeys::new(bytes / 4);
         self.look();
     }
 

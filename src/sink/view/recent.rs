@@ -1,4 +1,4 @@
-//! The services of the spans that came last, by which the caller of a span is found.
+//! Keys that came last, each with a number, in bounded memory.
 
 use std::mem;
 
@@ -7,7 +7,7 @@ const LEAST_PLACES: usize = 1024;
 
 /// Two tables: when the present one is full, or has been for long enough, it becomes the former one.
 #[derive(Debug)]
-pub(super) struct Parents {
+pub(crate) struct RecentKeys {
     present: Table,
     former: Table,
     /// The most places of a table.
@@ -18,7 +18,7 @@ pub(super) struct Parents {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// The key of a span, and its service. 0: the place is free.
+    /// A key and its number. The key 0: the place is free.
     places: Vec<(u64, u32)>,
     len: usize,
 }
@@ -34,15 +34,15 @@ impl Table {
     }
 
     fn get(&self, key: u64) -> Option<u32> {
-        let (known, service) =
+        let (known, number) =
             *self.places.get(..).filter(|places| !places.is_empty()).map(|places| &places[self.place(key)])?;
-        (known == key).then_some(service)
+        (known == key).then_some(number)
     }
 
-    fn insert(&mut self, key: u64, service: u32) {
+    fn insert(&mut self, key: u64, number: u32) {
         let at = self.place(key);
         self.len += usize::from(self.places[at].0 == 0);
-        self.places[at] = (key, service);
+        self.places[at] = (key, number);
     }
 
     fn is_full(&self) -> bool {
@@ -51,26 +51,26 @@ impl Table {
 
     fn grown(&self, places: usize) -> Table {
         let mut grown = Table { places: vec![(0, 0); places], len: 0 };
-        self.places.iter().filter(|(key, _)| *key != 0).for_each(|(key, service)| grown.insert(*key, *service));
+        self.places.iter().filter(|(key, _)| *key != 0).for_each(|(key, number)| grown.insert(*key, *number));
         grown
     }
 }
 
-impl Parents {
+impl RecentKeys {
     /// Two tables of at most `bytes` together.
-    pub(super) fn new(bytes: usize) -> Parents {
+    pub(crate) fn new(bytes: usize) -> RecentKeys {
         let places = bytes / 2 / size_of::<(u64, u32)>();
         let most = if places <= LEAST_PLACES { LEAST_PLACES } else { 1 << places.ilog2() };
-        Parents { present: Table::default(), former: Table::default(), most, full: 0 }
+        RecentKeys { present: Table::default(), former: Table::default(), most, full: 0 }
     }
 
-    /// Remembers the service of a span.
+    /// Remembers the number of a key, which is not 0.
     #[inline]
-    pub(super) fn insert(&mut self, key: u64, service: u32) {
+    pub(crate) fn insert(&mut self, key: u64, number: u32) {
         if self.present.is_full() {
             self.grow();
         }
-        self.present.insert(key, service);
+        self.present.insert(key, number);
     }
 
     #[cold]
@@ -86,20 +86,20 @@ impl Parents {
         }
     }
 
-    /// The service of a span.
+    /// The number of a key.
     #[inline]
-    pub(super) fn get(&self, key: u64) -> Option<u32> {
+    pub(crate) fn get(&self, key: u64) -> Option<u32> {
         self.present.get(key).or_else(|| self.former.get(key))
     }
 
     /// Gives up the older half of what is known.
-    pub(super) fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         mem::swap(&mut self.present, &mut self.former);
         self.present.places.fill((0, 0));
         self.present.len = 0;
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         (self.present.places.capacity() + self.former.places.capacity()) * size_of::<(u64, u32)>()
     }
 }
@@ -109,19 +109,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_spans_are_known_and_memory_is_bounded() {
-        let mut parents = Parents::new(1 << 20);
+    fn the_latest_keys_are_known_and_memory_is_bounded() {
+        let mut keys = RecentKeys::new(1 << 20);
         let key = |number: u64| (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         for number in 0..200_000 {
-            parents.insert(key(number), number as u32);
-            assert_eq!(parents.get(key(number)), Some(number as u32));
+            keys.insert(key(number), number as u32);
+            assert_eq!(keys.get(key(number)), Some(number as u32));
         }
-        let known = (0..200_000).filter(|number| parents.get(key(*number)) == Some(*number as u32)).count();
-        assert!(known >= 24_000 && parents.memory_bytes() <= 1 << 20, "{known}");
-        assert!(parents.get(key(199_999 - 24_000)).is_some() && parents.get(key(7)).is_none() && parents.full > 0);
-        parents.turn();
-        assert!(parents.get(key(199_999)).is_some());
-        parents.turn();
-        assert_eq!(parents.get(key(199_999)), None);
+        let known = (0..200_000).filter(|number| keys.get(key(*number)) == Some(*number as u32)).count();
+        assert!(known >= 24_000 && keys.memory_bytes() <= 1 << 20, "{known}");
+        assert!(keys.get(key(199_999 - 24_000)).is_some() && keys.get(key(7)).is_none() && keys.full > 0);
+        keys.turn();
+        assert!(keys.get(key(199_999)).is_some());
+        keys.turn();
+        assert_eq!(keys.get(key(199_999)), None);
     }
 }
