@@ -147,7 +147,7 @@ fn reading() -> Reading {
         types: vec![("archive".to_owned(), "parquet"), ("stream".to_owned(), "nats"), ("http".to_owned(), "http")],
         reloads: Reloads { loaded: 91, rejected: 92, is_last_rejected: false, loaded_at: 1_795_000_000 },
         certificates: vec![("admin".to_owned(), 1_800_000_000), ("listeners.old".to_owned(), -1)],
-        daemon: DaemonReading { taps: 2, memory_used: 93, memory_limit: 94 },
+        daemon: DaemonReading { taps: 2, memory_used: 93, memory_limit: 94, sums_seconds: 0.5 },
         process: Some(ProcessUsage {
             cpu_seconds: 12.5,
             resident_bytes: 95,

@@ -13,8 +13,8 @@ options! {
         /// Whether events are kept in memory for the page and /api/v1. It needs the admin endpoint. With false the endpoint stays on,
         /// and the page shows counters, agents and live events only.
         pub enabled: bool = bool(true),
-        /// The most memory of the events and tables that are kept. When it is full, of much traffic only every second batch is kept,
-        /// then every fourth, and so on. The default is 4MiB if limits.memory_bytes is less than 128MiB, or can be no more.
+        /// The most memory of the events and tables that are kept. When it is full, of much traffic only every second trace and every
+        /// second batch of other events is kept, then every fourth, and so on. The default is 4MiB if limits.memory_bytes is less than 128MiB, or can be no more.
         pub memory: u64 = size(if memory_bytes < SMALL { 4 << 20 } else { 32 << 20 }, LEAST_MEMORY..=16 << 30),
         /// How long events are kept, as far as `memory` allows.
         pub window: Duration =
