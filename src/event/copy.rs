@@ -95,6 +95,39 @@ impl Batch {
         Copier::new(self, &Unchanged).copy(is_chosen)
     }
 
+    /// Appends the events of another batch whose index `is_chosen` accepts, in their order. What several of them share is shared with
+    /// those that are here, too.
+    pub fn append_copy_of(&mut self, from: &Batch, is_chosen: impl Fn(usize) -> bool) {
+        let mut copier = Copier::new(from, &Unchanged);
+        let (before, output_bytes) = (self.len(), self.output_bytes);
+        copier.to = std::mem::take(self);
+        let place = |known: &[usize], wanted: usize| known.iter().position(|known| *known == wanted).map(index32);
+        let addresses = |all: &[Arc<Resource>]| all.iter().map(|one| Arc::as_ptr(one).addr()).collect::<Vec<_>>();
+        let known = addresses(&copier.to.resources);
+        copier.resources = addresses(&from.resources).into_iter().map(|one| place(&known, one)).collect();
+        let addresses = |all: &[Arc<Origin>]| all.iter().map(|one| Arc::as_ptr(one).addr()).collect::<Vec<_>>();
+        let known = addresses(&copier.to.origins);
+        copier.origins = addresses(&from.origins).into_iter().map(|one| place(&known, one)).collect();
+        let mut all = copier.copy(is_chosen);
+        all.output_bytes = output_bytes + from.output_bytes / from.len().max(1) * (all.len() - before);
+        *self = all;
+    }
+
+    /// Gives back the memory that no event takes.
+    pub fn shrink(&mut self) {
+        self.text.shrink_to_fit();
+        self.bytes.shrink_to_fit();
+        self.events.shrink_to_fit();
+        self.attributes.shrink_to_fit();
+        self.members.shrink_to_fit();
+        self.values.shrink_to_fit();
+        self.spans.shrink_to_fit();
+        self.links.shrink_to_fit();
+        self.span_events.shrink_to_fit();
+        self.span_extras.shrink_to_fit();
+        self.runs.shrink_to_fit();
+    }
+
     /// The same with changes. `None`: nothing of these events changes.
     pub fn edited_copy_of(&self, is_chosen: impl Fn(usize) -> bool, edits: &impl Edits) -> Option<Batch> {
         Finder { batch: self, edits, path: String::new() }

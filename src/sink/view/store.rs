@@ -19,6 +19,9 @@ use super::traces::TraceChoice;
 const MAX_RINGS: usize = 1024;
 /// Memory of a kept batch besides what it says itself.
 const KEPT_BYTES: usize = size_of::<Batch>() + size_of::<KeptBatch>() + 32;
+/// Spans of several batches are kept together up to this many bytes, and this much time in nanoseconds.
+const MERGED_BYTES: usize = 64 << 10;
+const MERGED_NANOS: u64 = 5_000_000_000;
 /// A ring keeps at least one batch of this many.
 const MAX_STRIDE: u64 = 1 << 20;
 
@@ -32,6 +35,8 @@ pub struct KeptBatch {
     pub number: Number,
     /// When the last of its events was read.
     pub at: UnixNanos,
+    /// When it was begun.
+    began: UnixNanos,
     /// Events of the same class and listener between the kept batch before it and this one are not kept.
     pub follows_gap: bool,
     /// The events of one class of a batch.
@@ -151,15 +156,53 @@ impl ViewStore {
         if count == 0 {
             return;
         }
-        let kept = has_time.then(|| batch.copy_of(|index| hashes[index] > 0));
-        let bytes = kept.as_ref().map_or(0, |copy| copy.memory_bytes() + KEPT_BYTES);
+        if !has_time || !self.keep_spans(at, batch, |index| hashes[index] > 0, count, may_drop) {
+            self.rings[at].has_gap = true;
+            hashes.into_iter().filter(|hash| *hash > 0).for_each(|hash| self.traces.tear(hash));
+        }
+    }
+
+    /// Keeps these spans of a batch. `false`: there is no memory.
+    fn keep_spans(
+        &mut self,
+        at: usize,
+        batch: &Batch,
+        is_chosen: impl Fn(usize) -> bool,
+        count: u64,
+        may_drop: bool,
+    ) -> bool {
+        let observed = batch.events().last().map_or(UnixNanos(0), |event| event.observed());
+        let ring = &mut self.rings[at];
+        if let Some(last) = ring.batches.back_mut()
+            && let Some(open) = Arc::get_mut(&mut last.batch)
+        {
+            let is_near = observed.0.saturating_sub(last.began.0) < MERGED_NANOS;
+            let is_open = may_drop && is_near && last.bytes < MERGED_BYTES;
+            if is_open {
+                open.append_copy_of(batch, &is_chosen);
+                last.at = last.at.max(observed);
+                ring.kept += count;
+            } else {
+                open.shrink();
+            }
+            let bytes = open.memory_bytes() + KEPT_BYTES;
+            ring.bytes = ring.bytes - last.bytes + bytes;
+            self.bytes = self.bytes - last.bytes + bytes;
+            last.bytes = bytes;
+            if is_open {
+                while self.bytes > self.limit {
+                    self.thin();
+                }
+                return true;
+            }
+        }
+        let copy = batch.copy_of(is_chosen);
+        let bytes = copy.memory_bytes() + KEPT_BYTES;
         let has_memory = bytes <= self.limit / 2 && (may_drop || self.bytes + bytes <= self.limit);
-        let Some(copy) = kept.filter(|_| has_memory) else {
-            ring.has_gap = true;
-            hashes.into_iter().filter(|hash| *hash > 0).for_each(|hash| traces.tear(hash));
-            return;
-        };
-        self.push(at, copy, bytes, count);
+        if has_memory {
+            self.push(at, copy, bytes, count);
+        }
+        has_memory
     }
 
     fn push(&mut self, at: usize, copy: Batch, bytes: usize, events: u64) {
@@ -169,7 +212,8 @@ impl ViewStore {
         ring.kept += events;
         ring.bytes += bytes;
         self.bytes += bytes;
-        let kept = KeptBatch { number: self.next, at: observed, follows_gap, batch: Arc::new(copy), bytes };
+        let kept =
+            KeptBatch { number: self.next, at: observed, began: observed, follows_gap, batch: Arc::new(copy), bytes };
         self.next += 1;
         ring.batches.push_back(kept);
         while self.bytes > self.limit {
