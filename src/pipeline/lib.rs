@@ -65,7 +65,7 @@ impl SinkQueues {
 /// Sees every batch before the sinks get it. It must be quick: the connection waits for it.
 pub trait Observer: fmt::Debug + Send + Sync {
     /// A batch is handed to the sinks.
-    fn observe(&self, batch: &Batch);
+    fn observe(&self, batch: &Arc<Batch>);
 }
 
 /// The connections' end of every queue.

@@ -520,7 +520,7 @@ const VIEW: &str = "(view)";
 struct SpanObserver(Arc<View>);
 
 impl Observer for SpanObserver {
-    fn observe(&self, batch: &Batch) {
+    fn observe(&self, batch: &Arc<Batch>) {
         self.0.add_spans(batch);
     }
 }

@@ -9,6 +9,7 @@
 mod class;
 pub mod code;
 pub mod heap;
+mod notable;
 pub mod options;
 mod recent;
 pub mod services;
@@ -158,7 +159,7 @@ impl View {
 
     /// Adds the spans of a batch to the sums of services, and keeps those whose traces are kept. Unlike its sink, this sees every batch:
     /// of a trace all spans are kept or none, and sums leave out none.
-    pub fn add_spans(&self, batch: &Batch) {
+    pub fn add_spans(&self, batch: &Arc<Batch>) {
         let Some(origin) = batch.origin().filter(|_| batch.count(Kind::Span) > 0) else { return };
         let started = Instant::now();
         let now = wall_clock::now();
@@ -169,11 +170,12 @@ impl View {
         if !has_time {
             self.budget.skip(batch.count(Kind::Span));
         }
+        let before = thread_time();
         let mut state = self.state();
         let may_drop = state.readers == 0;
         state.store.add_spans(batch, origin, now, has_time, may_drop);
         drop(state);
-        self.budget.spend(summed.elapsed());
+        self.budget.spend(thread_time().saturating_sub(before));
     }
 
     /// The time that the sums of services took.
@@ -214,7 +216,8 @@ impl View {
 /// The most bytes of events, services, heap dumps and code.
 fn parts(options: &Options) -> [usize; 4] {
     let memory = usize::try_from(options.memory).unwrap_or(usize::MAX);
-    [memory / 2, memory / 4, memory / 8, memory / 8]
+    // Batches that wait take a quarter of the store.
+    [memory / 5 * 2, memory / 4, memory / 8, memory / 8]
 }
 
 /// Kept batches, in the order in which they came.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tributary_event::{Batch, DataView, EventView, Kind, Origin, UnixNanos};
 
 use super::class::{Class, Classes};
+use super::notable::NotableTraces;
 use super::traces::TraceChoice;
 
 /// The most rings. A listener has at most eight.
@@ -22,6 +23,8 @@ const KEPT_BYTES: usize = size_of::<Batch>() + size_of::<KeptBatch>() + 32;
 /// Spans of several batches are kept together up to this many bytes, and this much time in nanoseconds.
 const MERGED_BYTES: usize = 64 << 10;
 const MERGED_NANOS: u64 = 5_000_000_000;
+/// One part of this many of the memory is added for batches that wait.
+pub(super) const WAITING_PART: usize = 4;
 /// A ring keeps at least one batch of this many.
 const MAX_STRIDE: u64 = 1 << 20;
 
@@ -33,6 +36,8 @@ pub type Number = u64;
 pub struct KeptBatch {
     /// Its number.
     pub number: Number,
+    /// Its place among all that came; that of what is left of it is the same.
+    order: u64,
     /// When the last of its events was read.
     pub at: UnixNanos,
     /// When it was begun.
@@ -56,6 +61,7 @@ pub struct ViewStore {
     next: Number,
     skipped: u64,
     traces: TraceChoice,
+    notable: NotableTraces,
 }
 
 #[derive(Debug)]
@@ -77,7 +83,7 @@ struct Ring {
 }
 
 impl ViewStore {
-    /// A store of at most `limit` bytes.
+    /// A store of at most `limit` bytes, and a quarter of it for batches that wait.
     pub fn new(limit: usize, window: Duration) -> Self {
         ViewStore {
             rings: Vec::new(),
@@ -88,12 +94,14 @@ impl ViewStore {
             next: 1,
             skipped: 0,
             traces: TraceChoice::new(),
+            notable: NotableTraces::new(limit / WAITING_PART, limit),
         }
     }
 
     /// Sets the most bytes, and for how long batches are kept. If nothing may be dropped now, later calls do it.
     pub(super) fn set_limits(&mut self, limit: usize, window: Duration, may_drop: bool) {
         (self.limit, self.window) = (limit, window);
+        self.notable = NotableTraces::new(limit / WAITING_PART, limit);
         while may_drop && self.bytes > self.limit {
             self.thin();
         }
@@ -101,7 +109,7 @@ impl ViewStore {
 
     /// Bytes of memory.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.notable.memory_bytes()
     }
 
     /// The events that came, and those that are kept.
@@ -132,7 +140,7 @@ impl ViewStore {
     /// traces are not kept any more.
     pub(super) fn add_spans(
         &mut self,
-        batch: &Batch,
+        batch: &Arc<Batch>,
         origin: &Arc<Origin>,
         now: UnixNanos,
         has_time: bool,
@@ -147,18 +155,40 @@ impl ViewStore {
         if !has_time {
             traces.slow_down(now);
         }
-        let hashes: Vec<u64> =
-            batch.events().map(|event| trace_of(event).filter(|hash| traces.keeps(*hash)).unwrap_or(0)).collect();
+        let notable = &self.notable;
+        let mut keeps = |hash: &u64| notable.has(*hash) || traces.keeps(*hash);
+        let hashes: Vec<u64> = batch.events().map(|event| trace_of(event).filter(&mut keeps).unwrap_or(0)).collect();
         let ring = &mut self.rings[at];
         ring.seen += if has_time { spans } else { 0 };
         let count = hashes.iter().filter(|hash| **hash > 0).count() as u64;
         ring.has_gap |= count < spans;
-        if count == 0 {
+        let is_kept =
+            count == 0 || (has_time && self.keep_spans(at, batch, |index| hashes[index] > 0, count, may_drop));
+        if !is_kept {
+            self.rings[at].has_gap = true;
+            hashes.iter().filter(|hash| **hash > 0).for_each(|hash| self.traces.tear(*hash));
+        }
+        if has_time && may_drop && !self.traces.has_all() {
+            self.keep_notable(batch, now);
+        }
+    }
+
+    /// Keeps the traces that turn out to be slow or failed, with their spans of the last seconds.
+    fn keep_notable(&mut self, batch: &Arc<Batch>, now: UnixNanos) {
+        let traces = &self.traces;
+        let (found, gone) = self.notable.add(batch, now, |hash| traces.still_keeps(hash) || traces.is_torn(hash));
+        gone.into_iter().for_each(|hash| self.traces.tear(hash));
+        if found.is_empty() {
             return;
         }
-        if !has_time || !self.keep_spans(at, batch, |index| hashes[index] > 0, count, may_drop) {
-            self.rings[at].has_gap = true;
-            hashes.into_iter().filter(|hash| *hash > 0).for_each(|hash| self.traces.tear(hash));
+        for waiting in self.notable.waiting() {
+            let is_found = |event: EventView<'_>| trace_of(event).is_some_and(|hash| found.contains(&hash));
+            let chosen: Vec<bool> = waiting.events().map(is_found).collect();
+            let count = chosen.iter().filter(|chosen| **chosen).count() as u64;
+            let origin = waiting.origin().filter(|_| count > 0);
+            if let Some(at) = origin.and_then(|origin| self.ring(Class::Spans, origin)) {
+                self.keep_spans(at, &waiting, |index| chosen[index], count, true);
+            }
         }
     }
 
@@ -212,8 +242,15 @@ impl ViewStore {
         ring.kept += events;
         ring.bytes += bytes;
         self.bytes += bytes;
-        let kept =
-            KeptBatch { number: self.next, at: observed, began: observed, follows_gap, batch: Arc::new(copy), bytes };
+        let kept = KeptBatch {
+            number: self.next,
+            order: self.next,
+            at: observed,
+            began: observed,
+            follows_gap,
+            batch: Arc::new(copy),
+            bytes,
+        };
         self.next += 1;
         ring.batches.push_back(kept);
         while self.bytes > self.limit {
@@ -281,6 +318,9 @@ impl ViewStore {
             if self.traces.halve() {
                 self.drop_traces();
             }
+            if self.bytes > before / 4 * 3 && self.notable.halve() {
+                self.drop_traces();
+            }
             if self.bytes < before {
                 return;
             }
@@ -317,30 +357,21 @@ impl ViewStore {
     /// places.
     fn drop_traces(&mut self) {
         let mut next = self.next;
-        let mut places: Vec<(Number, usize, usize)> = Vec::new();
-        for (at, ring) in self.rings.iter_mut().enumerate().filter(|(_, ring)| ring.class == Class::Spans) {
-            let traces = &self.traces;
+        for ring in self.rings.iter_mut().filter(|ring| ring.class == Class::Spans) {
+            let (traces, notable) = (&self.traces, &self.notable);
+            let stays = |hash: u64| notable.has(hash) || traces.still_keeps(hash);
             let freed = ring.retain(|kept| {
-                let stays: Vec<bool> = kept
-                    .batch
-                    .events()
-                    .map(|event| trace_of(event).is_some_and(|hash| traces.still_keeps(hash)))
-                    .collect();
+                let stays: Vec<bool> = kept.batch.events().map(|event| trace_of(event).is_some_and(stays)).collect();
                 let count = stays.iter().filter(|stays| **stays).count();
                 if count > 0 && count < stays.len() {
                     let copy = kept.batch.copy_of(|index| stays[index]);
                     kept.bytes = copy.memory_bytes() + KEPT_BYTES;
-                    (kept.batch, kept.follows_gap) = (Arc::new(copy), true);
+                    (kept.batch, kept.follows_gap, kept.number) = (Arc::new(copy), true, next);
+                    next += 1;
                 }
                 count > 0
             });
             self.bytes -= freed;
-            places.extend(ring.batches.iter().enumerate().map(|(place, kept)| (kept.number, at, place)));
-        }
-        places.sort_unstable();
-        for (_, at, place) in places {
-            self.rings[at].batches[place].number = next;
-            next += 1;
         }
         self.next = next;
         self.traces.have_dropped();
@@ -363,6 +394,7 @@ impl ViewStore {
             self.drop_traces();
         }
         self.traces.advance(now, self.bytes < self.limit / 4);
+        self.notable.expire(now);
         while self.bytes > self.limit {
             self.thin();
         }
@@ -380,15 +412,15 @@ impl ViewStore {
                 .collect::<Vec<_>>()
         };
         let mut batches: Vec<(Class, KeptBatch)> = rings.flat_map(batches).collect();
-        batches.sort_by_key(|(_, kept)| kept.number);
+        batches.sort_by_key(|(_, kept)| kept.order);
         batches
     }
 
     /// A kept batch.
     pub fn batch(&self, number: Number) -> Option<KeptBatch> {
         self.rings.iter().find_map(|ring| {
-            let at = ring.batches.binary_search_by_key(&number, |kept| kept.number).ok()?;
-            ring.batches.get(at).cloned()
+            // What is left of a batch has another number than those around it.
+            ring.batches.iter().find(|kept| kept.number == number).cloned()
         })
     }
 }
@@ -426,7 +458,7 @@ fn trace_of(event: EventView<'_>) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::class::classes;
-    use tributary_event::{BatchBuilder, Header, Position, Severity, SpanData, SpanId, TraceId, semconv};
+    use tributary_event::{BatchBuilder, Header, Position, Severity, SpanData, SpanId, Status, TraceId, semconv};
 
     /// Logs of a listener that were read at `at`, with names of `bytes` bytes.
     fn batch(listener: &str, at: u64, events: usize, bytes: usize) -> Batch {
@@ -496,7 +528,7 @@ mod tests {
     }
 
     /// A batch with the spans of these traces, which are read at `at`.
-    fn spans(listener: &str, at: u64, traces: &[u64]) -> Batch {
+    fn spans(listener: &str, at: u64, traces: &[u64]) -> Arc<Batch> {
         let origin = Origin::new("otlp", listener.into(), "peer".into(), 1);
         let mut batch = BatchBuilder::new(origin.into());
         for trace in traces {
@@ -507,7 +539,7 @@ mod tests {
             event.text(semconv::SERVICE_NAME, "a text that takes some memory");
             event.span(SpanData::new(TraceId(u128::from(*trace).to_be_bytes()), SpanId(*b"12345678")));
         }
-        batch.take()
+        batch.take().into()
     }
 
     /// How many spans of each trace are kept.
@@ -539,7 +571,7 @@ mod tests {
             let batch = spans(if at % 2 == 0 { "one" } else { "two" }, at, part);
             let origin = batch.origin().unwrap().clone();
             store.add_spans(&batch, &origin, UnixNanos(at), true, true);
-            assert!(store.memory_bytes() <= 4 << 20);
+            assert!(store.memory_bytes() <= 5 << 20);
         }
         let kept = kept_spans(&store);
         let partial = kept.values().filter(|count| **count != SPANS).count();
@@ -577,6 +609,47 @@ mod tests {
         let kept = kept_spans(&store);
         assert_eq!(kept.range(5000..).count(), 1000);
         assert!(kept.range(..1000).all(|(_, count)| *count == 3 || *count == 1), "{kept:?}");
+    }
+
+    /// A batch with one span: a child, or the root of its trace with its duration.
+    fn one_span(at: u64, trace: u64, root: Option<(u64, Status)>) -> Arc<Batch> {
+        let origin = Origin::new("otlp", "one".into(), "peer".into(), 1);
+        let mut batch = BatchBuilder::new(origin.into());
+        let name = batch.push_text(if root.is_some() { "GET /orders" } else { "query" });
+        let header = Header { name: name.into(), time: None, observed: UnixNanos(at), position: Position::default() };
+        let (nanos, status) = root.unwrap_or((1000, Status::Unset));
+        batch.event(header).span(SpanData {
+            parent: root.is_none().then_some(SpanId(*b"the root")),
+            duration_nanos: Some(nanos),
+            status,
+            ..SpanData::new(TraceId(u128::from(trace).to_be_bytes()), SpanId(*b"12345678"))
+        });
+        batch.take().into()
+    }
+
+    #[test]
+    fn the_slowest_and_a_failed_trace_of_each_minute_are_kept_with_all_their_spans() {
+        const SPANS: usize = 5;
+        let mut store = ViewStore::new(1 << 20, Duration::from_secs(3600));
+        let mut add = |batch: &Arc<Batch>, at: u64| {
+            let origin = batch.origin().unwrap().clone();
+            store.add_spans(batch, &origin, UnixNanos(at), true, true);
+        };
+        // A trace each millisecond; its children come before its root.
+        let at = |trace: u64| 1_795_171_200_000_000_000 + trace * 1_000_000;
+        for trace in 0..30_000 {
+            (1..SPANS).for_each(|_| add(&one_span(at(trace), trace, None), at(trace)));
+            let is_slow = trace % 1000 == 500;
+            let status = if trace == 20_000 { Status::Error } else { Status::Unset };
+            let nanos = if is_slow { 100_000 + trace } else { 1_000 + trace % 17 };
+            add(&one_span(at(trace), trace, Some((nanos, status))), at(trace));
+        }
+        let kept = kept_spans(&store);
+        assert!(kept.len() < 3000, "{} traces", kept.len());
+        let partial: Vec<_> = kept.iter().filter(|(_, count)| **count != SPANS).collect();
+        assert!(partial.is_empty(), "{partial:?}");
+        // The slowest one that came, and the failed one.
+        assert!(kept.contains_key(&29_500) && kept.contains_key(&20_000), "{:?}", kept.keys());
     }
 
     #[test]

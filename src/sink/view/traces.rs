@@ -10,6 +10,9 @@ use tributary_event::{TraceId, UnixNanos};
 
 /// The memory of the traces that were left out lately.
 const LEFT_OUT_BYTES: usize = 256 << 10;
+/// The numbers of traces there: all of one is missing, or a part.
+const LEFT_OUT: u32 = 0;
+const TORN: u32 = 1;
 /// A trace is expected to be over after this time.
 const TRACE_TIME: Duration = Duration::from_secs(60);
 /// The least time between two steps to a larger part.
@@ -76,14 +79,27 @@ impl TraceChoice {
         hash <= self.most && !self.torn.contains(&hash)
     }
 
+    /// Whether every trace is kept.
+    pub(super) fn has_all(&self) -> bool {
+        self.most == u64::MAX
+    }
+
     fn leave_out(&mut self, hash: u64) {
-        self.left_out.insert(hash, 0);
+        if self.left_out.get(hash).is_none() {
+            self.left_out.insert(hash, LEFT_OUT);
+        }
         self.has_left_out = true;
+    }
+
+    /// Whether a part of a trace is missing since a moment ago.
+    pub(super) fn is_torn(&self, hash: u64) -> bool {
+        self.left_out.get(hash) == Some(TORN)
     }
 
     /// There was no time or no memory for a span of a kept trace: no other span of it is kept, and those that are have to go.
     pub(super) fn tear(&mut self, hash: u64) {
-        self.leave_out(hash);
+        self.left_out.insert(hash, TORN);
+        self.has_left_out = true;
         if self.torn.len() < MAX_TORN {
             self.torn.insert(hash);
         }
