@@ -102,6 +102,7 @@ impl ViewStore {
     pub(super) fn set_limits(&mut self, limit: usize, window: Duration, may_drop: bool) {
         (self.limit, self.window) = (limit, window);
         self.notable = NotableTraces::new(limit / WAITING_PART, limit);
+        self.traces.drop_others();
         while may_drop && self.bytes > self.limit {
             self.thin();
         }
@@ -156,7 +157,10 @@ impl ViewStore {
             traces.slow_down(now);
         }
         let notable = &self.notable;
-        let mut keeps = |hash: &u64| notable.has(*hash) || traces.keeps(*hash);
+        let mut keeps = |hash: &u64| match notable.has(*hash) {
+            true => !traces.is_torn(*hash),
+            false => traces.keeps(*hash),
+        };
         let hashes: Vec<u64> = batch.events().map(|event| trace_of(event).filter(&mut keeps).unwrap_or(0)).collect();
         let ring = &mut self.rings[at];
         ring.seen += if has_time { spans } else { 0 };
@@ -168,7 +172,7 @@ impl ViewStore {
             self.rings[at].has_gap = true;
             hashes.iter().filter(|hash| **hash > 0).for_each(|hash| self.traces.tear(*hash));
         }
-        if has_time && may_drop && !self.traces.has_all() {
+        if has_time && may_drop && self.traces.has_some() {
             self.keep_notable(batch, now);
         }
     }
@@ -176,7 +180,8 @@ impl ViewStore {
     /// Keeps the traces that turn out to be slow or failed, with their spans of the last seconds.
     fn keep_notable(&mut self, batch: &Arc<Batch>, now: UnixNanos) {
         let traces = &self.traces;
-        let (found, gone) = self.notable.add(batch, now, |hash| traces.still_keeps(hash) || traces.is_torn(hash));
+        let (found, gone) =
+            self.notable.add(batch, now, |hash| traces.still_keeps(hash, false) || traces.is_torn(hash));
         gone.into_iter().for_each(|hash| self.traces.tear(hash));
         if found.is_empty() {
             return;
@@ -359,7 +364,7 @@ impl ViewStore {
         let mut next = self.next;
         for ring in self.rings.iter_mut().filter(|ring| ring.class == Class::Spans) {
             let (traces, notable) = (&self.traces, &self.notable);
-            let stays = |hash: u64| notable.has(hash) || traces.still_keeps(hash);
+            let stays = |hash: u64| traces.still_keeps(hash, notable.has(hash));
             let freed = ring.retain(|kept| {
                 let stays: Vec<bool> = kept.batch.events().map(|event| trace_of(event).is_some_and(stays)).collect();
                 let count = stays.iter().filter(|stays| **stays).count();

@@ -10,6 +10,8 @@ use tributary_event::{TraceId, UnixNanos};
 
 /// The memory of the traces that were left out lately.
 const LEFT_OUT_BYTES: usize = 256 << 10;
+/// Where fewer than one trace of this many is kept, slow and failed ones are not looked for: there are too many.
+const LEAST_PART: u64 = 1024;
 /// The numbers of traces there: all of one is missing, or a part.
 const LEFT_OUT: u32 = 0;
 const TORN: u32 = 1;
@@ -74,14 +76,19 @@ impl TraceChoice {
         false
     }
 
-    /// Whether the spans of a trace that are kept stay.
-    pub(super) fn still_keeps(&self, hash: u64) -> bool {
-        hash <= self.most && !self.torn.contains(&hash)
+    /// Whether the spans of a trace that are kept stay. `is_chosen`: whatever its hash is.
+    pub(super) fn still_keeps(&self, hash: u64, is_chosen: bool) -> bool {
+        (is_chosen || hash <= self.most) && !self.torn.contains(&hash)
     }
 
-    /// Whether every trace is kept.
-    pub(super) fn has_all(&self) -> bool {
-        self.most == u64::MAX
+    /// Whether a part of the traces is kept which is not so small that there is no time to look at the others.
+    pub(super) fn has_some(&self) -> bool {
+        self.most < u64::MAX && self.most > u64::MAX / LEAST_PART
+    }
+
+    /// Traces are not chosen any more: their spans go.
+    pub(super) fn drop_others(&mut self) {
+        self.is_smaller = true;
     }
 
     fn leave_out(&mut self, hash: u64) {
