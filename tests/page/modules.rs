@@ -210,3 +210,54 @@ async fn trees_of_calls_are_added_up_as_by_counting_their_stacks() {
     browser.close().await;
     world.stop().await;
 }
+
+#[tokio::test]
+async fn a_trace_becomes_events_of_perfetto_whose_lanes_do_not_overlap() {
+    let Some(browser) = Browser::open().await else { return };
+    let world = World::start("", LISTENERS).await;
+    browser.goto(&world.page("")).await;
+    let span = |name: &str, service: &str, start: Value, nanos: u64| json!({ "name": name, "service": service, "start_ns": start, "duration_ns": nanos, "span_id": name, "kind": "server" });
+    let spans = json!([
+        span("root", "web", json!(0), 100_000),
+        span("first", "web", json!(10_000), 30_000),
+        // It begins before the first one has ended, and ends behind it.
+        span("second", "web", json!(20_000), 40_000),
+        span("third", "web", json!(60_000), 40_000),
+        span("other", "db", json!(15_000), 5_000),
+        span("unknown", "web", Value::Null, 0),
+    ]);
+    let lanes = call(&browser, "timeline", "lanesOf", &json!([[spans]])).await;
+    assert_eq!(lanes, json!([[0, 0, 1, 0, 0, 0]]));
+    let answer = json!({ "trace": { "trace_id": "07", "start_ms": 5 }, "spans": spans });
+    let made = call(&browser, "timeline", "traceEvents", &json!([[answer]])).await;
+    let events = made[0]["traceEvents"].as_array().unwrap();
+    let shown: Vec<_> = events
+        .iter()
+        .map(|event| {
+            let text = |name: &str| event[name].as_str().unwrap_or("").to_owned();
+            (
+                format!("{} {}", text("ph"), text("name")),
+                event["pid"].as_u64(),
+                event["tid"].as_u64(),
+                event["ts"].as_f64(),
+            )
+        })
+        .collect();
+    let process = |pid| ("M process_name".to_owned(), Some(pid), None, None);
+    let complete = |name: &str, pid, tid, ts| (format!("X {name}"), Some(pid), Some(tid), Some(ts));
+    assert_eq!(
+        shown,
+        [
+            process(0),
+            complete("root", 0, 0, 0.0),
+            complete("first", 0, 0, 10.0),
+            complete("second", 0, 1, 20.0),
+            complete("third", 0, 0, 60.0),
+            process(1),
+            complete("other", 1, 0, 15.0),
+        ]
+    );
+    assert_eq!((&events[1]["dur"], &made[0]["otherData"]["trace_id"]), (&json!(100), &json!("07")));
+    browser.close().await;
+    world.stop().await;
+}

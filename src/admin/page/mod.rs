@@ -51,6 +51,7 @@ const FILES: &[File] = files![
     "stacks.js",
     "style.css",
     "table.js",
+    "timeline.js",
     "traces.js",
     "treemap.js",
     "units.js",

@@ -9,6 +9,7 @@ import { PROTOCOLS } from "./agents.js";
 import { choice, empty, facts, failure, field, heading, panel, pill, segments } from "./parts.js";
 import { go, keep, to } from "./router.js";
 import { table } from "./table.js";
+import { traceEvents } from "./timeline.js";
 import * as units from "./units.js";
 import { waterfall } from "./waterfall.js";
 
@@ -86,7 +87,8 @@ function showTrace(main, id, query) {
   const path = `api/v1/traces/${encodeURIComponent(id)}`;
   const copy = h("button", { type: "button", on: { click: () => copyLink(copy) } }, "Copy link");
   const save = h("button", { type: "button", on: { click: () => saveJson() } }, "JSON");
-  const head = heading("Trace", h("a", { class: "button", href: to("traces") }, "All traces"), copy, save);
+  const perfetto = h("button", { type: "button", title: "For Perfetto and chrome://tracing", on: { click: () => saveTimeline() } }, "Perfetto");
+  const head = heading("Trace", h("a", { class: "button", href: to("traces") }, "All traces"), copy, save, perfetto);
   const title = head.element.querySelector("h1");
   const body = h("div", { class: "stack" }, h("p", { class: "soft" }, "Loading…"));
   main.append(head.element, body);
@@ -95,6 +97,11 @@ function showTrace(main, id, query) {
 
   async function saveJson() {
     download(`trace-${id}.json`, "application/json", await getBlob(path, { download: 1 }));
+  }
+
+  async function saveTimeline() {
+    const answer = await get(path, { limit: 10000 });
+    download(`trace-${id}.perfetto.json`, "application/json", JSON.stringify(traceEvents(answer)));
   }
 
   get(path, { limit: 10000 }, controller.signal).then(draw, (error) => {
