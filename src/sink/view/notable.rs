@@ -81,17 +81,14 @@ impl NotableTraces {
         self.bytes
     }
 
-    /// Adds a batch that waits, and looks for traces that are now known to be slow or failed: returns their hashes, and those of the
-    /// traces in whose place they are. `is_known`: it is kept already, or a part of it is missing.
-    pub(super) fn add(
-        &mut self,
-        batch: &Arc<Batch>,
-        now: UnixNanos,
-        is_known: impl Fn(u64) -> bool,
-    ) -> (Vec<u64>, Vec<u64>) {
-        let bytes = batch.memory_bytes();
-        self.bytes += bytes;
-        self.waiting.push_back(WaitingBatch { at: now, batch: batch.clone(), bytes });
+    /// Adds a batch, and looks for traces that are now known to be slow or failed: returns the hashes of those that are not kept yet,
+    /// and of the traces in whose place they are.
+    pub(super) fn add(&mut self, batch: &Arc<Batch>, now: UnixNanos, traces: &TraceChoice) -> (Vec<u64>, Vec<u64>) {
+        if !traces.has_all() {
+            let bytes = batch.memory_bytes();
+            self.bytes += bytes;
+            self.waiting.push_back(WaitingBatch { at: now, batch: batch.clone(), bytes });
+        }
         self.expire(now);
         let oldest = self.waiting.front().map_or(now, |first| first.at);
         let (mut found, mut gone) = (Vec::new(), Vec::new());
@@ -102,12 +99,16 @@ impl NotableTraces {
                 self.with_errors.insert(hash, 0);
             }
             // The root says how long all of the trace took.
-            if span.parent.is_some() || is_known(hash) || self.has(hash) || !began_after(event, span, oldest) {
+            if span.parent.is_some() || traces.is_torn(hash) || self.has(hash) {
+                continue;
+            }
+            let is_kept = traces.still_keeps(hash, false);
+            if !is_kept && !began_after(event, span, oldest) {
                 continue;
             }
             let is_failed = self.with_errors.get(hash).is_some();
             if self.is_notable(event, span, is_failed, now) && self.choose(hash, span, is_failed, &mut gone) {
-                found.push(hash);
+                found.extend((!is_kept).then_some(hash));
             }
         }
         found.retain(|hash| self.has(*hash));

@@ -179,9 +179,9 @@ impl ViewStore {
 
     /// Keeps the traces that turn out to be slow or failed, with their spans of the last seconds.
     fn keep_notable(&mut self, batch: &Arc<Batch>, now: UnixNanos) {
-        let traces = &self.traces;
-        let (found, gone) =
-            self.notable.add(batch, now, |hash| traces.still_keeps(hash, false) || traces.is_torn(hash));
+        let (found, gone) = self.notable.add(batch, now, &self.traces);
+        let is_left_out = |hash: &u64| !self.traces.still_keeps(*hash, false);
+        let gone: Vec<u64> = gone.into_iter().filter(is_left_out).collect();
         gone.into_iter().for_each(|hash| self.traces.tear(hash));
         if found.is_empty() {
             return;

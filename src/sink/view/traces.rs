@@ -81,9 +81,14 @@ impl TraceChoice {
         (is_chosen || hash <= self.most) && !self.torn.contains(&hash)
     }
 
-    /// Whether a part of the traces is kept which is not so small that there is no time to look at the others.
+    /// Whether every trace is kept.
+    pub(super) fn has_all(&self) -> bool {
+        self.most == u64::MAX
+    }
+
+    /// Whether the part of the traces that is kept is not so small that there is no time to look at the others.
     pub(super) fn has_some(&self) -> bool {
-        self.most < u64::MAX && self.most > u64::MAX / LEAST_PART
+        self.most > u64::MAX / LEAST_PART
     }
 
     /// Traces are not chosen any more: their spans go.
