@@ -361,24 +361,30 @@ impl ViewStore {
     /// Drops the spans of traces that are not kept any more. What is left of a batch gets another number: its events have other
     /// places.
     fn drop_traces(&mut self) {
-        let mut next = self.next;
+        let (traces, notable) = (&self.traces, &self.notable);
+        let stays =
+            |event: EventView<'_>| trace_of(event).is_some_and(|hash| traces.still_keeps(hash, notable.has(hash)));
         for ring in self.rings.iter_mut().filter(|ring| ring.class == Class::Spans) {
-            let (traces, notable) = (&self.traces, &self.notable);
-            let stays = |hash: u64| traces.still_keeps(hash, notable.has(hash));
-            let freed = ring.retain(|kept| {
-                let stays: Vec<bool> = kept.batch.events().map(|event| trace_of(event).is_some_and(stays)).collect();
-                let count = stays.iter().filter(|stays| **stays).count();
-                if count > 0 && count < stays.len() {
-                    let copy = kept.batch.copy_of(|index| stays[index]);
-                    kept.bytes = copy.memory_bytes() + KEPT_BYTES;
-                    (kept.batch, kept.follows_gap, kept.number) = (Arc::new(copy), true, next);
-                    next += 1;
+            let all = std::mem::take(&mut ring.batches);
+            for mut kept in all {
+                let chosen: Vec<bool> = kept.batch.events().map(stays).collect();
+                match chosen.iter().filter(|chosen| **chosen).count() {
+                    0 => continue,
+                    count if count == chosen.len() => {}
+                    _ if ring.batches.back_mut().is_some_and(|last| last.take_part(&kept, &chosen)) => continue,
+                    _ => {
+                        let copy = kept.batch.copy_of(|index| chosen[index]);
+                        kept.bytes = copy.memory_bytes() + KEPT_BYTES;
+                        (kept.batch, kept.follows_gap, kept.number) = (Arc::new(copy), true, self.next);
+                        self.next += 1;
+                    }
                 }
-                count > 0
-            });
-            self.bytes -= freed;
+                ring.batches.push_back(kept);
+            }
+            let before = ring.bytes;
+            ring.count();
+            self.bytes = self.bytes - before + ring.bytes;
         }
-        self.next = next;
         self.traces.have_dropped();
     }
 
@@ -430,14 +436,34 @@ impl ViewStore {
     }
 }
 
+impl KeptBatch {
+    /// Appends what is left of the batch behind it, if both are small and near enough.
+    fn take_part(&mut self, next: &KeptBatch, chosen: &[bool]) -> bool {
+        let is_near = next.at.0.saturating_sub(self.began.0) < MERGED_NANOS;
+        let Some(open) = Arc::get_mut(&mut self.batch).filter(|_| is_near && self.bytes < MERGED_BYTES / 2) else {
+            return false;
+        };
+        open.append_copy_of(&next.batch, |index| chosen[index]);
+        open.shrink();
+        self.bytes = open.memory_bytes() + KEPT_BYTES;
+        self.at = self.at.max(next.at);
+        true
+    }
+}
+
 impl Ring {
     /// Drops the batches for which `stays` is false. Returns their bytes.
     fn retain(&mut self, stays: impl FnMut(&mut KeptBatch) -> bool) -> usize {
         let before = self.bytes;
         self.batches.retain_mut(stays);
+        self.count();
+        before - self.bytes
+    }
+
+    /// Counts what there is.
+    fn count(&mut self) {
         self.bytes = self.batches.iter().map(|kept| kept.bytes).sum();
         self.kept = self.batches.iter().map(|kept| kept.batch.len() as u64).sum();
-        before - self.bytes
     }
 
     fn pop(&mut self) -> usize {
