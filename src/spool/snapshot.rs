@@ -167,10 +167,14 @@ pub fn is_spool(directory: &Path) -> bool {
     directory.join("cursor").exists() || has_segment()
 }
 
+/// How often the list of locks is read at most to find one.
+const LOCK_READS: usize = 3;
+
 /// Finds the process that has the lock of a spool, without touching the lock.
 pub fn used_by(directory: &Path) -> UsedBy {
     let Ok(lock) = fs::metadata(directory.join("lock")) else { return UsedBy::Unused };
-    let Ok(locks) = fs::read_to_string("/proc/locks") else { return UsedBy::Unknown };
+    let read = || fs::read_to_string("/proc/locks");
+    let Ok(locks) = read() else { return UsedBy::Unknown };
     // `1: FLOCK  ADVISORY  WRITE 1234 08:01:131 0 EOF`: process, device and inode. The device of some file systems is
     // another one here than in `stat`, so it is not compared.
     let owner = |line: &str| {
@@ -178,7 +182,10 @@ pub fn used_by(directory: &Path) -> UsedBy {
         let inode = fields.get(5)?.rsplit(':').next()?.parse::<u64>().ok()?;
         (fields.get(1) == Some(&"FLOCK") && inode == lock.ino()).then(|| fields.get(4)?.parse().ok())?
     };
-    locks.lines().find_map(owner).map_or(UsedBy::Unused, UsedBy::Process)
+    let found = |locks: &str| locks.lines().find_map(owner);
+    // The list comes in pieces: while other locks are taken and given back, one that is held can be missing between two of them.
+    let again = || (1..LOCK_READS).find_map(|_| found(&read().ok()?));
+    found(&locks).or_else(again).map_or(UsedBy::Unused, UsedBy::Process)
 }
 
 /// Files in a directory of a spool that are no segments.

@@ -5,10 +5,15 @@ use std::time::Instant;
 use super::*;
 use crate::live::{connect, send_all, wire};
 
-/// The spans of `wire::work`, with a string of this length for each tenth of them.
-fn texts(count: u64, length: usize) -> Vec<u8> {
+/// Spans with a string of this length each, every one of a trace of its own.
+fn texts(connection: u64, count: u64, length: usize) -> Vec<u8> {
     let text = "x".repeat(length);
-    let one = |id: u64| wire::named_span(id, &format!("{id}{text}"));
+    let one = |id: u64| {
+        let mut bytes = wire::named_span(id, &format!("{id}{text}"));
+        let trace = bytes.windows(16).position(|part| part == [7; 16]).unwrap();
+        bytes[trace..trace + 16].copy_from_slice(&u128::from(connection << 32 | id).to_be_bytes());
+        bytes
+    };
     wire::process().into_iter().chain((1..=count).flat_map(one)).collect()
 }
 
@@ -18,8 +23,8 @@ async fn a_view_that_is_full_becomes_sparse_and_stays_within_its_memory() {
     let settings = format!("{SETTINGS}memory = {memory}\n{}", listener(""));
     let daemon = Daemon::start(&settings).await;
     let mut kept = 0;
-    for _ in 0..40 {
-        send_all(connect(&daemon.server).await, &texts(500, 500)).await;
+    for connection in 1..=40 {
+        send_all(connect(&daemon.server).await, &texts(connection, 500, 500)).await;
         settle(&daemon).await;
         let overview = json(&daemon, "overview").await;
         let used = number(&overview["view"]["used"]);
@@ -181,7 +186,7 @@ async fn a_reload_changes_the_bounds_of_the_view_and_keeps_what_fits() {
     let (large, small) = (16 << 20, 1 << 20);
     let mut daemon = Daemon::start(&with(large, "10m")).await;
     for _ in 0..8 {
-        send_all(connect(&daemon.server).await, &texts(500, 500)).await;
+        send_all(connect(&daemon.server).await, &texts(1, 500, 500)).await;
         settle(&daemon).await;
     }
     let view = async |daemon: &Daemon| json(daemon, "overview").await["view"].clone();
