@@ -71,8 +71,8 @@ async fn a_stalled_sink_stops_the_senders_writes_and_nothing_is_lost() {
 #[tokio::test]
 async fn time_that_the_daemon_takes_is_not_counted_against_the_peer() {
     let strings = Strings::new(Mood::Write);
-    let limits = "message_timeout = \"1500ms\"\nmin_message_rate = 0\nidle_timeout = \"1500ms\"\nspan_idle = \"1h\"\n\
-                  handshake_timeout = \"2500ms\"";
+    let limits = "message_timeout = \"3500ms\"\nmin_message_rate = 0\nidle_timeout = \"3500ms\"\nspan_idle = \"1h\"\n\
+                  handshake_timeout = \"4500ms\"";
     let server = daemon(&strings, limits).await;
     // The first two fill the sink and its queue. Each of the others has the daemon wait with a whole span in its hands,
     // and after that there is: nothing, half a span, half of a long string.
