@@ -75,6 +75,9 @@ const CONTRAST: &str = "\
     }
     return bad.slice(0, 10)";
 
+/// How often all elements are gone through at most.
+const ROUNDS: usize = 6;
+
 /// Elements that a pointer can use, and their order by the Tab key: what is not reached is returned.
 async fn unreached(browser: &Browser) -> Value {
     browser.js("document.activeElement?.blur(); document.body.focus(); window.reached = new Set(); document.addEventListener('focusin', (event) => reached.add(event.target)); getSelection().removeAllRanges(); return 0").await;
@@ -83,11 +86,19 @@ async fn unreached(browser: &Browser) -> Value {
         .await
         .as_u64()
         .unwrap();
-    // A list that is drawn again loses the focus: there is time to come back to it.
-    for _ in 0..2 * (count.div_ceil(20) + 1) {
-        browser.press(&"\u{e004}".repeat(20)).await;
+    const UNREACHED: &str = "return [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex=\"0\"]')].filter((one) => !reached.has(one) && !one.disabled && one.checkVisibility() && one.tabIndex >= 0 && !one.closest('.lines')).map((one) => [one.tagName, one.className, one.innerText?.slice(0, 40)]).slice(0, 10)";
+    let mut unreached = json!([]);
+    // What is drawn again loses the focus, and is another element then: it is reached by a later round.
+    for _ in 0..ROUNDS {
+        for _ in 0..count.div_ceil(20) + 1 {
+            browser.press(&"\u{e004}".repeat(20)).await;
+        }
+        unreached = browser.js(UNREACHED).await;
+        if unreached == json!([]) {
+            break;
+        }
     }
-    browser.js("return [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex=\"0\"]')].filter((one) => !reached.has(one) && !one.disabled && one.checkVisibility() && one.tabIndex >= 0 && !one.closest('.lines')).map((one) => [one.tagName, one.className, one.innerText?.slice(0, 40)]).slice(0, 10)").await
+    unreached
 }
 
 #[tokio::test]
