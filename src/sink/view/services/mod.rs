@@ -16,7 +16,9 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 
 use crate::recent::RecentKeys;
-use tributary_event::{Batch, DataView, EventView, Kind, SpanKind, SpanView, Status, UnixNanos, ValueView, semconv};
+use tributary_event::{
+    AttributeView, Batch, DataView, EventView, Kind, Member, SpanKind, SpanView, Status, UnixNanos, ValueView, semconv,
+};
 
 use rows::Rows;
 pub use sums::{MINUTES, MinuteSums, STEP_SECONDS, STEPS, STEPS_PER_MINUTE, StepSums, Sums, Totals};
@@ -68,6 +70,8 @@ pub struct Services {
     now: u64,
     spans: u64,
     spans_since_look: u64,
+    /// The service that was found last.
+    last_service: u32,
     bytes: usize,
     /// Durations before this minute were given up, because they took too much memory.
     latencies_from: u64,
@@ -176,6 +180,7 @@ impl Services {
             now: 0,
             spans: 0,
             spans_since_look: 0,
+            last_service: u32::MAX,
             bytes: 0,
             latencies_from: 0,
             scratch: Vec::new(),
@@ -347,7 +352,14 @@ impl Services {
     }
 
     fn service(&mut self, name: &str) -> u32 {
-        let (service, other) = (self.hasher.hash_one((name, false)), self.hasher.hash_one((OTHER, true)));
+        // Spans of one service often follow each other.
+        if let Some(last) = self.services.get(self.last_service)
+            && *last.name == *name
+            && !last.is_other
+        {
+            return self.last_service;
+        }
+        let service = self.hasher.hash_one((name, false));
         let new = |name: &str, is_other| Service {
             name: name.into(),
             is_other,
@@ -357,6 +369,7 @@ impl Services {
             other_spans: 0,
         };
         if let Some(known) = self.services.find(service, |row| *row.name == *name && !row.is_other) {
+            self.last_service = known;
             return known;
         }
         // The last place is for all others.
@@ -365,6 +378,7 @@ impl Services {
         {
             return added;
         }
+        let other = self.hasher.hash_one((OTHER, true));
         let known = self.services.find(other, |row| row.is_other);
         known.or_else(|| self.services.add(other, new(OTHER, true))).unwrap_or(u32::MAX)
     }
@@ -595,9 +609,16 @@ fn error_type<'a>(event: EventView<'a>, span: SpanView<'a>) -> &'a str {
 }
 
 fn attribute<'a>(event: EventView<'a>, name: &str) -> Option<&'a str> {
-    event.attributes().find_map(|(key, value)| match value {
-        ValueView::Text(text) if key.text() == name => Some(text.text()),
-        _ => None,
+    let of = |member: Member<'a>| match member.key() {
+        key if key.tail().1 != name.len() || key.text().text() != name => None,
+        _ => match member.value() {
+            ValueView::Text(text) => Some(text.text()),
+            _ => None,
+        },
+    };
+    event.attribute_parts().find_map(|part| match part {
+        AttributeView::One(member) => of(member),
+        AttributeView::Run(run) => run.members().into_iter().find_map(of),
     })
 }
 
