@@ -11,7 +11,7 @@ use super::text::{Escapes, Text};
 use super::value::{Key, KeyContent, Span32, Value};
 use super::{
     Batch, Header, Kind, Label, MetricData, Name, Origin, Position, Reason, Resource, ResourceValue, SampleData,
-    Severity, SeverityNumber, TraceContext, UnixNanos,
+    Severity, SeverityNumber, TraceContext, UnixNanos, semconv,
 };
 
 pub(super) use span::of_span;
@@ -90,6 +90,15 @@ impl<'a> KeyView<'a> {
                 TextView { arena, piece: Text::new(0, arena.len(), Escapes::None) }
             }
             KeyView::Text(text) => text,
+        }
+    }
+
+    /// Whether it is this name, which a peer may have sent.
+    #[inline]
+    pub fn is(self, name: Name) -> bool {
+        match self {
+            KeyView::Name(own) => own == name,
+            KeyView::Text(text) => text.len() == name.as_str().len() && text.text() == name.as_str(),
         }
     }
 
@@ -207,6 +216,12 @@ impl<'a> ValueView<'a> {
             _ => None,
         }
     }
+}
+
+/// The text of the member with this name; `None`: there is none, or it is no text.
+#[inline]
+fn text_in<'a>(mut members: impl Iterator<Item = Member<'a>>, name: Name) -> Option<&'a str> {
+    members.find_map(|member| if member.key().is(name) { member.value().as_text() } else { None })
 }
 
 impl ResourceValue {
@@ -381,6 +396,21 @@ impl<'a> EventView<'a> {
         })
     }
 
+    /// The text of the attribute with this name; `None`: there is none, or it is no text.
+    #[inline]
+    pub fn text_of(&self, name: Name) -> Option<&'a str> {
+        self.attribute_parts().find_map(|part| match part {
+            AttributeView::One(member) => text_in(std::iter::once(member), name),
+            AttributeView::Run(run) => text_in(run.members(), name),
+        })
+    }
+
+    /// The service of a span: that of its resource, else its own.
+    pub fn service(&self) -> Option<&'a str> {
+        let of_resource = self.resource().text(semconv::SERVICE_NAME).filter(|text| !text.is_empty());
+        of_resource.or_else(|| self.text_of(semconv::SERVICE_NAME))
+    }
+
     /// The same, with shared attributes as runs.
     #[inline]
     pub fn attribute_parts(&self) -> Attributes<'a> {
@@ -541,7 +571,12 @@ pub struct Members<'a> {
     members: &'a [(Key, Value)],
 }
 
-impl Members<'_> {
+impl<'a> Members<'a> {
+    /// The text of the member with this name; `None`: there is none, or it is no text.
+    pub fn text_of(self, name: Name) -> Option<&'a str> {
+        text_in(self, name)
+    }
+
     /// Whether it has none.
     #[inline]
     pub fn is_empty(&self) -> bool {

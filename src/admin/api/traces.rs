@@ -15,8 +15,8 @@ use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::id;
 use super::query::bad;
 use tributary_event::{
-    DataView, EventView, Kind, LinkView, Resource, ResourceValue, SpanData, SpanEventView, SpanKind, SpanView, Status,
-    TraceId, ValueView, semconv,
+    DataView, EventView, Kind, LinkView, Resource, SpanData, SpanEventView, SpanKind, SpanView, Status, TraceId,
+    ValueView, semconv,
 };
 use tributary_profile::events;
 use tributary_sink_view::Class;
@@ -480,7 +480,7 @@ fn shown_span(
             agent
         }
     };
-    let text = |name| attribute(*event, name).map(|text| cut(text).to_owned());
+    let text = |name| event.text_of(name).map(|text| cut(text).to_owned());
     let incomplete = event.attributes().find(|(key, _)| key.text() == semconv::INCOMPLETE.as_str());
     let incomplete = match incomplete {
         Some((_, ValueView::Array(fields))) => {
@@ -497,7 +497,7 @@ fn shown_span(
         name: cut(event.name().text()).to_owned(),
         detail: detail(*event).map(|text| cut(text).to_owned()),
         service: service(*event).to_owned(),
-        thread: text(semconv::THREAD_NAME.as_str()),
+        thread: text(semconv::THREAD_NAME),
         agent,
         start_ns: event.time().map(|at| at.0.saturating_sub(start)),
         duration_ns: span.duration_nanos,
@@ -509,22 +509,15 @@ fn shown_span(
         },
         status_message: span.status_message().map(|message| cut(message.text()).to_owned()),
         incomplete,
-        kind: span
-            .kind
-            .or_else(|| attribute(*event, semconv::SPAN_KIND.as_str()).and_then(SpanKind::of))
-            .map(SpanKind::as_str),
+        kind: span.kind.or_else(|| event.text_of(semconv::SPAN_KIND).and_then(SpanKind::of)).map(SpanKind::as_str),
         links: span.links().take(MAX_LINKS).map(ShownLink::of).collect(),
     }
 }
 
 /// What happened during a span, as a log of that span.
 fn shown_span_event(of: &FoundSpan<'_>, event: SpanEventView<'_>, place: usize, start: u64) -> Log {
-    let attribute = |name: &str| {
-        let member = event.attributes.into_iter().find(|member| member.key().text().text() == name)?;
-        member.value().as_text()
-    };
     let parts = [semconv::EXCEPTION_TYPE, semconv::EXCEPTION_MESSAGE];
-    let parts: Vec<_> = parts.iter().filter_map(|name| attribute(name.as_str())).map(cut).collect();
+    let parts: Vec<_> = parts.iter().filter_map(|name| event.attributes.text_of(*name)).map(cut).collect();
     Log {
         id: id(of.kept, of.index),
         span: Some(place),
@@ -532,7 +525,7 @@ fn shown_span_event(of: &FoundSpan<'_>, event: SpanEventView<'_>, place: usize, 
         name: cut(event.name.text()).to_owned(),
         severity: if parts.is_empty() { "INFO" } else { "ERROR" },
         text: parts.join(": "),
-        stacktrace: attribute(semconv::EXCEPTION_STACKTRACE.as_str()).map(|text| cut(text).to_owned()),
+        stacktrace: event.attributes.text_of(semconv::EXCEPTION_STACKTRACE).map(|text| cut(text).to_owned()),
     }
 }
 
@@ -543,13 +536,13 @@ fn shown_log(kept: &KeptBatch, index: usize, event: EventView<'_>, span: Option<
         _ => ("INFO", None),
     };
     let parts = [semconv::EXCEPTION_TYPE, semconv::EXCEPTION_MESSAGE, semconv::CODE_FUNCTION_NAME];
-    let parts = parts.iter().filter_map(|name| attribute(event, name.as_str()));
+    let parts = parts.iter().filter_map(|name| event.text_of(*name));
     let mut text = String::new();
     for part in parts.chain(body) {
         // Writing to a String does not fail.
         let _ = write!(text, "{}{}", if text.is_empty() { "" } else { ": " }, cut(part));
     }
-    let stacktrace = attribute(event, semconv::EXCEPTION_STACKTRACE.as_str());
+    let stacktrace = event.text_of(semconv::EXCEPTION_STACKTRACE);
     Log {
         id: id(kept, index),
         span,
@@ -561,10 +554,9 @@ fn shown_log(kept: &KeptBatch, index: usize, event: EventView<'_>, span: Option<
     }
 }
 
-/// The service of a span.
+/// The service of a span; empty: it has none.
 fn service(event: EventView<'_>) -> &str {
-    let of_resource = event.resource().text(semconv::SERVICE_NAME).filter(|text| !text.is_empty());
-    of_resource.or_else(|| attribute(event, semconv::SERVICE_NAME.as_str())).unwrap_or("")
+    event.service().unwrap_or("")
 }
 
 /// The attributes that are searched for, each as `key=value`.
@@ -591,30 +583,13 @@ fn has_attribute(event: EventView<'_>, key: &str, wanted: &str) -> bool {
         _ => false,
     };
     event.attributes().any(|(name, value)| name.text() == key && is_it(value))
-        || event.resource().attributes().iter().any(|(name, value)| name == key && is_resource_value(value, wanted))
-}
-
-fn is_resource_value(value: &ResourceValue, wanted: &str) -> bool {
-    match value {
-        ResourceValue::Text(text) => text == wanted,
-        ResourceValue::Bool(value) => value.to_string() == wanted,
-        ResourceValue::I64(value) => value.to_string() == wanted,
-        ResourceValue::U64(value) => value.to_string() == wanted,
-        ResourceValue::F64(value) => wanted.parse() == Ok(*value),
-    }
+        || event.resource().attributes().iter().any(|(name, value)| name == key && is_it(value.view()))
 }
 
 /// What a span worked on.
 fn detail(event: EventView<'_>) -> Option<&str> {
-    let detail = attribute(event, semconv::DATADOG_RESOURCE.as_str())?;
+    let detail = event.text_of(semconv::DATADOG_RESOURCE)?;
     (!detail.is_empty() && detail != event.name().text()).then_some(detail)
-}
-
-fn attribute<'a>(event: EventView<'a>, name: &str) -> Option<&'a str> {
-    event.attributes().find_map(|(key, value)| match value {
-        ValueView::Text(text) if key.text() == name => Some(text.text()),
-        _ => None,
-    })
 }
 
 fn cut(text: &str) -> &str {

@@ -80,10 +80,10 @@ fn push_record_parts(
 /// Whether an attribute is deprecated: its id is that of the record.
 fn is_id_of(context: &TraceContext, key: KeyView<'_>, value: ValueView<'_>) -> bool {
     let ValueView::Text(text) = value else { return false };
-    if is(key, semconv::TRACE_ID) {
+    if key.is(semconv::TRACE_ID) {
         return is_hex_of(text.text(), &context.trace_id.0);
     }
-    is(key, semconv::SPAN_ID) && context.span_id.is_some_and(|span_id| is_hex_of(text.text(), &span_id.0))
+    key.is(semconv::SPAN_ID) && context.span_id.is_some_and(|span_id| is_hex_of(text.text(), &span_id.0))
 }
 
 /// Parts of a record that came by OTLP, which are attributes of its event.
@@ -97,17 +97,13 @@ struct LogParts<'a> {
 impl<'a> LogParts<'a> {
     /// Takes an attribute, if it is such a part.
     fn take(&mut self, key: KeyView<'a>, value: ValueView<'a>) -> bool {
-        let number = match value {
-            ValueView::U64(number) => u32::try_from(number).ok(),
-            ValueView::I64(number) => u32::try_from(number).ok(),
-            _ => None,
-        };
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
         match (value, number) {
-            (ValueView::Text(text), _) if is(key, semconv::OTLP_SEVERITY_TEXT) => {
+            (ValueView::Text(text), _) if key.is(semconv::OTLP_SEVERITY_TEXT) => {
                 self.severity_text = Some(text.text());
             }
-            (_, Some(flags)) if is(key, semconv::OTLP_FLAGS) => self.flags = flags,
-            (_, Some(count)) if is(key, semconv::OTLP_DROPPED_ATTRIBUTES) => self.dropped = count,
+            (_, Some(flags)) if key.is(semconv::OTLP_FLAGS) => self.flags = flags,
+            (_, Some(count)) if key.is(semconv::OTLP_DROPPED_ATTRIBUTES) => self.dropped = count,
             _ => return false,
         }
         true
@@ -149,16 +145,7 @@ fn push_head(out: &mut Vec<u8>, event: EventView<'_>, severity: SeverityNumber) 
 
 /// Whether an event has this name because its record had none.
 pub(super) fn is_nameless(event: EventView<'_>, name: semconv::Name) -> bool {
-    is(event.name_key(), name) && scopes::is_record(event)
-}
-
-/// Whether a key is this name, which a peer may have sent.
-#[inline]
-pub(super) fn is(key: KeyView<'_>, name: semconv::Name) -> bool {
-    match key {
-        KeyView::Name(key) => key == name,
-        KeyView::Text(key) => key.len() == name.as_str().len() && key.text() == name.as_str(),
-    }
+    event.name_key().is(name) && scopes::is_record(event)
 }
 
 /// Whether a text is these bytes in hex, in lower case.

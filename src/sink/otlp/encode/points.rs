@@ -2,7 +2,6 @@
 //! `opentelemetry/proto/metrics/v1/metrics.proto`.
 
 use super::attributes::{AttributeWriter, Caches};
-use super::logs::is;
 use super::scopes;
 use tributary_codec::protobuf::{
     len_tag, push_fixed64_field, push_message, push_varint, push_zigzag_field, varint_len,
@@ -64,7 +63,7 @@ pub(super) fn push_point(out: &mut Vec<u8>, event: EventView<'_>, data: MetricVi
         let mut attributes = AttributeWriter::new(event, field);
         let (mut has_basis, is_record) = (false, caches.is_record);
         attributes.push_all(out, &mut caches.runs, |key, _| {
-            has_basis |= is(key, semconv::TIME_BASIS);
+            has_basis |= key.is(semconv::TIME_BASIS);
             is_record && scopes::is_of_scope(key)
         });
         if event.time().is_none() && !has_basis {

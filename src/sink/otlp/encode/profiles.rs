@@ -11,7 +11,7 @@ use super::request::{Groups, RECORDS};
 use tributary_codec::protobuf::{
     push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
 };
-use tributary_event::{EventView, Name, Number, SampleView, TextView, ValueView, hex_array, semconv};
+use tributary_event::{EventView, Number, SampleView, TextView, hex_array, semconv};
 
 // Fields of Profile.
 const SAMPLE_TYPE: u8 = 1;
@@ -263,13 +263,7 @@ fn value_of(number: Number) -> i64 {
 
 /// The span of a sample, if its attributes name it and its trace.
 fn span_of(event: EventView<'_>) -> Option<([u8; 16], [u8; 8])> {
-    let text = |name: Name| {
-        event.attributes().find_map(|(key, value)| match value {
-            ValueView::Text(text) if key.text() == name.as_str() => Some(text.text()),
-            _ => None,
-        })
-    };
-    Some((hex_array(text(semconv::TRACE_ID)?)?, hex_array(text(semconv::SPAN_ID)?)?))
+    Some((hex_array(event.text_of(semconv::TRACE_ID)?)?, hex_array(event.text_of(semconv::SPAN_ID)?)?))
 }
 
 fn text_of(text: Option<TextView<'_>>) -> &str {

@@ -1,7 +1,7 @@
 //! Spans: `Span` of `opentelemetry/proto/trace/v1/trace.proto`.
 
 use super::attributes::{AttributeWriter, Caches};
-use super::logs::{is, is_nameless};
+use super::logs::is_nameless;
 use super::scopes;
 use super::value::{push_attribute, push_text_list_attribute};
 use tributary_codec::protobuf::{
@@ -67,15 +67,15 @@ pub(super) fn push_span(out: &mut Vec<u8>, field: u8, event: EventView<'_>, span
         let is_record = caches.is_record;
         attributes.push_all(out, &mut caches.runs, |key, value| match value {
             _ if is_record && scopes::is_of_scope(key) => true,
-            _ if is_incomplete && is(key, semconv::INCOMPLETE) => {
+            _ if is_incomplete && key.is(semconv::INCOMPLETE) => {
                 known_missing = Some(value);
                 true
             }
-            ValueView::Text(text) if kind.is_none() && is(key, semconv::SPAN_KIND) => {
+            ValueView::Text(text) if kind.is_none() && key.is(semconv::SPAN_KIND) => {
                 kind = SpanKind::of(text.text());
                 kind.is_some()
             }
-            ValueView::Text(text) if is(key, semconv::DATADOG_TYPE) => {
+            ValueView::Text(text) if key.is(semconv::DATADOG_TYPE) => {
                 is_web = text.text() == WEB;
                 false
             }
