@@ -50,6 +50,15 @@ impl EventBuilder<'_> {
         self.attribute(key, text);
     }
 
+    /// Adds the attribute that says which parts are missing, if there are any.
+    pub fn incomplete<'p>(&mut self, parts: impl IntoIterator<Item = &'p str>) {
+        let parts: Vec<Value> = parts.into_iter().map(|part| self.batch.push_text(part).into()).collect();
+        if !parts.is_empty() {
+            let parts = self.batch.array(&parts);
+            self.attribute(semconv::INCOMPLETE, parts);
+        }
+    }
+
     /// Whether it has an attribute with a key of the peer that has the same text as `key`, which is of this batch.
     #[cold]
     #[inline]

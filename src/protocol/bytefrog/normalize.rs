@@ -392,9 +392,7 @@ impl EventWriter {
         // The clock of the agent may step back; then the duration is unknown.
         let milliseconds = exit.and_then(|(_, call)| call.time.checked_sub(call_entry.time));
         if milliseconds.is_none() {
-            let end = timed.event.batch().push_text("end");
-            let incomplete = timed.event.batch().array(&[end.into()]);
-            timed.event.attribute(names::INCOMPLETE, incomplete);
+            timed.event.incomplete(["end"]);
         }
         let duration_nanos = milliseconds.map(|milliseconds| u64::from(milliseconds) * 1_000_000);
         let SpanIds { trace: trace_id, span: span_id } = call_entry.ids;

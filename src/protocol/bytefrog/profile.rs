@@ -286,9 +286,7 @@ impl EndedInterval {
             event.attribute(names::BYTEFROG_UNRESOLVED_METHOD, u64::from(method));
         }
         if path.is_incomplete {
-            let frames = event.batch().push_text("frames");
-            let incomplete = event.batch().array(&[frames.into()]);
-            event.attribute(names::INCOMPLETE, incomplete);
+            event.incomplete(["frames"]);
         }
         let value = Number::U64(path.own[column]);
         let (sample_type, unit) = sample_of(column);
@@ -327,9 +325,7 @@ fn write_exceptions(
             event.attribute(names::BYTEFROG_UNRESOLVED_EXCEPTION, u64::from(exception));
         }
         (None, _) => {
-            let exception_type = event.batch().push_text(names::EXCEPTION_TYPE.as_str());
-            let incomplete = event.batch().array(&[exception_type.into()]);
-            event.attribute(names::INCOMPLETE, incomplete);
+            event.incomplete([names::EXCEPTION_TYPE.as_str()]);
         }
     }
     event.text(names::TIME_BASIS, names::TIME_BASIS_RECEIVED);

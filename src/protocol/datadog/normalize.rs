@@ -445,9 +445,7 @@ impl Writer<'_> {
     fn write_marks(&mut self, record: &OwnerRecord) {
         self.unresolved(record);
         if record.partial {
-            let fields = ["meta", "metrics"].map(|field| Value::Text(self.event.batch().push_text(field)));
-            let fields = self.event.batch().array(&fields);
-            self.event.attribute(semconv::INCOMPLETE, fields);
+            self.event.incomplete(["meta", "metrics"]);
         }
         if record.dropped > 0 {
             self.event.attribute(semconv::DATADOG_ENTRIES_DROPPED, record.dropped);

@@ -131,9 +131,7 @@ impl SampleWriter {
             event.resource(resource);
             labels.iter().for_each(|(key, value)| event.attribute(*key, *value));
             if is_cut {
-                let frames = event.batch().push_text("frames");
-                let incomplete = event.batch().array(&[frames.into()]);
-                event.attribute(semconv::INCOMPLETE, incomplete);
+                event.incomplete(["frames"]);
             }
             event.sample_with(data, stack);
         }

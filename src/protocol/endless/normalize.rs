@@ -274,16 +274,8 @@ impl Writer<'_> {
     fn marks(&mut self, event: &mut EventBuilder<'_>, shown: &Shown<'_>, element: Option<Element>, time: Time) {
         let lacks_payload = matches!(shown, Shown::Raw(_) | Shown::Omitted);
         let lacks_end = element.is_some_and(|element| element.length < 2);
-        if lacks_payload || lacks_end {
-            let missing = [(lacks_payload, "payload"), (lacks_end, "sequence")];
-            let missing: Vec<Value> = missing
-                .into_iter()
-                .filter(|(is_missing, _)| *is_missing)
-                .map(|(_, part)| event.batch().push_text(part).into())
-                .collect();
-            let missing = event.batch().array(&missing);
-            event.attribute(semconv::INCOMPLETE, missing);
-        }
+        let missing = [lacks_payload.then_some("payload"), lacks_end.then_some("sequence")];
+        event.incomplete(missing.into_iter().flatten());
         if let Some(nanos) = time.out_of_range {
             event.attribute(semconv::ENDLESS_TIME_UNIX_NANOS, nanos);
         }

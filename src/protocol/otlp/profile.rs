@@ -221,9 +221,7 @@ impl ProfileReader {
         let mut event = out.batch.event(header);
         event.resource(context.resource);
         if is_cut {
-            let frames = event.batch().push_text("frames");
-            let incomplete = event.batch().array(&[frames.into()]);
-            event.attribute(semconv::INCOMPLETE, incomplete);
+            event.incomplete(["frames"]);
         }
         event.run(run);
         context.scope.filter(|_| !has_scope).into_iter().for_each(|scope| event.run(scope));

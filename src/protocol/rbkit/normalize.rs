@@ -142,7 +142,7 @@ pub(super) fn heap_object(
     event.run(run);
     mark_repaired(&mut event, repaired);
     if is_incomplete {
-        mark_incomplete(&mut event, "references");
+        event.incomplete(["references"]);
     }
     event.log(Severity::Info, None);
 }
@@ -176,7 +176,7 @@ pub(super) fn objects(
     add_text(&mut event, names::RBKIT_CLASS_NAME, class, texts, &mut repaired);
     mark_repaired(&mut event, repaired);
     if let Some(field) = incomplete {
-        mark_incomplete(&mut event, field);
+        event.incomplete([field]);
     }
     event.metric(data);
 }
@@ -200,7 +200,7 @@ pub(super) fn heap_sum(
     add_number(&mut event, names::RBKIT_DUMP_OBJECT_COUNT, dump.objects);
     mark_repaired(&mut event, repaired);
     if let Some(field) = incomplete {
-        mark_incomplete(&mut event, field);
+        event.incomplete([field]);
     }
     event.sample(sample, &[]);
 }
@@ -310,7 +310,7 @@ pub(super) fn cpu_sample(
     add_number(&mut event, names::THREAD_ID, thread);
     mark_repaired(&mut event, is_repaired);
     if is_cut {
-        mark_incomplete(&mut event, "frames");
+        event.incomplete(["frames"]);
     }
     let sample = SampleData::new("cpu", "count", Number::U64(1));
     event.sample(SampleData { period_nanos: Some(CPU_PERIOD_NANOS), clock, ..sample }, frames);
@@ -348,7 +348,7 @@ pub(super) fn allocation(
     add_number(&mut event, names::RBKIT_OBJECT_SIZE, site.size);
     mark_repaired(&mut event, repaired);
     if is_cut {
-        mark_incomplete(&mut event, "frames");
+        event.incomplete(["frames"]);
     }
     event.sample(SampleData::new("alloc_objects", "count", Number::U64(count)), frames);
 }
@@ -376,12 +376,6 @@ fn mark_repaired(event: &mut EventBuilder<'_>, is_repaired: bool) {
     if is_repaired {
         event.attribute(names::TEXT_REPAIRED, true);
     }
-}
-
-fn mark_incomplete(event: &mut EventBuilder<'_>, field: &str) {
-    let field = event.batch().push_text(field);
-    let list = event.batch().array(&[field.into()]);
-    event.attribute(names::INCOMPLETE, list);
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ impl Buffers {
             (stop.is_none(), "end"),
             (record.lacks_attributes, "attributes"),
         ];
-        incomplete(&mut event, &missing);
+        event.incomplete(missing.into_iter().filter_map(|(is_missing, part)| is_missing.then_some(part)));
         let end = time.zip(duration).and_then(|(time, duration)| time.0.checked_add(duration)).map(UnixNanos);
         let span = SpanData {
             parent: around.parent,
@@ -439,19 +439,6 @@ fn signed(id: u64) -> Value {
 
 fn hex(event: &mut EventBuilder<'_>, key: EventName, id: SpanId) {
     event.text(key, &id.to_string());
-}
-
-fn incomplete(event: &mut EventBuilder<'_>, parts: &[(bool, &str)]) {
-    if parts.iter().all(|(is_missing, _)| !is_missing) {
-        return;
-    }
-    let missing: Vec<Value> = parts
-        .iter()
-        .filter(|(is_missing, _)| *is_missing)
-        .map(|(_, part)| event.batch().push_text(part).into())
-        .collect();
-    let missing = event.batch().array(&missing);
-    event.attribute(names::INCOMPLETE, missing);
 }
 
 /// Writes the event of a definition, for listeners with `emit_definitions`.

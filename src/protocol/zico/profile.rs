@@ -255,9 +255,7 @@ impl EndedProfile {
         event.attribute(names::ZICO_PROFILE_DURATION_MS, millis);
         event.text(names::TIME_BASIS, names::TIME_BASIS_RECEIVED);
         if path.is_incomplete {
-            let frames = event.batch().push_text("frames");
-            let incomplete = event.batch().array(&[frames.into()]);
-            event.attribute(names::INCOMPLETE, incomplete);
+            event.incomplete(["frames"]);
         }
         let (sample_type, unit) = sample_of(column);
         event.sample(SampleData::new(sample_type, unit, Number::U64(path.own[column])), &frames);
