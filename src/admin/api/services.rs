@@ -310,8 +310,8 @@ fn cells(latencies: &Latencies) -> Vec<(u64, u64, u64)> {
         let first = bucket / BUCKETS_PER_CELL * BUCKETS_PER_CELL;
         let (least, most) = (least_of(first), least_of(first.saturating_add(BUCKETS_PER_CELL)));
         match cells.last_mut() {
-            Some(last) if last.0 == least => last.2 += u64::from(*count),
-            _ => cells.push((least, most, (*count).into())),
+            Some(last) if last.0 == least => last.2 += u64::from(count),
+            _ => cells.push((least, most, count.into())),
         }
     }
     cells

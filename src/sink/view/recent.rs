@@ -34,8 +34,10 @@ impl Table {
     }
 
     fn get(&self, key: u64) -> Option<u32> {
-        let (known, number) =
-            *self.places.get(..).filter(|places| !places.is_empty()).map(|places| &places[self.place(key)])?;
+        if self.places.is_empty() {
+            return None;
+        }
+        let (known, number) = self.places[self.place(key)];
         (known == key).then_some(number)
     }
 

@@ -103,8 +103,8 @@ impl ViewStore {
         (self.limit, self.window) = (limit, window);
         self.notable = NotableTraces::new(limit / WAITING_PART, limit);
         self.traces.drop_others();
-        while may_drop && self.bytes > self.limit {
-            self.thin();
+        if may_drop {
+            self.thin_to_limit();
         }
     }
 
@@ -206,28 +206,18 @@ impl ViewStore {
         count: u64,
         may_drop: bool,
     ) -> bool {
-        let observed = batch.events().last().map_or(UnixNanos(0), |event| event.observed());
         let ring = &mut self.rings[at];
-        if let Some(last) = ring.batches.back_mut()
-            && let Some(open) = Arc::get_mut(&mut last.batch)
-        {
-            let is_near = observed.0.saturating_sub(last.began.0) < MERGED_NANOS;
-            let is_open = may_drop && is_near && last.bytes < MERGED_BYTES;
-            if is_open {
-                open.append_copy_of(batch, &is_chosen);
-                last.at = last.at.max(observed);
-                ring.kept += count;
-            } else {
-                open.shrink();
+        if let Some(last) = ring.batches.back_mut() {
+            let before = last.bytes;
+            let is_appended = may_drop && last.append(batch, &is_chosen);
+            if !is_appended {
+                last.shrink();
             }
-            let bytes = open.memory_bytes() + KEPT_BYTES;
-            ring.bytes = ring.bytes - last.bytes + bytes;
-            self.bytes = self.bytes - last.bytes + bytes;
-            last.bytes = bytes;
-            if is_open {
-                while self.bytes > self.limit {
-                    self.thin();
-                }
+            ring.bytes = ring.bytes - before + last.bytes;
+            self.bytes = self.bytes - before + last.bytes;
+            if is_appended {
+                ring.kept += count;
+                self.thin_to_limit();
                 return true;
             }
         }
@@ -242,7 +232,7 @@ impl ViewStore {
 
     fn push(&mut self, at: usize, copy: Batch, bytes: usize, events: u64) {
         let ring = &mut self.rings[at];
-        let observed = copy.events().last().map_or(UnixNanos(0), |event| event.observed());
+        let observed = last_observed(&copy);
         let follows_gap = std::mem::take(&mut ring.has_gap);
         ring.kept += events;
         ring.bytes += bytes;
@@ -258,6 +248,11 @@ impl ViewStore {
         };
         self.next += 1;
         ring.batches.push_back(kept);
+        self.thin_to_limit();
+    }
+
+    /// Drops until the rest is within the limit.
+    fn thin_to_limit(&mut self) {
         while self.bytes > self.limit {
             self.thin();
         }
@@ -371,7 +366,7 @@ impl ViewStore {
                 match chosen.iter().filter(|chosen| **chosen).count() {
                     0 => continue,
                     count if count == chosen.len() => {}
-                    _ if ring.batches.back_mut().is_some_and(|last| last.take_part(&kept, &chosen)) => continue,
+                    _ if ring.batches.back_mut().is_some_and(|last| last.append_part(&kept.batch, &chosen)) => continue,
                     _ => {
                         let copy = kept.batch.copy_of(|index| chosen[index]);
                         kept.bytes = copy.memory_bytes() + KEPT_BYTES;
@@ -406,9 +401,7 @@ impl ViewStore {
         }
         self.traces.advance(now, self.bytes < self.limit / 4);
         self.notable.expire(now);
-        while self.bytes > self.limit {
-            self.thin();
-        }
+        self.thin_to_limit();
     }
 
     /// The batches of the wanted rings whose events were read at `from` or later, in the order of their numbers.
@@ -437,18 +430,38 @@ impl ViewStore {
 }
 
 impl KeptBatch {
-    /// Appends what is left of the batch behind it, if both are small and near enough.
-    fn take_part(&mut self, next: &KeptBatch, chosen: &[bool]) -> bool {
-        let is_near = next.at.0.saturating_sub(self.began.0) < MERGED_NANOS;
-        let Some(open) = Arc::get_mut(&mut self.batch).filter(|_| is_near && self.bytes < MERGED_BYTES / 2) else {
-            return false;
-        };
-        open.append_copy_of(&next.batch, |index| chosen[index]);
-        open.shrink();
+    /// Appends these spans of a batch behind it, if both are near, and this one is small and not read by anyone.
+    fn append(&mut self, from: &Batch, is_chosen: impl Fn(usize) -> bool) -> bool {
+        let observed = last_observed(from);
+        let fits = self.bytes < MERGED_BYTES && observed.0.saturating_sub(self.began.0) < MERGED_NANOS;
+        let Some(open) = Arc::get_mut(&mut self.batch).filter(|_| fits) else { return false };
+        open.append_copy_of(from, is_chosen);
         self.bytes = open.memory_bytes() + KEPT_BYTES;
-        self.at = self.at.max(next.at);
+        self.at = self.at.max(observed);
         true
     }
+
+    /// The same; nothing follows soon.
+    fn append_part(&mut self, from: &Batch, chosen: &[bool]) -> bool {
+        let is_appended = self.append(from, |index| chosen[index]);
+        if is_appended {
+            self.shrink();
+        }
+        is_appended
+    }
+
+    /// Gives back the memory that no event takes.
+    fn shrink(&mut self) {
+        if let Some(open) = Arc::get_mut(&mut self.batch) {
+            open.shrink();
+            self.bytes = open.memory_bytes() + KEPT_BYTES;
+        }
+    }
+}
+
+/// When the last event of a batch was read.
+fn last_observed(batch: &Batch) -> UnixNanos {
+    batch.events().last().map_or(UnixNanos(0), |event| event.observed())
 }
 
 impl Ring {

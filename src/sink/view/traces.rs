@@ -6,6 +6,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashSet;
 
 use super::recent::RecentKeys;
+use tributary_codec::mix::mix;
 use tributary_event::{TraceId, UnixNanos};
 
 /// The memory of the traces that were left out lately.
@@ -59,10 +60,7 @@ impl TraceChoice {
 
     /// The hash of a trace. Tracers with ids of 64 and of 128 bits have the lower half in common.
     pub(super) fn hash(id: TraceId) -> u64 {
-        let mut hash = u128::from_be_bytes(id.0) as u64;
-        hash = (hash ^ hash >> 33).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
-        hash = (hash ^ hash >> 33).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
-        (hash ^ hash >> 33).max(1)
+        mix(u128::from_be_bytes(id.0) as u64).max(1)
     }
 
     /// Whether the spans of a trace are kept; remembers the traces whose spans are not.

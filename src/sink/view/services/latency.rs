@@ -4,9 +4,21 @@
 /// The number of buckets of a power of two, as a power of two.
 const PARTS: u32 = 6;
 
-/// Durations of one minute. Sorted by bucket; those without a value are not there.
+/// Durations, by bucket.
 #[derive(Clone, Debug, Default)]
-pub struct Latencies(Vec<(u16, u32)>);
+pub struct Latencies {
+    /// In ascending order.
+    octaves: Vec<Octave>,
+}
+
+/// The buckets of a power of two that have durations.
+#[derive(Clone, Debug)]
+struct Octave {
+    number: u16,
+    /// A bit for each bucket that has any: the counts are in the order of these bits.
+    present: u64,
+    counts: Vec<u32>,
+}
 
 /// The bucket of a duration. Below 64 ns each value has one.
 #[inline]
@@ -39,40 +51,53 @@ impl Latencies {
     }
 
     fn add_many(&mut self, bucket: u16, count: u32) {
-        match self.0.binary_search_by_key(&bucket, |(known, _)| *known) {
-            Ok(at) => self.0[at].1 = self.0[at].1.saturating_add(count),
-            Err(at) => self.0.insert(at, (bucket, count)),
+        let (number, bit) = (bucket >> PARTS, 1u64 << (bucket & ((1 << PARTS) - 1)));
+        // There are few: durations of one operation are alike.
+        let at = self.octaves.iter().position(|known| known.number >= number).unwrap_or(self.octaves.len());
+        if self.octaves.get(at).is_none_or(|known| known.number > number) {
+            self.octaves.insert(at, Octave { number, present: 0, counts: Vec::new() });
         }
+        let Octave { present, counts, .. } = &mut self.octaves[at];
+        let place = (*present & (bit - 1)).count_ones() as usize;
+        if *present & bit == 0 {
+            *present |= bit;
+            counts.insert(place, 0);
+        }
+        counts[place] = counts[place].saturating_add(count);
     }
 
     /// Adds all of another one.
     pub fn merge(&mut self, other: &Latencies) {
-        other.0.iter().for_each(|(bucket, count)| self.add_many(*bucket, *count));
+        other.buckets().for_each(|(bucket, count)| self.add_many(bucket, count));
     }
 
     /// The number of durations.
     pub fn count(&self) -> u64 {
-        self.0.iter().map(|(_, count)| u64::from(*count)).sum()
+        self.buckets().map(|(_, count)| u64::from(count)).sum()
     }
 
     /// The buckets that have durations, in ascending order.
-    pub fn buckets(&self) -> &[(u16, u32)] {
-        &self.0
+    pub fn buckets(&self) -> impl Iterator<Item = (u16, u32)> {
+        self.octaves.iter().flat_map(|Octave { number, present, counts }| {
+            let places = (0..64).filter(move |place| present & 1 << place != 0);
+            places.zip(counts).map(move |(place, count)| (number << PARTS | place, *count))
+        })
     }
 
     /// The duration that this share of all, from 0 to 1, does not exceed (nearest rank). `None`: there are none.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let rank = ((share * self.count() as f64).ceil() as u64).max(1);
         let mut below = 0;
-        let found = self.0.iter().find(|(_, count)| {
+        let found = self.buckets().find(|(_, count)| {
             below += u64::from(*count);
             below >= rank
         });
-        found.or(self.0.last()).map(|(bucket, _)| middle_of(*bucket))
+        found.or(self.buckets().last()).map(|(bucket, _)| middle_of(bucket))
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<(u16, u32)>()
+        let counts: usize = self.octaves.iter().map(|octave| octave.counts.capacity()).sum();
+        self.octaves.capacity() * size_of::<Octave>() + counts * size_of::<u32>()
     }
 }
 

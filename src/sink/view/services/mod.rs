@@ -14,11 +14,12 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use hashbrown::HashSet;
 
 use crate::recent::RecentKeys;
-use tributary_event::{
-    AttributeView, Batch, DataView, EventView, Kind, Member, SpanKind, SpanView, Status, UnixNanos, ValueView, semconv,
-};
+use tributary_codec::mix::mix;
+use tributary_codec::text;
+use tributary_event::{Batch, DataView, EventView, Kind, SpanKind, SpanView, Status, UnixNanos, semconv};
 
 use rows::Rows;
 pub use sums::{MINUTES, MinuteSums, STEP_SECONDS, STEPS, STEPS_PER_MINUTE, StepSums, Sums, Totals};
@@ -30,6 +31,8 @@ const FULL_BYTES: usize = 8 << 20;
 const HISTORY_MINUTES: u64 = 360;
 /// Names are cut here.
 const MAX_NAME_BYTES: usize = 256;
+/// The type of an error where it is no exception (OpenTelemetry).
+const ERROR_TYPE: &str = "error.type";
 /// The most types of errors of a service.
 const MAX_ERRORS: usize = 20;
 /// How long a child waits for its parent, in steps.
@@ -212,9 +215,7 @@ impl Services {
             services.push(service);
             let key = key(&span.trace_id.0, &span.span_id.0);
             self.parents.insert(key, service);
-            if !self.waiting.is_empty() {
-                self.parent_has_come(key, service);
-            }
+            self.parent_has_come(key, service);
         }
         for ((event, span), service) in spans(batch).zip(&services) {
             self.add_span(event, span, *service);
@@ -266,16 +267,14 @@ impl Services {
 
     /// The parent of children that wait is of this service.
     fn parent_has_come(&mut self, parent: u64, caller: u32) {
-        let mut waiting = std::mem::take(&mut self.waiting);
-        waiting.found(parent, |child| {
+        for child in self.waiting.found(parent) {
             if caller != child.service {
                 if !child.is_entry {
                     self.add_entry(&child);
                 }
                 self.add_edge(Some(caller), &child);
             }
-        });
-        self.waiting = waiting;
+        }
     }
 
     /// The oldest child that waits has no parent, if `leaves`. Returns whether there was one.
@@ -344,7 +343,7 @@ impl Services {
                     *known = Some((resource, service));
                     return service;
                 }
-                let name = attribute(event, semconv::SERVICE_NAME.as_str());
+                let name = event.text_of(semconv::SERVICE_NAME);
                 let program = || event.resource().text(semconv::PROCESS_EXECUTABLE_NAME);
                 self.service(cut(name.or_else(program).unwrap_or(event.origin().protocol)))
             }
@@ -423,56 +422,28 @@ impl Services {
         while self.give_up_first(|child| child.step + WAIT_STEPS < step) {}
         let (oldest, minute) = ((step + 1).saturating_sub(STEPS), step / STEPS_PER_MINUTE);
         let first = (minute + 1).saturating_sub(MINUTES);
-        self.operations.retain(|operation| {
+        // A service has its place as long as it has any sums.
+        let mut used = HashSet::<u32, RandomState>::default();
+        self.operations.retain(|_, operation| {
             operation.sums.expire(first, |_| {});
-            operation.sums.last() >= oldest
+            let stays = operation.sums.last() >= oldest;
+            used.extend(stays.then_some(operation.service));
+            stays
         });
-        self.edges.retain(|edge| {
+        self.edges.retain(|_, edge| {
             edge.sums.expire(first, |_| {});
             edge.sums.last() >= oldest
         });
-        let operations = &self.operations;
-        let of_operations: Vec<u32> = operations.iter().map(|(_, operation)| operation.service).collect();
-        for service in self.services.iter_mut() {
-            let Service { entries, history, errors, .. } = service;
+        self.services.retain(|at, Service { entries, history, errors, .. }| {
             entries.expire(first, |minute| history.push_back(MinuteTotals::of(minute)));
             while pop_if(history, |old| old.minute + HISTORY_MINUTES <= minute).is_some() {}
             errors.retain_mut(|error| {
                 while pop_if(&mut error.steps, |(step, _)| *step < oldest).is_some() {}
                 !error.steps.is_empty()
             });
-        }
-        // A service has its place as long as it has any sums.
-        let is_used: Vec<bool> = {
-            let most = of_operations.iter().max().map_or(0, |most| *most as usize + 1);
-            let mut is_used = vec![false; most];
-            of_operations.iter().for_each(|service| is_used[*service as usize] = true);
-            is_used
-        };
-        let unused: Vec<u32> = self
-            .services
-            .iter()
-            .filter(|(at, row)| {
-                !is_used.get(*at as usize).is_some_and(|used| *used)
-                    && row.history.is_empty()
-                    && row.entries.last() < oldest
-            })
-            .map(|(at, _)| at)
-            .collect();
-        self.remove_services(&unused);
-        self.look();
-    }
-
-    fn remove_services(&mut self, unused: &[u32]) {
-        if unused.is_empty() {
-            return;
-        }
-        let mut at = 0;
-        let places: Vec<u32> = self.services.iter().map(|(at, _)| at).collect();
-        self.services.retain(|_| {
-            at += 1;
-            !unused.contains(&places[at - 1])
+            used.contains(&at) || !history.is_empty() || entries.last() >= oldest
         });
+        self.look();
     }
 
     /// Measures the memory, and gives up durations, the oldest first, until it is within its limit.
@@ -493,12 +464,12 @@ impl Services {
 
     fn measure(&mut self) {
         let names = |name: &str| name.len() + 16;
-        let services = self.services.iter().map(|(_, row)| {
+        let services = self.services.iter().map(|row| {
             row.entries.memory_bytes() + names(&row.name) + row.history.capacity() * size_of::<MinuteTotals>()
         });
         let operations =
-            self.operations.iter().map(|(_, row)| row.sums.memory_bytes() + names(&row.name) + names(&row.detail));
-        let edges = self.edges.iter().map(|(_, row)| row.sums.memory_bytes());
+            self.operations.iter().map(|row| row.sums.memory_bytes() + names(&row.name) + names(&row.detail));
+        let edges = self.edges.iter().map(|row| row.sums.memory_bytes());
         self.bytes = services.chain(operations).chain(edges).sum::<usize>()
             + self.services.memory_bytes()
             + self.operations.memory_bytes()
@@ -526,20 +497,20 @@ impl Services {
 
     /// Copies of all services.
     pub fn services(&self) -> Vec<Service> {
-        self.services.iter().map(|(_, service)| service.clone()).collect()
+        self.services.iter().cloned().collect()
     }
 
     /// Copies of the service with this name and of its operations.
     pub fn service_named(&self, name: &str) -> Option<(Service, Vec<Operation>)> {
-        let (at, service) = self.services.iter().find(|(_, service)| *service.name == *name)?;
-        let operations = self.operations.iter().filter(|(_, operation)| operation.service == at);
-        Some((service.clone(), operations.map(|(_, operation)| operation.clone()).collect()))
+        let at = self.services.position(|service| *service.name == *name)?;
+        let operations = self.operations.iter().filter(|operation| operation.service == at);
+        Some((self.services.get(at)?.clone(), operations.cloned().collect()))
     }
 
     /// Copies of all edges.
     pub fn edges(&self) -> Vec<ServiceEdge> {
         let name = |service: u32| self.services.get(service).map(|service| service.name.clone());
-        let edge = |(_, edge): (u32, &Edge)| {
+        let edge = |edge: &Edge| {
             let caller = match edge.caller {
                 None => None,
                 Some(OTHERS) => Some(OTHER.into()),
@@ -580,17 +551,16 @@ fn spans(batch: &Batch) -> impl Iterator<Item = (EventView<'_>, SpanView<'_>)> {
 #[inline]
 fn key(trace_id: &[u8; 16], span_id: &[u8; 8]) -> u64 {
     let trace = u128::from_be_bytes(*trace_id) as u64;
-    let mixed = (trace ^ u64::from_be_bytes(*span_id).rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed ^ mixed >> 32).max(1)
+    mix(trace ^ u64::from_be_bytes(*span_id).rotate_left(32)).max(1)
 }
 
 /// The operation of a span and what it works on. `None`: the span is none, but a part of one.
 fn operation_of(event: EventView<'_>) -> Option<(&str, &str)> {
     let name = event.name().text();
     match event.origin().protocol {
-        "zico" => attribute(event, semconv::ZICO_TRACE_TYPE.as_str()).map(|name| (name, "")),
+        "zico" => event.text_of(semconv::ZICO_TRACE_TYPE).map(|name| (name, "")),
         "datadog" | "datadog_agent" => {
-            let detail = attribute(event, semconv::DATADOG_RESOURCE.as_str()).filter(|detail| *detail != name);
+            let detail = event.text_of(semconv::DATADOG_RESOURCE).filter(|detail| *detail != name);
             Some((name, detail.unwrap_or("")))
         }
         _ => Some((name, "")),
@@ -598,28 +568,13 @@ fn operation_of(event: EventView<'_>) -> Option<(&str, &str)> {
 }
 
 fn error_type<'a>(event: EventView<'a>, span: SpanView<'a>) -> &'a str {
-    let of_events = span.events().find_map(|event| {
-        event.attributes.into_iter().find_map(|member| match member.value() {
-            ValueView::Text(text) if member.key().text().text() == "exception.type" => Some(text.text()),
-            _ => None,
-        })
-    });
-    let of_span = || ["exception.type", "error.type"].into_iter().find_map(|name| attribute(event, name));
-    of_events.or_else(of_span).filter(|name| !name.is_empty()).map_or("(no type)", cut)
-}
-
-fn attribute<'a>(event: EventView<'a>, name: &str) -> Option<&'a str> {
-    let of = |member: Member<'a>| match member.key() {
-        key if key.tail().1 != name.len() || key.text().text() != name => None,
-        _ => match member.value() {
-            ValueView::Text(text) => Some(text.text()),
-            _ => None,
-        },
+    let of_events = span.events().find_map(|event| event.attributes.text_of(semconv::EXCEPTION_TYPE));
+    let of_span = || event.text_of(semconv::EXCEPTION_TYPE);
+    let error_type = || {
+        let member = event.attribute_members().find(|member| member.key().text().text() == ERROR_TYPE)?;
+        member.value().as_text()
     };
-    event.attribute_parts().find_map(|part| match part {
-        AttributeView::One(member) => of(member),
-        AttributeView::Run(run) => run.members().into_iter().find_map(of),
-    })
+    of_events.or_else(of_span).or_else(error_type).filter(|name| !name.is_empty()).map_or("(no type)", cut)
 }
 
 /// Removes the first element if `leaves`.
@@ -628,7 +583,7 @@ fn pop_if<T>(all: &mut VecDeque<T>, leaves: impl FnOnce(&T) -> bool) -> Option<T
 }
 
 fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MAX_NAME_BYTES)]
+    text::cut(text, MAX_NAME_BYTES)
 }
 
 #[cfg(test)]

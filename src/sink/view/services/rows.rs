@@ -48,6 +48,11 @@ impl<T> Rows<T> {
         Some(at)
     }
 
+    /// The number of the first row for which `is_it`.
+    pub(super) fn position(&self, is_it: impl Fn(&T) -> bool) -> Option<u32> {
+        (0..self.rows.len() as u32).find(|at| self.get(*at).is_some_and(&is_it))
+    }
+
     #[inline]
     pub(super) fn get(&self, at: u32) -> Option<&T> {
         self.rows.get(at as usize)?.as_ref().map(|(_, row)| row)
@@ -58,19 +63,19 @@ impl<T> Rows<T> {
         self.rows.get_mut(at as usize)?.as_mut().map(|(_, row)| row)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0..).zip(&self.rows).filter_map(|(at, row)| row.as_ref().map(|(_, row)| (at, row)))
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.rows.iter().flatten().map(|(_, row)| row)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.rows.iter_mut().filter_map(|row| row.as_mut().map(|(_, row)| row))
+        self.rows.iter_mut().flatten().map(|(_, row)| row)
     }
 
-    /// Removes the rows for which `stays` is false.
-    pub(super) fn retain(&mut self, mut stays: impl FnMut(&mut T) -> bool) {
+    /// Removes the rows for which `stays` is false; it gets their numbers too.
+    pub(super) fn retain(&mut self, mut stays: impl FnMut(u32, &mut T) -> bool) {
         for at in 0..self.rows.len() {
             let Some((hash, row)) = &mut self.rows[at] else { continue };
-            if stays(row) {
+            if stays(at as u32, row) {
                 continue;
             }
             if let Ok(entry) = self.index.find_entry(*hash, |known| *known as usize == at) {

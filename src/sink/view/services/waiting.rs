@@ -38,10 +38,6 @@ pub(super) struct WaitingChildren {
 }
 
 impl WaitingChildren {
-    pub(super) fn is_empty(&self) -> bool {
-        self.of_parent.is_empty()
-    }
-
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
@@ -52,14 +48,17 @@ impl WaitingChildren {
         self.places.push_back(WaitingPlace { child, parent, before, is_found: false });
     }
 
-    /// Gives the children of a parent that has come to `take`.
-    pub(super) fn found(&mut self, parent: u64, mut take: impl FnMut(WaitingChild)) {
+    /// The children of a parent that has come.
+    #[inline]
+    pub(super) fn found(&mut self, parent: u64) -> Vec<WaitingChild> {
+        let mut found = Vec::new();
         let mut next = self.of_parent.remove(&parent);
         while let Some(place) = next.and_then(|number| self.places.get_mut(number.checked_sub(self.first)? as usize)) {
             place.is_found = true;
-            take(place.child);
+            found.push(place.child);
             next = place.before;
         }
+        found
     }
 
     /// Removes the oldest child if `leaves`. `Some(None)`: its parent has come.
