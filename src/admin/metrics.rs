@@ -63,7 +63,7 @@ pub(super) fn respond(subject: &Subject, exposition: Exposition) -> AdminRespons
             taps: subject.taps.count() as u64,
             memory_used: subject.memory.used(),
             memory_limit: subject.memory.limit(),
-            sums_seconds: subject.view.as_ref().map_or(0.0, |view| view.services_time().as_secs_f64()),
+            sums_seconds: subject.view.as_ref().map_or(0.0, |view| view.sums_time().as_secs_f64()),
         },
         process: ProcessUsage::read(),
     };

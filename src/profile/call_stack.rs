@@ -17,7 +17,7 @@ pub trait MethodCall {
 }
 
 /// The open calls of a thread, outermost first.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CallStack<T> {
     calls: Vec<T>,
     /// The number of calls of each method on a deep stack. Built when a call is first searched below [`SHALLOW`].

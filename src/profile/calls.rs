@@ -27,7 +27,7 @@ impl MethodCall for OpenCall {
 }
 
 /// The open calls of a thread, and its clock.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct ThreadCalls {
     calls: CallStack<OpenCall>,
     /// The last time of the agent, and the time that has passed on this thread's clock, which never steps back.
@@ -45,7 +45,7 @@ pub struct EndedCall {
 }
 
 /// The open calls of all threads.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct OpenCalls {
     threads: HashMap<u64, ThreadCalls, RandomState>,
     len: usize,

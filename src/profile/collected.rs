@@ -91,8 +91,16 @@ pub struct About {
     is_incomplete: bool,
 }
 
+impl About {
+    /// The same of a part of its time, in nanoseconds since the epoch, with as many events.
+    pub fn between(&self, first: u64, last: u64, events: u64) -> About {
+        let within = |time: Option<u64>| time.map(|time| time.clamp(first, last));
+        About { events, first: within(self.first), last: within(self.last), ..self.clone() }
+    }
+}
+
 /// Stacks that are being collected.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Collected {
     stacks: BTreeMap<StackSource, Stacks>,
     about: BTreeMap<(StackSource, String), About>,
@@ -110,6 +118,15 @@ struct CollectedLimits {
     name_bytes: usize,
     /// Processes with known facts other than their stacks.
     processes: usize,
+    /// Stacks have no further paths and names.
+    is_full: bool,
+}
+
+impl CollectedLimits {
+    /// Nodes, and bytes of names.
+    fn of_stacks(self) -> (usize, usize) {
+        if self.is_full { (0, 0) } else { (self.nodes, self.name_bytes) }
+    }
 }
 
 /// Memory of a call path, of a span or an entry that waits, and of what is known of a process.
@@ -125,6 +142,7 @@ impl Collected {
             nodes: (bytes / 4 / NODE_BYTES).max(64),
             name_bytes: bytes / 4,
             processes: (bytes / 4 / PROCESS_BYTES).max(64),
+            is_full: false,
         };
         let waiting = (bytes / 4 / WAITING_BYTES).max(64);
         let (spans, logs) = (Spans::bounded(waiting), CallLogs::bounded(waiting));
@@ -149,7 +167,10 @@ impl Collected {
         };
         let limits = self.limits;
         let stacks = self.stacks.entry(source).or_insert_with(|| {
-            limits.map_or_else(Stacks::default, |limits| Stacks::bounded(limits.nodes, limits.name_bytes))
+            limits.map_or_else(Stacks::default, |limits| {
+                let (nodes, name_bytes) = limits.of_stacks();
+                Stacks::bounded(nodes, name_bytes)
+            })
         });
         let mut key = (source, process_text(agent));
         if limits.is_some_and(|limits| self.about.len() >= limits.processes) && !self.about.contains_key(&key) {
@@ -182,6 +203,66 @@ impl Collected {
         if let Some(stacks) = self.stacks.get_mut(&StackSource::Entries) {
             self.logs.finish(stacks);
         }
+    }
+
+    /// Sums up the traces, and the entries and exits, to which nothing was added since the last call.
+    pub fn sum_up_older(&mut self) {
+        if let Some(stacks) = self.stacks.get_mut(&StackSource::Spans) {
+            self.spans.sum_up_quiet(stacks);
+        }
+        if let Some(stacks) = self.stacks.get_mut(&StackSource::Entries) {
+            self.logs.sum_up_older(stacks);
+        }
+    }
+
+    /// Sums up all traces now: spans that come later have lost their parents.
+    pub fn sum_up_spans(&mut self) {
+        if let Some(stacks) = self.stacks.get_mut(&StackSource::Spans) {
+            self.spans.finish(stacks);
+        }
+    }
+
+    /// Lets stacks have no further paths and names, or as many as they had at first.
+    pub fn set_full(&mut self, is_full: bool) {
+        let Some(limits) = self.limits.as_mut() else { return };
+        limits.is_full = is_full;
+        let (nodes, name_bytes) = limits.of_stacks();
+        self.stacks.values_mut().for_each(|stacks| stacks.set_bounds(nodes, name_bytes));
+    }
+
+    /// The stacks of each source, to take their sums or to begin others.
+    pub fn all_stacks(&mut self) -> impl Iterator<Item = (StackSource, &mut Stacks)> {
+        self.stacks.iter_mut().map(|(source, stacks)| (*source, stacks))
+    }
+
+    /// Begins new stacks of a source if `is_large` says so of those that there are, and returns these. Entries and exits are paired by
+    /// their stacks, which stay.
+    pub fn renew_stacks(&mut self, source: StackSource, is_large: impl FnOnce(&Stacks) -> bool) -> Option<Stacks> {
+        let limits = self.limits.filter(|_| source != StackSource::Entries)?;
+        let stacks = self.stacks.get_mut(&source).filter(|stacks| is_large(stacks))?;
+        if source == StackSource::Spans {
+            self.spans.finish(stacks);
+        }
+        let (nodes, name_bytes) = limits.of_stacks();
+        Some(std::mem::replace(stacks, Stacks::bounded(nodes, name_bytes)))
+    }
+
+    /// A copy of one source.
+    pub fn copy_of(&self, source: StackSource) -> Option<Collected> {
+        let mut copy = Collected { limits: self.limits, ..Collected::default() };
+        copy.stacks.insert(source, self.stacks.get(&source)?.clone());
+        match source {
+            StackSource::Spans => copy.spans = self.spans.clone(),
+            StackSource::Entries => copy.logs = self.logs.clone(),
+            _ => {}
+        }
+        Some(copy)
+    }
+
+    /// Bytes of stacks, and of spans, entries and exits that wait, approximately.
+    pub fn memory_bytes(&self) -> [usize; 2] {
+        let stacks = self.stacks.values().map(Stacks::memory_bytes);
+        [stacks.sum(), self.spans.memory_bytes() + self.logs.memory_bytes()]
     }
 
     /// How many events of a source there are.

@@ -50,17 +50,34 @@ pub fn is_wanted(kind: &str, name: &str) -> bool {
 /// The event lacks what events of its name have.
 #[expect(clippy::result_unit_err, reason = "there is nothing to tell but that the event is skipped")]
 pub fn item(event: EventView<'_>) -> Result<Option<ProfileItem<'_>>, ()> {
+    item_with(event, &|| agent(event).into())
+}
+
+/// The same, with an empty agent.
+///
+/// # Errors
+/// Those of [`item`].
+#[expect(clippy::result_unit_err, reason = "there is nothing to tell but that the event is skipped")]
+pub fn item_of_known_agent(event: EventView<'_>) -> Result<Option<ProfileItem<'_>>, ()> {
+    item_with(event, &|| Cow::Borrowed(""))
+}
+
+fn item_with<'a>(event: EventView<'a>, agent: &dyn Fn() -> Cow<'a, str>) -> Result<Option<ProfileItem<'a>>, ()> {
     if !is_wanted(event.kind().as_str(), event.name().text()) {
         return Ok(None);
     }
     match event.data() {
-        DataView::Sample(view) => Ok(sample(event, view).map(ProfileItem::Sample)),
-        DataView::Span(view) => Ok(Some(ProfileItem::Span(span(event, &view)))),
-        _ => log(event),
+        DataView::Sample(view) => Ok(sample(event, view, agent).map(ProfileItem::Sample)),
+        DataView::Span(view) => Ok(Some(ProfileItem::Span(span(event, &view, agent)))),
+        _ => log(event, agent),
     }
 }
 
-fn sample<'a>(event: EventView<'a>, view: SampleView<'a>) -> Option<ProfileSample<'a>> {
+fn sample<'a>(
+    event: EventView<'a>,
+    view: SampleView<'a>,
+    agent: &dyn Fn() -> Cow<'a, str>,
+) -> Option<ProfileSample<'a>> {
     let counted = match event.name().text() {
         PROFILE_SAMPLE => Counted::Profiled(SampleKind::of(view.sample_type(), view.unit())?),
         _ => Counted::OWN.into_iter().find(|counted| counted.sample_type() == view.sample_type())?,
@@ -85,7 +102,7 @@ fn sample<'a>(event: EventView<'a>, view: SampleView<'a>) -> Option<ProfileSampl
         frames: frames.collect(),
         site: heap.site(),
         class: heap.class.map(Into::into),
-        agent: agent(event).into(),
+        agent: agent(),
         thread: thread.map(Into::into),
         time: time(event),
         covers: interval_ms.map(|millis| millis.saturating_mul(1_000_000)),
@@ -96,10 +113,10 @@ fn sample<'a>(event: EventView<'a>, view: SampleView<'a>) -> Option<ProfileSampl
     })
 }
 
-fn span<'a>(event: EventView<'a>, span: &SpanData) -> ProfileSpan<'a> {
+fn span<'a>(event: EventView<'a>, span: &SpanData, agent: &dyn Fn() -> Cow<'a, str>) -> ProfileSpan<'a> {
     let Attributes { thread, detail, .. } = Attributes::of(event);
     ProfileSpan {
-        agent: agent(event).into(),
+        agent: agent(),
         thread: thread.map(Into::into),
         trace: u128::from_be_bytes(span.trace_id.0),
         id: u64::from_be_bytes(span.span_id.0),
@@ -112,10 +129,10 @@ fn span<'a>(event: EventView<'a>, span: &SpanData) -> ProfileSpan<'a> {
 }
 
 /// The item of a log, or of the loss that is a break.
-fn log(event: EventView<'_>) -> Result<Option<ProfileItem<'_>>, ()> {
+fn log<'a>(event: EventView<'a>, agent: &dyn Fn() -> Cow<'a, str>) -> Result<Option<ProfileItem<'a>>, ()> {
     let Attributes { heap, thread, thread_id, function, method, descriptor, relative_ms, number, line_end, .. } =
         Attributes::of(event);
-    let (agent, function) = (|| Cow::Owned(agent(event)), function.map(Cow::Borrowed));
+    let function = function.map(Cow::Borrowed);
     Ok(Some(match event.name().text() {
         HEAP_DUMP => {
             heap.dump.ok_or(())?;

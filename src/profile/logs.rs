@@ -17,7 +17,7 @@ const MAX_OPEN_CALLS: usize = 1 << 20;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Entries and exits of all processes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CallLogs {
     /// By the node of the process.
     processes: HashMap<u32, ProcessLogs, RandomState>,
@@ -33,11 +33,12 @@ impl Default for CallLogs {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ProcessLogs {
     waiting: BinaryHeap<Reverse<Ordered>>,
-    /// The last number, unwrapped.
+    /// The last number, unwrapped, and what it was when [`CallLogs::sum_up_older`] was called last.
     last: u64,
+    older: u64,
     open: OpenCalls,
 }
 
@@ -67,6 +68,7 @@ impl CallLogs {
             waiting: BinaryHeap::new(),
             // Numbers of 32 bits may be lower than the first one.
             last: 1 << 32 | u64::from(call.sequence),
+            older: 0,
             open: OpenCalls::new(MAX_OPEN_CALLS),
         });
         let ahead = call.sequence.wrapping_sub(process.last as u32).cast_signed();
@@ -90,6 +92,24 @@ impl CallLogs {
         }
         self.processes.clear();
         self.waiting = 0;
+    }
+
+    /// Sums up those that were added before the last call: none with a lower number is on its way any more.
+    pub fn sum_up_older(&mut self, stacks: &mut Stacks) {
+        for process in self.processes.values_mut() {
+            while process.waiting.peek().is_some_and(|Reverse(first)| first.number <= process.older) {
+                self.waiting -= usize::from(process.take_first(stacks));
+            }
+            process.older = process.last;
+        }
+    }
+
+    /// Bytes of those that wait and of open calls, approximately.
+    pub fn memory_bytes(&self) -> usize {
+        let of_process = |process: &ProcessLogs| {
+            process.waiting.capacity() * size_of::<Ordered>() + process.open.memory_bytes() + size_of::<ProcessLogs>()
+        };
+        self.processes.values().map(of_process).sum()
     }
 
     /// How many entries and exits were added.

@@ -3,40 +3,43 @@
 //! The self time of a span is its duration without those of its children. A child that sticks out of its parent is cut at the
 //! parent's ends. A span without an end counts as a call and has no time; its children count for the span around it.
 
-use std::collections::VecDeque;
-
 use foldhash::quality::RandomState;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
+use super::ProfileSpan;
 use super::stacks::Stacks;
-use super::{ProfileFrame, ProfileSpan, Site};
 
-/// Spans that are held; when there are more, the traces that began first are summed up.
+/// Spans that are held; when there are more, the traces that came first are summed up.
 const MAX_SPANS: usize = 4 << 20;
+/// No span.
+const NONE: u32 = u32::MAX;
+/// The parents of larger traces are found by a table.
+const SMALL_TRACE: usize = 8;
 
-type TraceKey = (u32, u128);
-
-/// Spans whose traces are not summed up.
-#[derive(Debug)]
+/// Spans whose traces are not summed up, in the order in which they came.
+#[derive(Clone, Debug)]
 pub struct Spans {
-    traces: HashMap<TraceKey, Vec<Held>, RandomState>,
-    order: VecDeque<TraceKey>,
-    held: usize,
+    held: Vec<Held>,
     max_held: usize,
+    /// So many of them were held when [`Spans::sum_up_quiet`] was called last.
+    older: usize,
     added: u64,
     /// Traces that were summed up early.
     early: u64,
+    scratch: TraceTree,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Held {
+    trace: u128,
     id: u64,
     /// 0: none.
     parent: u64,
     start: Option<u64>,
     duration: Option<u64>,
     frame: u32,
-    /// The node of its thread.
+    /// The nodes of its process and thread.
+    process: u32,
     thread: u32,
 }
 
@@ -49,44 +52,38 @@ impl Default for Spans {
 impl Spans {
     /// No spans; at most `max_held` are held.
     pub fn bounded(max_held: usize) -> Self {
-        Spans {
-            traces: HashMap::default(),
-            order: VecDeque::new(),
-            held: 0,
-            max_held: max_held.min(MAX_SPANS),
-            added: 0,
-            early: 0,
-        }
+        let max_held = max_held.min(MAX_SPANS);
+        Spans { held: Vec::new(), max_held, older: 0, added: 0, early: 0, scratch: TraceTree::default() }
     }
 
     /// Adds a span, for `stacks`.
     pub fn add(&mut self, span: &ProfileSpan<'_>, stacks: &mut Stacks) {
         let thread = stacks.thread(&span.agent, span.thread.as_deref());
         let process = stacks.tree().nodes()[thread as usize].caller;
-        let function = match &span.detail {
-            Some(detail) if !detail.is_empty() && *detail != span.name => format!("{} {detail}", span.name).into(),
-            _ => span.name.clone(),
-        };
-        let frame = stacks.frame(&ProfileFrame { function: Some(function), site: Site::default() });
+        let detail = span.detail.as_deref().filter(|detail| !detail.is_empty() && *detail != span.name);
+        let frame = stacks.span_frame(&span.name, detail);
         let ProfileSpan { id, parent, start, duration, trace, .. } = *span;
-        let key = (process, trace);
-        let spans = self.traces.entry(key).or_insert_with(|| {
-            self.order.push_back(key);
-            Vec::new()
-        });
-        spans.push(Held { id, parent: parent.unwrap_or(0), start, duration, frame, thread });
-        self.held += 1;
+        self.held.push(Held { trace, id, parent: parent.unwrap_or(0), start, duration, frame, process, thread });
         self.added += 1;
-        while self.held > self.max_held {
-            self.early += 1;
-            self.sum_up_first(stacks);
+        if self.held.len() > self.max_held {
+            self.early += self.sum_up_first(self.held.len() / 2, stacks);
+            if self.held.len() > self.max_held {
+                self.early += self.sum_up_first(self.held.len(), stacks);
+            }
         }
     }
 
     /// Sums up all that are held.
     pub fn finish(&mut self, stacks: &mut Stacks) {
-        while !self.order.is_empty() {
-            self.sum_up_first(stacks);
+        self.sum_up_first(self.held.len(), stacks);
+    }
+
+    /// Sums up the traces that got no span since the last call.
+    pub fn sum_up_quiet(&mut self, stacks: &mut Stacks) {
+        self.sum_up_first(self.older, stacks);
+        self.older = self.held.len();
+        if self.held.capacity() > 4 * self.held.len() + 64 {
+            self.held.shrink_to(2 * self.held.len());
         }
     }
 
@@ -95,79 +92,142 @@ impl Spans {
         self.added
     }
 
+    /// Bytes of those that are held, approximately.
+    pub fn memory_bytes(&self) -> usize {
+        self.held.capacity() * size_of::<Held>()
+    }
+
     /// How many traces were summed up before the end, because there are too many spans: spans that came later have lost their
     /// parents.
     pub fn early(&self) -> u64 {
         self.early
     }
 
-    fn sum_up_first(&mut self, stacks: &mut Stacks) {
-        let Some(spans) = self.order.pop_front().and_then(|trace| self.traces.remove(&trace)) else { return };
-        self.held -= spans.len();
-        sum_up(&spans, stacks);
+    /// Sums up the traces whose spans are all among the first `count`. Returns the number of these traces.
+    fn sum_up_first(&mut self, count: usize, stacks: &mut Stacks) -> u64 {
+        if count == 0 {
+            return 0;
+        }
+        let mut order: Vec<u32> = (0..self.held.len() as u32).collect();
+        let trace_of = |at: &u32| {
+            let held = &self.held[*at as usize];
+            (held.trace, held.process)
+        };
+        order.sort_by_key(trace_of);
+        let is_whole = |trace: &&[u32]| trace.last().is_some_and(|last| (*last as usize) < count);
+        let mut traces: Vec<&[u32]> = order.chunk_by(|a, b| trace_of(a) == trace_of(b)).filter(is_whole).collect();
+        traces.sort_unstable_by_key(|trace| trace[0]);
+        let mut is_held = vec![true; self.held.len()];
+        for trace in &traces {
+            self.scratch.sum_up(&self.held, trace, stacks);
+            trace.iter().for_each(|at| is_held[*at as usize] = false);
+        }
+        let summed = traces.len() as u64;
+        self.older = is_held.iter().take(self.older).filter(|is_held| **is_held).count();
+        let mut is_held = is_held.into_iter();
+        self.held.retain(|_| is_held.next().unwrap_or(true));
+        summed
     }
 }
 
 /// What a span passes on to its children.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Around {
     node: Option<u32>,
     /// The nearest enclosing span with a duration.
     timed: Option<usize>,
 }
 
-/// Adds the spans of one trace.
-fn sum_up(spans: &[Held], stacks: &mut Stacks) {
-    let mut places: HashMap<u64, usize, RandomState> =
-        HashMap::with_capacity_and_hasher(spans.len(), RandomState::default());
-    spans.iter().enumerate().for_each(|(at, span)| {
-        places.entry(span.id).or_insert(at);
-    });
-    let parent =
-        |at: usize| places.get(&spans[at].parent).copied().filter(|parent| spans[at].parent != 0 && *parent != at);
-    let mut children: HashMap<usize, Vec<usize>, RandomState> = HashMap::default();
-    let mut roots = Vec::new();
-    for at in 0..spans.len() {
-        match parent(at) {
-            Some(parent) => children.entry(parent).or_default().push(at),
-            None => roots.push(at),
+/// A span of the trace that is summed up.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    /// Its child that came last, and the child of its parent that came before it.
+    child: u32,
+    sibling: u32,
+    is_root: bool,
+    is_visited: bool,
+    window: (u64, u64),
+    own: u64,
+    node: u32,
+}
+
+/// The memory for one trace, used again for the next.
+#[derive(Clone, Debug, Default)]
+struct TraceTree {
+    members: Vec<Member>,
+    places: HashMap<u64, u32, RandomState>,
+    waiting: Vec<(usize, Around)>,
+}
+
+impl TraceTree {
+    /// Adds the spans at these places, which are those of one trace.
+    fn sum_up(&mut self, held: &[Held], trace: &[u32], stacks: &mut Stacks) {
+        let span = |at: usize| &held[trace[at] as usize];
+        let TraceTree { members, places, waiting } = self;
+        let member =
+            Member { child: NONE, sibling: NONE, is_root: true, is_visited: false, window: (0, 0), own: 0, node: 0 };
+        members.clear();
+        members.resize(trace.len(), member);
+        places.clear();
+        if trace.len() > SMALL_TRACE {
+            (0..trace.len()).for_each(|at| {
+                places.entry(span(at).id).or_insert(at as u32);
+            });
         }
-    }
-    let mut windows: Vec<(u64, u64)> = vec![(0, 0); spans.len()];
-    let mut own = vec![0u64; spans.len()];
-    let mut nodes = vec![0u32; spans.len()];
-    let mut visited: HashSet<usize, RandomState> = HashSet::default();
-    // Spans that are their own ancestors have no root: the first of them is taken as one.
-    for root in roots.into_iter().chain(0..spans.len()) {
-        let mut waiting = vec![(root, Around { node: None, timed: None })];
-        while let Some((at, around)) = waiting.pop() {
-            if !visited.insert(at) {
-                continue;
-            }
-            let span = spans[at];
-            let caller = match around.node {
-                None => span.thread,
-                Some(node) if stacks.thread_of(node) == span.thread => node,
-                Some(node) => stacks.moved(node, span.thread),
+        for at in 0..trace.len() {
+            let parent = span(at).parent;
+            let place = match trace.len() {
+                ..=SMALL_TRACE => (0..trace.len()).find(|other| span(*other).id == parent),
+                _ => places.get(&parent).map(|place| *place as usize),
             };
-            let node = stacks.callee(caller, span.frame);
-            stacks.count(node, 1, 1);
-            nodes[at] = node;
-            let mut timed = around.timed;
-            if let Some(duration) = span.duration {
-                windows[at] = window(span.start, duration, around.timed.map(|timed| windows[timed]));
-                own[at] = windows[at].1 - windows[at].0;
-                if let Some(timed) = around.timed {
-                    own[timed] = own[timed].saturating_sub(own[at]);
-                }
-                timed = Some(at);
+            if let Some(place) = place.filter(|place| parent != 0 && *place != at) {
+                members[at].is_root = false;
+                members[at].sibling = std::mem::replace(&mut members[place].child, at as u32);
             }
-            let around = Around { node: Some(node), timed };
-            let within = children.get(&at).into_iter().flatten().rev();
-            waiting.extend(within.map(|child| (*child, around)));
         }
+        // Spans that are their own ancestors have no root: the first of them is taken as one.
+        for is_root in [true, false] {
+            for root in 0..trace.len() {
+                if members[root].is_root != is_root {
+                    continue;
+                }
+                waiting.push((root, Around { node: None, timed: None }));
+                while let Some((at, around)) = waiting.pop() {
+                    if std::mem::replace(&mut members[at].is_visited, true) {
+                        continue;
+                    }
+                    let span = span(at);
+                    let caller = match around.node {
+                        None => span.thread,
+                        Some(node) if stacks.thread_of(node) == span.thread => node,
+                        Some(node) => stacks.moved(node, span.thread),
+                    };
+                    let node = stacks.callee(caller, span.frame);
+                    stacks.count(node, 1, 1);
+                    members[at].node = node;
+                    let mut timed = around.timed;
+                    if let Some(duration) = span.duration {
+                        let window = window(span.start, duration, around.timed.map(|timed| members[timed].window));
+                        let own = window.1 - window.0;
+                        (members[at].window, members[at].own) = (window, own);
+                        if let Some(timed) = around.timed {
+                            members[timed].own = members[timed].own.saturating_sub(own);
+                        }
+                        timed = Some(at);
+                    }
+                    let around = Around { node: Some(node), timed };
+                    // The child that came first is taken first.
+                    let mut child = members[at].child;
+                    while child != NONE {
+                        waiting.push((child as usize, around));
+                        child = members[child as usize].sibling;
+                    }
+                }
+            }
+        }
+        let timed = members.iter().filter(|member| member.own > 0);
+        timed.for_each(|member| stacks.count(member.node, 0, member.own));
     }
-    own.iter().zip(nodes).filter(|(own, _)| **own > 0).for_each(|(own, node)| stacks.count(node, 0, *own));
 }
 
 /// From when to when a span is counted: within the span around it. A span without a start is counted from the start of that.

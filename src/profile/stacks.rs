@@ -2,13 +2,14 @@
 //!
 //! Every stack begins with two frames that are no calls: its process and its thread. [`Stacks::merged`] removes them.
 
+use std::hash::{BuildHasher as _, Hash, Hasher as _};
 use std::io::{self, Write};
 
 use foldhash::quality::RandomState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashTable};
 
 use super::tree::{ROOT, Tree};
-use super::{Counted, ProfileFrame, ProfileSample, words};
+use super::{Counted, ProfileFrame, ProfileSample, Site, words};
 
 /// The maximum number of call paths; calls of further ones are added to their callers.
 const MAX_NODES: usize = 1 << 23;
@@ -18,7 +19,7 @@ const MAX_DEPTH: u32 = 2048;
 /// The text of a frame for which there was no memory.
 pub const OTHERS: &str = "(other names)";
 /// Memory of a name beside its text, which is there twice.
-const NAME_BYTES: usize = 160;
+const NAME_BYTES: usize = 190;
 
 /// What a frame of the tree is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -47,12 +48,18 @@ pub struct TreeFrame {
 }
 
 /// Sums by stack: two numbers for each stack, see [`Counted::column`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Stacks {
     frames: Vec<TreeFrame>,
     numbers: HashMap<(Level, Box<str>), u32, RandomState>,
+    /// The hashes of known functions and places as they come, and their frames: the text of a frame is made once.
+    known: HashTable<(u64, u32)>,
+    hasher: RandomState,
+    /// The thread that was asked for last: its process, its name and its node.
+    last_thread: (Box<str>, Option<Box<str>>, u32),
     tree: Tree,
-    /// Memory that is left for names.
+    /// The most memory of names, and what is used.
+    max_name_bytes: usize,
     name_bytes: usize,
     totals: [u64; 2],
     cut: u64,
@@ -68,38 +75,98 @@ impl Stacks {
     /// No stacks; at most `max_nodes` call paths, and names in about `name_bytes`. Further names are [`OTHERS`].
     pub fn bounded(max_nodes: usize, name_bytes: usize) -> Self {
         let tree = Tree::new(max_nodes, MAX_DEPTH, 2);
-        Stacks { frames: Vec::new(), numbers: HashMap::default(), tree, name_bytes, totals: [0; 2], cut: 0 }
+        Stacks {
+            frames: Vec::new(),
+            numbers: HashMap::default(),
+            known: HashTable::new(),
+            hasher: RandomState::default(),
+            last_thread: Default::default(),
+            tree,
+            max_name_bytes: name_bytes,
+            name_bytes: 0,
+            totals: [0; 2],
+            cut: 0,
+        }
     }
 
     /// Adds a sample. An allocation has two more frames than its stack: its site and the class of its objects; an object of a
     /// heap has them alone.
     pub fn add(&mut self, sample: &ProfileSample<'_>) {
-        let mut frames: Vec<TreeFrame> = sample.frames.iter().rev().map(named).collect();
-        if sample.counted.has_classes() {
-            frames.push(named(&ProfileFrame { function: None, site: sample.site.clone() }));
-            frames.push(plain(Level::Call, words::folded(words::class(sample.class.as_deref()))));
-        } else if frames.is_empty() {
-            frames.push(plain(Level::Call, "(no frames)".to_owned()));
-        }
         let mut node = self.thread(&sample.agent, sample.thread.as_deref());
-        for frame in frames {
-            let number = self.number(frame);
+        for frame in sample.frames.iter().rev() {
+            let number = self.frame(frame);
             node = self.callee(node, number);
+        }
+        if sample.counted.has_classes() {
+            let site = self.frame(&ProfileFrame { function: None, site: sample.site.clone() });
+            node = self.callee(node, site);
+            let class = self.number(plain(Level::Call, words::folded(words::class(sample.class.as_deref()))));
+            node = self.callee(node, class);
+        } else if sample.frames.is_empty() {
+            let none = self.number(plain(Level::Call, "(no frames)".to_owned()));
+            node = self.callee(node, none);
         }
         self.count(node, sample.counted.column(), sample.value);
     }
 
     /// The node of a thread of a process.
     pub fn thread(&mut self, process: &str, thread: Option<&str>) -> u32 {
-        let process = self.number(plain(Level::Process, process_text(process)));
-        let thread = self.number(plain(Level::Thread, words::folded(words::one_line(thread.unwrap_or("")))));
-        let process = self.callee(ROOT, process);
-        self.callee(process, thread)
+        let (last_process, last_thread, node) = &self.last_thread;
+        if *node != ROOT && **last_process == *process && last_thread.as_deref() == thread {
+            return *node;
+        }
+        let of_process = self.number(plain(Level::Process, process_text(process)));
+        let of_thread = self.number(plain(Level::Thread, words::folded(words::one_line(thread.unwrap_or("")))));
+        let caller = self.callee(ROOT, of_process);
+        let node = self.callee(caller, of_thread);
+        self.last_thread = (process.into(), thread.map(Box::from), node);
+        node
     }
 
     /// The number of a frame.
     pub fn frame(&mut self, frame: &ProfileFrame<'_>) -> u32 {
-        self.number(named(frame))
+        let ProfileFrame { function, site } = frame;
+        let (function, file, line) = (function.as_deref(), site.file.as_deref(), site.line.filter(|line| *line != 0));
+        let is_it = |known: &TreeFrame| {
+            known.level == Level::Call
+                && (known.function.as_deref(), known.file.as_deref(), known.line) == (function, file, line)
+        };
+        self.known_frame((function, file, line), is_it, || named(frame))
+    }
+
+    /// The number of the frame of a span: its name, and what it worked on.
+    pub(super) fn span_frame(&mut self, name: &str, detail: Option<&str>) -> u32 {
+        let Some(detail) = detail else {
+            return self.frame(&ProfileFrame { function: Some(name.into()), site: Site::default() });
+        };
+        let is_it = |known: &TreeFrame| {
+            let rest = known.function.as_deref().and_then(|function| function.strip_prefix(name));
+            rest.and_then(|rest| rest.strip_prefix(' ')) == Some(detail) && known.file.is_none()
+        };
+        let function = || Some(format!("{name} {detail}").into());
+        self.known_frame((name, detail), is_it, || named(&ProfileFrame { function: function(), site: Site::default() }))
+    }
+
+    /// The number of a frame that `is_it`, or of the one that is made, by the hash of what it is made of.
+    fn known_frame(
+        &mut self,
+        of: impl Hash,
+        is_it: impl Fn(&TreeFrame) -> bool,
+        make: impl FnOnce() -> TreeFrame,
+    ) -> u32 {
+        let mut hasher = self.hasher.build_hasher();
+        of.hash(&mut hasher);
+        let hash = hasher.finish();
+        let is_known = |(known, number): &(u64, u32)| *known == hash && is_it(&self.frames[*number as usize]);
+        if let Some((_, number)) = self.known.find(hash, is_known) {
+            return *number;
+        }
+        let number = self.number(make());
+        // A text that is changed for the output, or for which there is no memory, is not found by its hash.
+        if is_it(&self.frames[number as usize]) {
+            self.known.insert_unique(hash, (hash, number), |(hash, _)| *hash);
+        }
+        number
     }
 
     fn number(&mut self, frame: TreeFrame) -> u32 {
@@ -111,11 +178,11 @@ impl Stacks {
         let bytes = NAME_BYTES + 2 * frame.text.len() + text(&frame.function) + text(&frame.file);
         // The frame that stands for the others is there in any case, and for each level.
         let is_others = &*frame.text == OTHERS;
-        if bytes > self.name_bytes && !is_others {
+        if self.name_bytes.saturating_add(bytes) > self.max_name_bytes && !is_others {
             self.cut += 1;
             return self.number(plain(frame.level, OTHERS.to_owned()));
         }
-        self.name_bytes = self.name_bytes.saturating_sub(bytes);
+        self.name_bytes += bytes;
         self.frames.push(frame);
         let number = self.frames.len() as u32 - 1;
         self.numbers.insert(key, number);
@@ -146,6 +213,54 @@ impl Stacks {
         self.totals[column] = self.totals[column].saturating_add(value);
     }
 
+    /// Sets the most call paths, and the most memory of names. Those that are there stay.
+    pub fn set_bounds(&mut self, max_nodes: usize, name_bytes: usize) {
+        self.tree.set_max_nodes(max_nodes);
+        self.max_name_bytes = name_bytes;
+    }
+
+    /// Takes the sums of all nodes that have some, in the order of the nodes, which stay.
+    pub fn take_sums(&mut self) -> Vec<(u32, [u64; 2])> {
+        self.totals = [0; 2];
+        self.tree.take_sums()
+    }
+
+    /// Adds the stacks of another, without their process, and without their thread unless it is kept, with these sums of its nodes.
+    pub fn absorb(&mut self, other: &Stacks, sums: &[[u64; 2]], keeps_thread: bool) {
+        (0..2).for_each(|column| self.count(ROOT, column, sums[ROOT as usize][column]));
+        let mut numbers: Vec<Option<u32>> = vec![None; other.frames.len()];
+        let mut places: Vec<u32> = vec![ROOT];
+        // Paths without a sum are not added.
+        let mut is_used: Vec<bool> = sums.iter().map(|sums| *sums != [0; 2]).collect();
+        for (at, node) in other.tree.nodes().iter().enumerate().skip(1).rev() {
+            is_used[node.caller as usize] |= is_used[at];
+        }
+        for (at, node) in other.tree.nodes().iter().enumerate().skip(1) {
+            let (caller, frame) = (places[node.caller as usize], &other.frames[node.frame as usize]);
+            let is_kept = match frame.level {
+                Level::Process => false,
+                Level::Thread => keeps_thread,
+                Level::Call => true,
+            };
+            let place = if is_kept && is_used[at] {
+                let number = match numbers[node.frame as usize] {
+                    Some(number) => number,
+                    None => *numbers[node.frame as usize].insert(self.number(frame.clone())),
+                };
+                self.callee(caller, number)
+            } else {
+                caller
+            };
+            places.push(place);
+            (0..2).for_each(|column| self.count(place, column, sums[at][column]));
+        }
+    }
+
+    /// Bytes of memory, approximately.
+    pub fn memory_bytes(&self) -> usize {
+        self.tree.memory_bytes() + self.name_bytes + self.known.capacity() * 18
+    }
+
     /// The sums of everything.
     pub fn totals(&self) -> [u64; 2] {
         self.totals
@@ -162,6 +277,8 @@ impl Stacks {
         let mut merged = Stacks { frames: self.frames.clone(), numbers: self.numbers.clone(), ..Stacks::default() };
         merged.cut = self.cut;
         let mut places: Vec<Option<u32>> = vec![Some(ROOT)];
+        // It has sums where there was no space for a process.
+        (0..2).for_each(|column| merged.count(ROOT, column, self.tree.nodes()[ROOT as usize].own[column]));
         for node in &self.tree.nodes()[1..] {
             let frame = &self.frames[node.frame as usize];
             let is_kept = match frame.level {
@@ -326,7 +443,6 @@ fn named(frame: &ProfileFrame<'_>) -> TreeFrame {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Site;
     use super::*;
 
     fn sample(frames: &[&'static str], value: u64) -> ProfileSample<'static> {

@@ -26,7 +26,7 @@ pub struct CallNode {
 }
 
 /// A tree of calls. Each node stands after its caller.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tree {
     nodes: Vec<CallNode>,
     callees: HashMap<(u32, u32), u32, RandomState>,
@@ -42,6 +42,17 @@ impl Tree {
         // Node numbers have 32 bits.
         let max_nodes = max_nodes.min(u32::MAX as usize - 1);
         Tree { nodes: vec![CallNode::default()], callees: HashMap::default(), max_nodes, max_depth, base }
+    }
+
+    /// Sets the most call paths. Those that are there stay.
+    pub fn set_max_nodes(&mut self, max_nodes: usize) {
+        self.max_nodes = max_nodes.min(u32::MAX as usize - 1);
+    }
+
+    /// Takes the sums of all nodes that have some, in the order of the nodes.
+    pub fn take_sums(&mut self) -> Vec<(u32, [u64; 2])> {
+        let with_sums = self.nodes.iter_mut().enumerate().filter(|(_, node)| node.own != [0; 2]);
+        with_sums.map(|(at, node)| (at as u32, std::mem::take(&mut node.own))).collect()
     }
 
     /// The node of a call by `caller`. When there is no space for it, the call is folded into its caller: the result is

@@ -521,7 +521,7 @@ struct SpanObserver(Arc<View>);
 
 impl Observer for SpanObserver {
     fn observe(&self, batch: &Arc<Batch>) {
-        self.0.add_spans(batch);
+        self.0.add(batch);
     }
 }
 

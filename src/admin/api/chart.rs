@@ -66,7 +66,7 @@ pub(super) fn make(context: &ApiContext) -> Result<Made, ApiError> {
     let mut threads: BTreeMap<String, Vec<Timed>> = BTreeMap::new();
     let mut open: HashMap<u64, Vec<(u32, u64)>, RandomState> = HashMap::default();
     let (mut calls, mut is_cut, memory) = (0, false, context.memory.half());
-    items(&snapshot, |item, _, _| {
+    items(&snapshot, |item| {
         let mut number = |name: &str| {
             let next = numbers.len() as u32;
             // A name is there twice. When there is no memory for more, calls of further names are left out.

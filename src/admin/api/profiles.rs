@@ -10,22 +10,23 @@ use serde::Serialize;
 use super::answer::{ApiError, Lazy, Made};
 use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, passed, snapshot};
+use super::history::now_ms;
+use super::query::bad;
 use tributary_event::Kind;
-use tributary_profile::collected::{Collected, Shown, StackSource};
-use tributary_profile::stacks::{Level, Stacks, process_text};
+use tributary_profile::collected::{About, Shown, StackSource};
+use tributary_profile::stacks::{Level, Stacks};
 use tributary_profile::{Call, CallStep, Counted, ProfileItem, SampleKind, events, flamegraph, pprof, speedscope};
 use tributary_protocol::Protocol;
-use tributary_sink_view::store::KeptBatch;
+use tributary_sink_view::profiles::ProfileSums;
+use tributary_sink_view::services::{STEP_SECONDS, STEPS};
 use tributary_sink_view::{Class, Snapshot};
 
-/// The classes of events that have stacks.
-const CLASSES: [Class; 3] = [Class::Samples, Class::Spans, Class::Calls];
+const STEP_MS: u64 = STEP_SECONDS * 1000;
 /// The quantities that are shown.
 const SHOWN: [Counted; 4] = [Counted::Cpu, Counted::Allocations, Counted::Wall, Counted::Calls];
-/// The stacks of an answer take this part of its memory: they are copied twice before they are shown.
-const STACKS_PART: usize = 4;
-/// The steps of a history.
-const STEPS: u64 = 60;
+/// The call paths, and the names, of an answer take this part of its memory each: they are copied before they are shown.
+const STACKS_PART: usize = 16;
+const NODE_BYTES: usize = 128;
 /// Memory of a process in the list beside its name: what is known of it, its place in a tree, and enough for
 /// the text of its row.
 const FOUND_BYTES: usize = size_of::<ProcessProfile>() + STEPS as usize * 8 + 640;
@@ -67,29 +68,46 @@ struct History<'a> {
 }
 
 /// What is known of a process.
-#[derive(Default)]
 struct ProcessProfile {
+    agent: String,
     protocol: &'static str,
     events: BTreeMap<StackSource, u64>,
-    from_ms: u64,
-    to_ms: u64,
+    /// The first and the last step with events.
+    first: u64,
+    last: u64,
+    /// Of each step.
     values: Vec<u64>,
 }
 
-/// Passes the items of a snapshot to `take`, with the time of their batch. Where calls are missing, every process that goes on
-/// has a break.
-pub(super) fn items(snapshot: &Snapshot, take: impl FnMut(&ProfileItem<'_>, &'static str, u64)) {
-    items_of(snapshot.batches.iter(), take);
+/// The steps over which an answer sums up.
+#[derive(Clone, Copy)]
+struct Steps {
+    first: u64,
+    last: u64,
+    now: u64,
 }
 
-/// The same of these batches.
-fn items_of<'a>(
-    batches: impl Iterator<Item = &'a (Class, KeptBatch)>,
-    mut take: impl FnMut(&ProfileItem<'_>, &'static str, u64),
-) {
-    for (class, kept) in batches {
-        let protocol = kept.batch.origin().map_or("", |origin| origin.protocol);
-        let at_ms = kept.at.0 / 1_000_000;
+impl Steps {
+    /// Those of a window. Its parts are widened to whole steps.
+    fn of(window: &mut Window, profiles: &ProfileSums) -> Result<Steps, ApiError> {
+        let now = profiles.now().max(now_ms() / STEP_MS);
+        let oldest = (now + 1).saturating_sub(STEPS);
+        let (first, last) = ((window.from_ms / STEP_MS).max(oldest), window.to_ms / STEP_MS);
+        if last < first {
+            return Err(bad(format!("sums of profiles begin at {} (milliseconds since 1970)", oldest * STEP_MS)));
+        }
+        (window.from_ms, window.to_ms) = (first * STEP_MS, (last + 1) * STEP_MS);
+        Ok(Steps { first, last, now })
+    }
+
+    fn bounds(self) -> (u64, u64) {
+        (self.first, self.last)
+    }
+}
+
+/// Passes the items of a snapshot to `take`. Where calls are missing, every process that goes on has a break.
+pub(super) fn items(snapshot: &Snapshot, mut take: impl FnMut(&ProfileItem<'_>)) {
+    for (class, kept) in &snapshot.batches {
         let mut broken: BTreeSet<String> = BTreeSet::new();
         for item in events::items(&kept.batch) {
             if *class == Class::Calls
@@ -97,19 +115,10 @@ fn items_of<'a>(
                 && let ProfileItem::Call(call) = &item
                 && broken.insert(call.agent.to_string())
             {
-                let agent = call.agent.clone();
-                take(
-                    &ProfileItem::Call(Call {
-                        agent,
-                        step: CallStep::Break,
-                        sequence: call.sequence,
-                        ..Call::default()
-                    }),
-                    protocol,
-                    at_ms,
-                );
+                let (agent, sequence) = (call.agent.clone(), call.sequence);
+                take(&ProfileItem::Call(Call { agent, step: CallStep::Break, sequence, ..Call::default() }));
             }
-            take(&item, protocol, at_ms);
+            take(&item);
         }
     }
 }
@@ -124,51 +133,55 @@ pub(super) fn coverage(context: &ApiContext, window: Window) -> Result<Coverage,
     Ok(Coverage::new(of_stacks + of_logs, kept(&stacks) + kept(&logs)))
 }
 
-fn source_of(item: &ProfileItem<'_>) -> Option<(StackSource, String)> {
-    match item {
-        ProfileItem::Sample(sample) => Some((StackSource::of(sample.counted), process_text(&sample.agent))),
-        ProfileItem::Span(span) => Some((StackSource::Spans, process_text(&span.agent))),
-        ProfileItem::Call(call) if call.step != CallStep::Break => {
-            Some((StackSource::Entries, process_text(&call.agent)))
-        }
-        _ => None,
-    }
-}
-
 /// `GET /profiles`: the processes whose events came last, as far as `limit` and the memory of the answer go.
 pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&["limit"])?;
-    let (window, limit) = (Window::whole(context)?, context.query.limit(1000, 10_000)?);
-    let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
-    let step_ms = (window.limit_ms / STEPS).max(1);
-    let mut found: BTreeMap<String, ProcessProfile> = BTreeMap::new();
-    let (memory, mut is_cut) = (context.memory.half(), false);
-    items_of(snapshot.batches.iter().rev(), |item, protocol, at_ms| {
-        let Some((source, agent)) = source_of(item) else { return };
-        if !found.contains_key(&agent) && (found.len() >= limit || !memory.take(FOUND_BYTES + 2 * agent.len())) {
-            is_cut = true;
-            return;
-        }
-        let found = found.entry(agent).or_insert_with(|| ProcessProfile {
-            protocol,
-            from_ms: at_ms,
-            values: vec![0; STEPS as usize],
-            ..ProcessProfile::default()
-        });
-        *found.events.entry(source).or_default() += 1;
-        (found.from_ms, found.to_ms) = (found.from_ms.min(at_ms), found.to_ms.max(at_ms));
-        let step = (at_ms.saturating_sub(window.from_ms) / step_ms).min(STEPS - 1);
-        found.values[step as usize] += 1;
-    });
+    let (mut window, limit) = (Window::whole(context)?, context.query.limit(1000, 10_000)?);
+    let memory = context.memory.half();
+    let (steps, mut found, mut is_cut) = context.view()?.profiles(|profiles| {
+        let steps = Steps::of(&mut window, profiles)?;
+        let mut is_cut = false;
+        let found: Vec<ProcessProfile> = profiles
+            .agents()
+            .filter_map(|(agent, profile)| {
+                let sources = profile.events(steps.bounds(), steps.now);
+                if sources.is_empty() || !memory.take(FOUND_BYTES + 2 * agent.len()) {
+                    is_cut |= !sources.is_empty();
+                    return None;
+                }
+                let mut values = vec![0; (steps.last - steps.first + 1) as usize];
+                let all = sources.values().flatten();
+                all.clone().for_each(|(step, events)| values[(step - steps.first) as usize] += events);
+                let of_steps = all.map(|(step, _)| *step);
+                Some(ProcessProfile {
+                    agent: agent.to_owned(),
+                    protocol: profile.protocol,
+                    first: of_steps.clone().min().unwrap_or(0),
+                    last: of_steps.max().unwrap_or(0),
+                    events: sources
+                        .iter()
+                        .map(|(source, all)| (*source, all.iter().map(|(_, events)| events).sum()))
+                        .collect(),
+                    values,
+                })
+            })
+            .collect();
+        Ok::<_, ApiError>((steps, found, is_cut))
+    })?;
+    found.sort_by(|a, b| b.last.cmp(&a.last).then_with(|| a.agent.cmp(&b.agent)));
+    is_cut |= found.len() > limit;
+    found.truncate(limit);
+    found.sort_by(|a, b| a.agent.cmp(&b.agent));
+    let events: u64 = found.iter().flat_map(|found| found.events.values()).sum();
     let profiles = Lazy(|| {
-        let with_types = found.iter().map(|(agent, found)| (agent, found, types(found)));
-        with_types.filter(|(.., types)| !types.is_empty()).map(|(agent, found, types)| {
-            let ProcessProfile { protocol, from_ms, to_ms, values, .. } = found;
-            let history = History { step_ms, from_ms: window.from_ms, values };
-            ShownProfile { agent, protocol, types, from_ms: *from_ms, to_ms: *to_ms, history }
+        let with_types = found.iter().map(|found| (found, types(found)));
+        with_types.filter(|(_, types)| !types.is_empty()).map(|(found, types)| {
+            let ProcessProfile { agent, protocol, first, last, values, .. } = found;
+            let history = History { step_ms: STEP_MS, from_ms: steps.first * STEP_MS, values };
+            ShownProfile { agent, protocol, types, from_ms: first * STEP_MS, to_ms: (last + 1) * STEP_MS, history }
         })
     });
-    let coverage = coverage(context, window)?;
+    let coverage = Coverage::new(events, events);
     context.json(&ProfileList { window, coverage, profiles, is_cut })
 }
 
@@ -223,35 +236,54 @@ impl Wanted {
         self.agent.as_deref().is_none_or(|wanted| wanted == agent)
     }
 
-    /// Collects the stacks of a part of the window.
-    fn collect(&self, context: &ApiContext, window: Window) -> Result<(Collected, Coverage), ApiError> {
-        let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
-        let mut collected = Collected::bounded(context.memory.limit() / STACKS_PART);
-        let sources = StackSource::that_show(self.counted);
-        items(&snapshot, |item, _, _| {
-            let (source, agent) = match item {
-                ProfileItem::Sample(sample) => (StackSource::of(sample.counted), &sample.agent),
-                ProfileItem::Span(span) => (StackSource::Spans, &span.agent),
-                ProfileItem::Call(call) => (StackSource::Entries, &call.agent),
-                _ => return,
+    /// Sums up a part of the window, which is widened to steps, of the best source that has events in it: a call counts once,
+    /// although several sources may report it.
+    fn sum_up(&self, context: &ApiContext, window: &mut Window) -> Result<Summed, ApiError> {
+        let part = context.memory.limit() / STACKS_PART;
+        let mut stacks = Stacks::bounded((part / NODE_BYTES).max(64), part);
+        context.view()?.profiles(|profiles| {
+            let steps = Steps::of(window, profiles)?;
+            let wanted: Vec<_> = profiles
+                .agents()
+                .filter(|(agent, _)| self.wants(agent))
+                .map(|(agent, profile)| (agent, profile, profile.events(steps.bounds(), steps.now)))
+                .collect();
+            let mut sources = StackSource::that_show(self.counted).into_iter();
+            let has_events = |source: &StackSource| wanted.iter().any(|(.., events)| events.contains_key(source));
+            let Some(source) = sources.find(has_events) else {
+                return Ok(Summed { source: None, processes: vec![], stacks });
             };
-            if sources.contains(&source) && self.wants(&process_text(agent)) {
-                collected.add(item);
+            let (from, to) = (window.from_ms.saturating_mul(1_000_000), window.to_ms.saturating_mul(1_000_000));
+            let mut processes = Vec::new();
+            for (agent, profile, events) in &wanted {
+                let Some(events) = events.get(&source) else { continue };
+                profile.add_to(&mut stacks, source, steps.bounds(), steps.now, self.has_threads);
+                let events = events.iter().map(|(_, events)| events).sum();
+                let about = profile.about(source).map(|about| about.between(from, to, events)).unwrap_or_default();
+                processes.push(((*agent).to_owned(), about));
             }
-        });
-        collected.finish();
-        Ok((collected, coverage(context, window)?))
+            Ok(Summed { source: Some(source), processes, stacks })
+        })
+    }
+}
+
+/// The stacks of a part of the window.
+struct Summed {
+    /// `None`: there are no events.
+    source: Option<StackSource>,
+    processes: Vec<(String, About)>,
+    stacks: Stacks,
+}
+
+impl Summed {
+    fn coverage(&self) -> Coverage {
+        let events = self.processes.iter().map(|(_, about)| about.events).sum();
+        Coverage::new(events, events)
     }
 
-    /// The best source of the collected stacks, with its processes. A call counts once, although several sources may
-    /// report it.
-    fn shown<'a>(&self, collected: &'a Collected) -> Option<(Shown<'a>, Stacks)> {
-        let mut sources = StackSource::that_show(self.counted).into_iter();
-        let source = sources.find(|source| collected.events(*source) > 0)?;
-        let stacks = collected.stacks(source)?.merged(|agent| self.wants(agent), false, self.has_threads);
-        let mut processes = collected.processes(source);
-        processes.retain(|(process, _)| self.wants(process));
-        Some((Shown { source, counted: self.counted, processes }, stacks))
+    fn shown(&self, counted: Counted) -> Option<Shown<'_>> {
+        let processes = self.processes.iter().map(|(agent, about)| (agent.as_str(), about)).collect();
+        Some(Shown { source: self.source?, counted, processes })
     }
 }
 
@@ -372,7 +404,7 @@ impl Merged {
 pub(super) fn flame(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&[&WANTED[..], &["before_from_ms", "before_to_ms", "limit"]].concat())?;
     let (wanted, limit) = (Wanted::read(context)?, context.query.limit(100_000, 1_000_000)?);
-    let window = Window::of(context)?;
+    let mut window = Window::of(context)?;
     let has_before = context.query.text("before_from_ms").is_some() || context.query.text("before_to_ms").is_some();
     let column = wanted.counted.column();
     let mut merged = Merged::default();
@@ -382,21 +414,17 @@ pub(super) fn flame(context: &ApiContext) -> Result<Made, ApiError> {
         unit: wanted.counted.unit(),
         ..Flame::default()
     };
-    let (collected, coverage) = wanted.collect(context, window)?;
-    if let Some((_, stacks)) = wanted.shown(&collected) {
-        flame.total = stacks.totals()[column];
-        flame.cut = stacks.cut();
-        merged.add(&stacks, column, false);
-    }
-    drop(collected);
-    let before = has_before.then(|| Window::named(context, "before_")).transpose()?;
-    if let Some(before) = before {
-        let (collected, _) = wanted.collect(context, before)?;
-        let shown = wanted.shown(&collected);
-        flame.before_total = Some(shown.as_ref().map_or(0, |(_, stacks)| stacks.totals()[column]));
-        if let Some((_, stacks)) = shown {
-            merged.add(&stacks, column, true);
-        }
+    let summed = wanted.sum_up(context, &mut window)?;
+    flame.total = summed.stacks.totals()[column];
+    flame.cut = summed.stacks.cut();
+    merged.add(&summed.stacks, column, false);
+    let coverage = summed.coverage();
+    drop(summed);
+    let mut before = has_before.then(|| Window::named(context, "before_")).transpose()?;
+    if let Some(before) = &mut before {
+        let stacks = wanted.sum_up(context, before)?.stacks;
+        flame.before_total = Some(stacks.totals()[column]);
+        merged.add(&stacks, column, true);
     }
     let (names, nodes, cut) = merged.into_nodes(limit, has_before);
     (flame.names, flame.nodes) = (names, nodes);
@@ -420,24 +448,24 @@ pub(super) fn download(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&[&WANTED[..], &["format"]].concat())?;
     let wanted = Wanted::read(context)?;
     let format = context.query.choice("format", &["pprof", "folded", "svg", "speedscope"])?;
-    let (collected, _) = wanted.collect(context, Window::of(context)?)?;
+    let summed = wanted.sum_up(context, &mut Window::of(context)?)?;
     let nothing = || ApiError::new(StatusCode::NOT_FOUND, "there are no stacks of this type in this time");
-    let (shown, stacks) = wanted.shown(&collected).ok_or_else(nothing)?;
     let counted = wanted.counted;
+    let (shown, stacks) = (summed.shown(counted).ok_or_else(nothing)?, &summed.stacks);
     let title = shown.title(stacks.totals()[counted.column()]);
     let name = format!("{}-{}", wanted.agent.as_deref().unwrap_or("all"), counted.id());
     match format {
         "pprof" => context.file(format!("{name}.pb.gz"), "application/octet-stream", |out| {
-            pprof::write(&stacks, &shown.about(&title), out)
+            pprof::write(stacks, &shown.about(&title), out)
         }),
         "folded" => context.file(format!("{name}.folded"), "text/plain; charset=utf-8", |out| {
             stacks.write_folded(counted.column(), counted.folded_divisor(), None, out)
         }),
         "svg" => {
-            context.file(format!("{name}.svg"), "image/svg+xml", |out| flamegraph::write(&stacks, counted, &title, out))
+            context.file(format!("{name}.svg"), "image/svg+xml", |out| flamegraph::write(stacks, counted, &title, out))
         }
         _ => context.file(format!("{name}.speedscope.json"), "application/json", |out| {
-            speedscope::write(&stacks, counted, &title, out)
+            speedscope::write(stacks, counted, &title, out)
         }),
     }
 }

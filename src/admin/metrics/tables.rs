@@ -275,7 +275,7 @@ pub(super) const DAEMON: Table<DaemonReading> = Table {
             One(|of| of.memory_used.into())),
         gauge("tributary_memory_limit_bytes", "Memory that peers can use: the rest of limits.memory_bytes",
             One(|of| of.memory_limit.into())),
-        counter("tributary_view_sums_seconds", "Time that the sums of services took, which connections wait for",
+        counter("tributary_view_sums_seconds", "Time that the sums of services and profiles took, which connections wait for",
             Seconds(|of| of.sums_seconds)),
         gauge("tributary_build_info", "The version of the daemon",
             Each("version", |_| series([(env!("CARGO_PKG_VERSION"), 1)]))),

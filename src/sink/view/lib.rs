@@ -11,6 +11,7 @@ pub mod code;
 pub mod heap;
 mod notable;
 pub mod options;
+pub mod profiles;
 mod recent;
 pub mod services;
 pub mod store;
@@ -22,15 +23,16 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use tributary_event::{Batch, Kind, UnixNanos};
+use tributary_event::{Batch, Kind, Origin, UnixNanos};
 use tributary_system::wall_clock;
 
 pub use class::Class;
 use code::Code;
 use heap::Heaps;
 use options::Options;
+use profiles::ProfileSums;
 use services::Services;
-use store::{KeptBatch, Number, ViewStore};
+use store::{KeptBatch, Number, ViewStore, WAITING_PART};
 
 use tributary_sink::budget::TimeBudget;
 use tributary_sink::{Selection, Sink, SinkError};
@@ -42,8 +44,9 @@ pub struct View {
     budget: Arc<TimeBudget>,
     state: Mutex<ViewState>,
     services: Mutex<Services>,
-    /// The processor time that the sums of services took, in nanoseconds.
-    services_nanos: AtomicU64,
+    profiles: Mutex<ProfileSums>,
+    /// The time that the sums took, in nanoseconds.
+    sums_nanos: AtomicU64,
 }
 
 /// Events and tables.
@@ -73,7 +76,7 @@ pub struct Numbers {
 impl View {
     /// An empty view.
     pub fn new(options: Options) -> Arc<View> {
-        let [store, services, heaps, code] = parts(&options);
+        let [store, services, profiles, heaps, code] = parts(&options);
         let state = ViewState {
             store: ViewStore::new(store, options.window),
             heaps: Heaps::new(heaps),
@@ -86,7 +89,8 @@ impl View {
             budget,
             state: Mutex::new(state),
             services: Mutex::new(Services::new(services)),
-            services_nanos: AtomicU64::new(0),
+            profiles: Mutex::new(ProfileSums::new(profiles)),
+            sums_nanos: AtomicU64::new(0),
         })
     }
 
@@ -97,8 +101,9 @@ impl View {
 
     /// Puts other options into force, except `enabled`. What they do not keep is dropped now, or when no request reads it.
     pub fn set_options(&self, options: Options) {
-        let [store, services, heaps, code] = parts(&options);
+        let [store, services, profiles, heaps, code] = parts(&options);
         self.services(|all| all.set_limit(services));
+        self.profiles(|all| all.set_limit(profiles));
         let mut state = self.state();
         let may_drop = state.readers == 0;
         state.store.set_limits(store, options.window, may_drop);
@@ -118,7 +123,9 @@ impl View {
     pub fn numbers(&self) -> Numbers {
         let state = self.state();
         let of_services = self.services(|services| services.numbers().memory_bytes);
-        let memory = state.store.memory_bytes() + state.heaps.memory_bytes() + state.code.memory_bytes() + of_services;
+        let of_profiles = self.profiles(|profiles| profiles.memory_bytes());
+        let of_tables = state.heaps.memory_bytes() + state.code.memory_bytes();
+        let memory = state.store.memory_bytes() + of_tables + of_services + of_profiles;
         let (seen, kept) = state.store.counts();
         Numbers { memory_bytes: memory as u64, seen, kept, skipped: self.budget.skipped() }
     }
@@ -157,15 +164,29 @@ impl View {
         read(&mut self.services.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Adds the spans of a batch to the sums of services, and keeps those whose traces are kept. Unlike its sink, this sees every batch:
-    /// of a trace all spans are kept or none, and sums leave out none.
-    pub fn add_spans(&self, batch: &Arc<Batch>) {
-        let Some(origin) = batch.origin().filter(|_| batch.count(Kind::Span) > 0) else { return };
+    /// Reads the sums of profiles, or changes them.
+    pub fn profiles<T>(&self, read: impl FnOnce(&mut ProfileSums) -> T) -> T {
+        read(&mut self.profiles.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Adds the events of a batch to the sums, and keeps the spans whose traces are kept. Unlike its sink, this sees every batch: of a
+    /// trace all spans are kept or none, and sums leave out none.
+    pub fn add(&self, batch: &Arc<Batch>) {
+        let Some(origin) = batch.origin() else { return };
         let started = Instant::now();
         let now = wall_clock::now();
-        self.services(|services| services.add(batch, now));
-        let summed = Instant::now();
-        self.services_nanos.fetch_add(u64::try_from((summed - started).as_nanos()).unwrap_or(0), Relaxed);
+        self.profiles(|profiles| profiles.add(batch, now));
+        if batch.count(Kind::Span) > 0 {
+            self.services(|services| services.add(batch, now));
+        }
+        let nanos = u64::try_from(started.elapsed().as_nanos()).unwrap_or(0);
+        self.sums_nanos.fetch_add(nanos, Relaxed);
+        if batch.count(Kind::Span) > 0 {
+            self.keep_spans(batch, origin, now);
+        }
+    }
+
+    fn keep_spans(&self, batch: &Arc<Batch>, origin: &Arc<Origin>, now: UnixNanos) {
         let has_time = self.budget.admits();
         if !has_time {
             self.budget.skip(batch.count(Kind::Span));
@@ -178,9 +199,9 @@ impl View {
         self.budget.spend(thread_time().saturating_sub(before));
     }
 
-    /// The time that the sums of services took.
-    pub fn services_time(&self) -> Duration {
-        Duration::from_nanos(self.services_nanos.load(Relaxed))
+    /// The time that the sums took.
+    pub fn sums_time(&self) -> Duration {
+        Duration::from_nanos(self.sums_nanos.load(Relaxed))
     }
 
     fn state(&self) -> MutexGuard<'_, ViewState> {
@@ -206,6 +227,7 @@ impl View {
 
     fn expire(&self, now: UnixNanos) {
         self.services(|services| services.advance(now));
+        self.profiles(|profiles| profiles.advance(now));
         let mut state = self.state();
         if state.readers == 0 {
             state.store.expire(now);
@@ -213,11 +235,11 @@ impl View {
     }
 }
 
-/// The most bytes of events, services, heap dumps and code.
-fn parts(options: &Options) -> [usize; 4] {
-    let memory = usize::try_from(options.memory).unwrap_or(usize::MAX);
+/// The most bytes of events, services, profiles, heap dumps and code.
+fn parts(options: &Options) -> [usize; 5] {
+    let part = usize::try_from(options.memory).unwrap_or(usize::MAX) / 32;
     // Batches that wait take a quarter of the store.
-    [memory / 5 * 2, memory / 4, memory / 8, memory / 8]
+    [part * 12 / (WAITING_PART + 1) * WAITING_PART, part * 8, part * 6, part * 3, part * 3]
 }
 
 /// Kept batches, in the order in which they came.

@@ -578,7 +578,7 @@ fn error_type<'a>(event: EventView<'a>, span: SpanView<'a>) -> &'a str {
 }
 
 /// Removes the first element if `leaves`.
-fn pop_if<T>(all: &mut VecDeque<T>, leaves: impl FnOnce(&T) -> bool) -> Option<T> {
+pub(crate) fn pop_if<T>(all: &mut VecDeque<T>, leaves: impl FnOnce(&T) -> bool) -> Option<T> {
     all.front().is_some_and(leaves).then(|| all.pop_front()).flatten()
 }
 

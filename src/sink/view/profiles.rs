@@ -1,0 +1,492 @@
+//! Sums of the stacks of all events: the call trees of each agent by steps of 10 seconds, in bounded memory.
+//!
+//! Every event is put into the step in which it is read. Spans wait for the others of their trace, and entries and exits for those with
+//! lower numbers; what waits is in the answers too. When there is not enough memory, steps become longer, the oldest first; when call
+//! paths are too many, further ones are added to their callers. So times and paths become coarser, and no sum changes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use crate::services::{STEP_SECONDS, STEPS, pop_if};
+use tributary_event::{Batch, EventView, Kind, UnixNanos};
+use tributary_profile::collected::{About, Collected, StackSource};
+use tributary_profile::stacks::{OTHERS, Stacks, process_text};
+use tributary_profile::{Counted, ProfileItem, events};
+
+const NANOS_PER_STEP: u64 = STEP_SECONDS * 1_000_000_000;
+/// Memory of an agent beside its stacks.
+const AGENT_BYTES: usize = 2048;
+/// Memory of a step beside its sums.
+const STEP_BYTES: usize = 64;
+
+/// The sums of all agents.
+#[derive(Debug)]
+pub struct ProfileSums {
+    limit: usize,
+    agents: HashMap<Box<str>, AgentProfile, RandomState>,
+    now: u64,
+    /// Bytes of stacks, of what waits, and of steps, of all agents.
+    bytes: [usize; 3],
+    /// There is no memory for further call paths.
+    is_full: bool,
+}
+
+/// The sums of an agent.
+#[derive(Debug)]
+pub struct AgentProfile {
+    /// The protocol of its events.
+    pub protocol: &'static str,
+    collected: Collected,
+    sources: BTreeMap<StackSource, SourceSums>,
+    bytes: [usize; 3],
+    last: u64,
+}
+
+/// The sums of one source before the present step.
+#[derive(Debug, Default)]
+struct SourceSums {
+    steps: VecDeque<Step>,
+    /// Stacks that are full, or nearly, with their steps. No event is added to them.
+    former: Option<(Stacks, VecDeque<Step>)>,
+    /// The events before the present step.
+    events: u64,
+}
+
+/// One or more steps that have ended.
+#[derive(Clone, Debug)]
+struct Step {
+    first: u64,
+    last: u64,
+    events: u64,
+    /// The nodes that have sums, in order.
+    sums: Vec<(u32, [u64; 2])>,
+}
+
+impl ProfileSums {
+    /// No sums, in about `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        ProfileSums { limit, agents: HashMap::default(), now: 0, bytes: [0; 3], is_full: false }
+    }
+
+    /// Sets the most bytes. With fewer, all begins anew.
+    pub fn set_limit(&mut self, limit: usize) {
+        if limit < self.limit {
+            *self = ProfileSums { now: self.now, ..ProfileSums::new(limit) };
+        }
+        self.limit = limit;
+    }
+
+    /// Bytes of memory, approximately.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.iter().sum::<usize>() + self.agents.len() * AGENT_BYTES
+    }
+
+    /// The number of the present step, counted since 1970.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Whether batches with events of these kinds of this protocol can have stacks.
+    fn wants(batch: &Batch) -> bool {
+        let has = |kind| batch.count(kind) > 0;
+        has(Kind::Span) || has(Kind::Sample) || batch.origin().is_some_and(|origin| origin.protocol == "bytefrog")
+    }
+
+    /// Adds the events of a batch that have stacks. It was read by `now`.
+    pub fn add(&mut self, batch: &Batch, now: UnixNanos) {
+        self.advance(now);
+        if !ProfileSums::wants(batch) {
+            return;
+        }
+        // Events of several resources can alternate.
+        let mut known: Vec<(usize, Box<str>)> = Vec::new();
+        let mut last = 0;
+        for event in batch.events() {
+            let Ok(Some(item)) = events::item_of_known_agent(event) else { continue };
+            if !has_stack(&item) {
+                continue;
+            }
+            let resource = Arc::as_ptr(event.resource()).addr();
+            if known.get(last).is_none_or(|(of, _)| *of != resource) {
+                last = known.iter().position(|(of, _)| *of == resource).unwrap_or_else(|| {
+                    known.push((resource, self.agent(event)));
+                    known.len() - 1
+                });
+            }
+            if let Some(agent) = self.agents.get_mut(&known[last].1) {
+                agent.collected.add(&item);
+                agent.last = self.now;
+            }
+        }
+        known.sort();
+        known.dedup_by(|a, b| a.1 == b.1);
+        known.iter().for_each(|(_, agent)| self.measure(agent));
+        self.look();
+    }
+
+    /// The name of the agent of an event, which has sums then.
+    fn agent(&mut self, event: EventView<'_>) -> Box<str> {
+        let mut name: Box<str> = process_text(&events::agent(event)).into();
+        if !self.agents.contains_key(&name) && (self.agents.len() + 1) * AGENT_BYTES > self.limit / 4 {
+            name = OTHERS.into();
+        }
+        let (limit, is_full) = (self.limit, self.is_full);
+        self.agents.entry(name.clone()).or_insert_with(|| {
+            let mut collected = Collected::bounded(limit);
+            collected.set_full(is_full);
+            let protocol = event.origin().protocol;
+            AgentProfile { protocol, collected, sources: BTreeMap::new(), bytes: [0; 3], last: 0 }
+        });
+        name
+    }
+
+    /// Ends the steps that are over.
+    pub fn advance(&mut self, now: UnixNanos) {
+        let now = now.0 / NANOS_PER_STEP;
+        if now <= self.now {
+            return;
+        }
+        let ended = std::mem::replace(&mut self.now, now);
+        let oldest = (now + 1).saturating_sub(STEPS);
+        let limit = self.limit;
+        self.agents.retain(|_, agent| {
+            agent.end_step(ended);
+            agent.expire(oldest, ended, limit / 8);
+            agent.last >= oldest
+        });
+        self.measure_all();
+        while self.bytes[2] > self.limit / 4 && self.agents.values_mut().any(AgentProfile::lengthen_steps) {
+            self.measure_all();
+        }
+        self.look();
+    }
+
+    fn measure(&mut self, agent: &str) {
+        let Some(agent) = self.agents.get_mut(agent) else { return };
+        let before = agent.bytes;
+        agent.measure();
+        for (sum, (before, now)) in self.bytes.iter_mut().zip(before.into_iter().zip(agent.bytes)) {
+            *sum = *sum + now - before;
+        }
+    }
+
+    fn measure_all(&mut self) {
+        self.bytes = [0; 3];
+        for agent in self.agents.values_mut() {
+            agent.measure();
+            self.bytes.iter_mut().zip(agent.bytes).for_each(|(sum, bytes)| *sum += bytes);
+        }
+    }
+
+    /// Sees to it that there is enough memory.
+    fn look(&mut self) {
+        if self.bytes[1] > self.limit / 8 {
+            self.agents.values_mut().for_each(|agent| agent.collected.sum_up_spans());
+            self.measure_all();
+        }
+        let is_full = self.bytes[0] > self.limit / 2;
+        if is_full != self.is_full {
+            self.is_full = is_full;
+            self.agents.values_mut().for_each(|agent| agent.collected.set_full(is_full));
+        }
+    }
+
+    /// The agents, in no order.
+    pub fn agents(&self) -> impl Iterator<Item = (&str, &AgentProfile)> {
+        self.agents.iter().map(|(name, agent)| (&**name, agent))
+    }
+}
+
+/// Whether an item is summed up here. Objects of heaps are elsewhere.
+fn has_stack(item: &ProfileItem<'_>) -> bool {
+    match item {
+        ProfileItem::Sample(sample) => !matches!(sample.counted, Counted::HeapBytes | Counted::HeapObjects),
+        ProfileItem::Span(_) | ProfileItem::Call(_) => true,
+        _ => false,
+    }
+}
+
+impl AgentProfile {
+    fn end_step(&mut self, step: u64) {
+        self.collected.sum_up_older();
+        for (source, stacks) in self.collected.all_stacks() {
+            let sums = stacks.take_sums();
+            self.sources.entry(source).or_default().steps.push_back(Step { first: step, last: step, events: 0, sums });
+        }
+        for (source, steps) in &mut self.sources {
+            let events = self.collected.events(*source);
+            if let Some(step) = steps.steps.back_mut() {
+                step.events = events - steps.events;
+            }
+            steps.events = events;
+            if steps.steps.back().is_some_and(|step| step.events == 0 && step.sums.is_empty()) {
+                steps.steps.pop_back();
+            }
+        }
+    }
+
+    /// Drops steps before `oldest`. `ended` ended last. Stacks with more than `most` bytes that are as old as that are replaced by new
+    /// ones, so that paths that are not used any more go with their steps.
+    fn expire(&mut self, oldest: u64, ended: u64, most: usize) {
+        for (source, sums) in &mut self.sources {
+            let is_old = sums.steps.front().is_some_and(|step| step.first <= oldest);
+            sums.steps_mut().for_each(|steps| while pop_if(steps, |step| step.last < oldest).is_some() {});
+            sums.former = sums.former.take().filter(|(_, steps)| !steps.is_empty());
+            if is_old && sums.former.is_none() {
+                let former = self.collected.renew_stacks(*source, |stacks| stacks.memory_bytes() > most);
+                sums.former = former.map(|mut stacks| {
+                    let mut steps = std::mem::take(&mut sums.steps);
+                    steps.push_back(Step { first: ended, last: ended, events: 0, sums: stacks.take_sums() });
+                    (stacks, steps)
+                });
+            }
+        }
+    }
+
+    /// Joins the older half of the steps two by two. `false`: there was nothing to join.
+    fn lengthen_steps(&mut self) -> bool {
+        let mut is_joined = false;
+        for steps in self.sources.values_mut().flat_map(SourceSums::steps_mut) {
+            let newer = steps.split_off(steps.len().div_ceil(2).next_multiple_of(2).min(steps.len() & !1));
+            let mut older = std::mem::take(steps).into_iter();
+            while let (Some(first), Some(second)) = (older.next(), older.next()) {
+                steps.push_back(first.joined(second));
+                is_joined = true;
+            }
+            steps.extend(newer);
+        }
+        is_joined
+    }
+
+    fn measure(&mut self) {
+        let [stacks, waiting] = self.collected.memory_bytes();
+        let former = self.sources.values().filter_map(|sums| sums.former.as_ref());
+        let former: usize = former.map(|(stacks, _)| stacks.memory_bytes()).sum();
+        let steps = self.sources.values().flat_map(SourceSums::steps).map(Step::memory_bytes);
+        self.bytes = [stacks + former, waiting, steps.sum()];
+    }
+
+    /// The sources that have events, and these in each step from `first` to `last`; `now` is the present one.
+    pub fn events(&self, (first, last): (u64, u64), now: u64) -> BTreeMap<StackSource, Vec<(u64, u64)>> {
+        let of = |source: StackSource| {
+            let past = self.sources.get(&source);
+            let steps = past.into_iter().flat_map(SourceSums::steps).map(|step| (step.last, step.events));
+            let present = self.collected.events(source) - past.map_or(0, |past| past.events);
+            let all = steps.chain([(now, present)]);
+            all.filter(|(step, events)| (first..=last).contains(step) && *events > 0).collect::<Vec<_>>()
+        };
+        let sources = self.collected.sources().into_iter().map(|source| (source, of(source)));
+        sources.filter(|(_, events)| !events.is_empty()).collect()
+    }
+
+    /// Adds the stacks of a source in the steps from `first` to `last` to others. What waits counts in the present step, `now`.
+    pub fn add_to(&self, stacks: &mut Stacks, source: StackSource, steps: (u64, u64), now: u64, keeps_thread: bool) {
+        let Some(mut present) = self.collected.copy_of(source) else { return };
+        if (steps.0..=steps.1).contains(&now) {
+            present.finish();
+        }
+        let Some(tree) = present.stacks(source) else { return };
+        let mut sums: Vec<[u64; 2]> = vec![[0; 2]; tree.tree().nodes().len()];
+        if (steps.0..=steps.1).contains(&now) {
+            sums.iter_mut().zip(tree.tree().nodes()).for_each(|(sums, node)| *sums = node.own);
+        }
+        let Some(past) = self.sources.get(&source) else { return stacks.absorb(tree, &sums, keeps_thread) };
+        add_steps(&mut sums, &past.steps, steps);
+        stacks.absorb(tree, &sums, keeps_thread);
+        if let Some((tree, former)) = &past.former {
+            let mut sums: Vec<[u64; 2]> = vec![[0; 2]; tree.tree().nodes().len()];
+            add_steps(&mut sums, former, steps);
+            stacks.absorb(tree, &sums, keeps_thread);
+        }
+    }
+
+    /// What is known of its events of a source.
+    pub fn about(&self, source: StackSource) -> Option<&About> {
+        self.collected.processes(source).first().map(|(_, about)| *about)
+    }
+}
+
+fn add_steps(sums: &mut [[u64; 2]], steps: &VecDeque<Step>, (first, last): (u64, u64)) {
+    for step in steps.iter().filter(|step| step.last >= first && step.first <= last) {
+        for (node, values) in &step.sums {
+            add(&mut sums[*node as usize], *values);
+        }
+    }
+}
+
+fn add(sums: &mut [u64; 2], values: [u64; 2]) {
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum = sum.saturating_add(value));
+}
+
+impl SourceSums {
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.former.iter().flat_map(|(_, steps)| steps).chain(&self.steps)
+    }
+
+    fn steps_mut(&mut self) -> impl Iterator<Item = &mut VecDeque<Step>> {
+        self.former.iter_mut().map(|(_, steps)| steps).chain([&mut self.steps])
+    }
+}
+
+impl Step {
+    /// This step and the next one.
+    fn joined(mut self, next: Step) -> Step {
+        self.sums.extend(next.sums);
+        self.sums.sort_by_key(|(node, _)| *node);
+        self.sums.dedup_by(|next, sums| {
+            let is_same = next.0 == sums.0;
+            if is_same {
+                add(&mut sums.1, next.1);
+            }
+            is_same
+        });
+        self.sums.shrink_to_fit();
+        Step { last: next.last, events: self.events + next.events, ..self }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        STEP_BYTES + self.sums.capacity() * size_of::<(u32, [u64; 2])>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tributary_event::{
+        BatchBuilder, Frame, Header, Name, Number, Origin, Position, Resource, ResourceValue, SampleData, SpanData, SpanId,
+        TraceId, semconv,
+    };
+
+    const START: u64 = 1_795_171_200;
+
+    fn at(second: u64) -> UnixNanos {
+        UnixNanos((START + second) * 1_000_000_000)
+    }
+
+    fn builder(service: &str) -> BatchBuilder {
+        let mut batch = BatchBuilder::new(Origin::new("otlp", "test".into(), "peer".into(), 1).into());
+        let name = ("service.name".to_owned(), ResourceValue::Text(service.to_owned()));
+        batch.set_resource(Resource::new([name]).into());
+        batch
+    }
+
+    /// Spans of trace 7: id, parent, name, nanoseconds.
+    fn spans(service: &str, spans: &[(u64, u64, &str, u64)]) -> Batch {
+        let mut batch = builder(service);
+        for (id, parent, name, nanos) in spans {
+            let name = batch.push_text(name);
+            let header = Header { name: name.into(), time: Some(at(0)), observed: at(0), position: Position::default() };
+            let span_id = |id: u64| SpanId(id.to_be_bytes());
+            batch.event(header).span(SpanData {
+                parent: (*parent > 0).then(|| span_id(*parent)),
+                duration_nanos: Some(*nanos),
+                ..SpanData::new(TraceId([7; 16]), span_id(*id))
+            });
+        }
+        batch.take()
+    }
+
+    /// Samples of processor time: stacks, the outermost frame first, and values.
+    fn samples(service: &str, samples: &[(&[String], u64)]) -> Batch {
+        let mut batch = builder(service);
+        for (frames, value) in samples {
+            let texts: Vec<_> = frames.iter().rev().map(|frame| batch.push_text(frame)).collect();
+            let frames: Vec<_> =
+                texts.into_iter().map(|text| Frame { function: Some(text.into()), file: None, line: None }).collect();
+            let name: Name = semconv::RBKIT_CPU;
+            let event = batch.event(Header::observed_at(name, at(0), Position::default()));
+            event.sample(SampleData::new("cpu", "count", Number::U64(*value)), &frames);
+        }
+        batch.take()
+    }
+
+    /// The folded stacks of a service in these seconds.
+    fn folded(profiles: &ProfileSums, source: StackSource, column: usize, seconds: (u64, u64)) -> String {
+        let mut stacks = Stacks::default();
+        let step = |second: u64| (START + second) / STEP_SECONDS;
+        for (_, agent) in profiles.agents() {
+            agent.add_to(&mut stacks, source, (step(seconds.0), step(seconds.1)), profiles.now(), false);
+        }
+        let mut out = Vec::new();
+        stacks.write_folded(column, 1, None, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    fn texts(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    #[test]
+    fn samples_are_in_the_steps_in_which_they_came() {
+        let mut profiles = ProfileSums::new(1 << 20);
+        let (ab, ac) = (texts(&["a", "b"]), texts(&["a", "c"]));
+        profiles.add(&samples("shop", &[(&ab, 3), (&ac, 1)]), at(0));
+        profiles.add(&samples("shop", &[(&ab, 4)]), at(25));
+        let cpu = |seconds| folded(&profiles, StackSource::Cpu, 0, seconds);
+        assert_eq!(cpu((0, 30)), "a;b 7\na;c 1\n");
+        assert_eq!(cpu((0, 9)), "a;b 3\na;c 1\n");
+        assert_eq!((cpu((10, 19)), cpu((20, 29))), (String::new(), "a;b 4\n".to_owned()));
+        let (name, agent) = profiles.agents().next().unwrap();
+        assert!(name.contains("shop"), "{name}");
+        let events = agent.events((0, u64::MAX), profiles.now());
+        assert_eq!(events[&StackSource::Cpu].iter().map(|(_, events)| *events).collect::<Vec<_>>(), [2, 1]);
+        profiles.advance(at(10 + STEPS * STEP_SECONDS));
+        assert_eq!(folded(&profiles, StackSource::Cpu, 0, (0, 10_000)), "a;b 4\n");
+        profiles.advance(at(40 + STEPS * STEP_SECONDS));
+        assert_eq!(profiles.agents().count(), 0);
+    }
+
+    #[test]
+    fn spans_wait_for_their_callers_and_are_shown_meanwhile() {
+        let mut profiles = ProfileSums::new(1 << 20);
+        profiles.add(&spans("shop", &[(3, 2, "c", 10), (2, 1, "b", 40)]), at(0));
+        assert_eq!(folded(&profiles, StackSource::Spans, 0, (0, 9)), "b 30\nb;c 10\n");
+        profiles.add(&spans("shop", &[(1, 0, "a", 100)]), at(9));
+        assert_eq!(folded(&profiles, StackSource::Spans, 0, (0, 9)), "a 60\na;b 30\na;b;c 10\n");
+        assert_eq!(folded(&profiles, StackSource::Spans, 1, (0, 9)), "a 1\na;b 1\na;b;c 1\n");
+        profiles.advance(at(31));
+        assert_eq!(folded(&profiles, StackSource::Spans, 0, (0, 39)), "a 60\na;b 30\na;b;c 10\n");
+    }
+
+    #[test]
+    fn whatever_comes_stays_within_the_memory_and_changes_no_sum() {
+        let limit = 1 << 20;
+        let mut profiles = ProfileSums::new(limit);
+        let (mut sent, mut state) = (0, 1u64);
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for round in 0..400 {
+            let service = format!("service {}", random(40));
+            let stacks: Vec<(Vec<String>, u64)> = (0..200)
+                .map(|_| ((0..1 + random(12)).map(|_| format!("f{}", random(3000))).collect(), 1 + random(9)))
+                .collect();
+            let stacks: Vec<(&[String], u64)> = stacks.iter().map(|(frames, value)| (&frames[..], *value)).collect();
+            sent += stacks.iter().map(|(_, value)| value).sum::<u64>();
+            profiles.add(&samples(&service, &stacks), at(round * 2));
+            assert!(profiles.memory_bytes() < limit + (limit >> 3), "{} in round {round}", profiles.memory_bytes());
+        }
+        let kept: u64 = folded(&profiles, StackSource::Cpu, 0, (0, 800))
+            .lines()
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap())
+            .sum();
+        assert_eq!(kept, sent);
+    }
+
+    #[test]
+    fn paths_that_are_not_used_any_more_make_room() {
+        let mut profiles = ProfileSums::new(1 << 20);
+        for minute in 0..60u64 {
+            let stacks: Vec<Vec<String>> = (0..200).map(|path| vec![format!("minute {minute} path {path}")]).collect();
+            let stacks: Vec<(&[String], u64)> = stacks.iter().map(|frames| (&frames[..], 1)).collect();
+            profiles.add(&samples("shop", &stacks), at(minute * 60));
+        }
+        let last = folded(&profiles, StackSource::Cpu, 0, (59 * 60, 3600));
+        assert!(last.contains("minute 59 path_199 1\n") && last.lines().count() == 200, "{last}");
+        assert!(!profiles.is_full);
+    }
+}
