@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::config::ProtocolOptions;
-use tributary_codec::terminal::{push_word, write_json};
+use tributary_codec::terminal::push_word;
 use tributary_event::UnixNanos;
 use tributary_system::wall_clock;
 use tributary_zico::agents::Counters;
@@ -16,7 +16,7 @@ use tributary_zico_store::{self as zico_store, KnownAgents, StoreError, StoreOpt
 
 use super::endpoint::EndpointArguments;
 use super::run;
-use super::{CommandLineError, OutputFormat, counted, print, say, table};
+use super::{CommandLineError, OutputFormat, counted, print, push_json, say, table};
 
 /// List the agents of a running daemon, command them, or manage registered ones
 ///
@@ -220,13 +220,6 @@ fn json_lines(listener: &str, known: &KnownAgents, lines: &mut Vec<u8>) {
             "first": time(unregistered.first), "seen": time(unregistered.seen), "counters": counters(&unregistered.counters),
         }));
     }
-}
-
-/// Appends a line of JSON in which no text of an agent can control the terminal.
-fn push_json(lines: &mut Vec<u8>, value: &Value) {
-    // Neither writing into memory nor a JSON value fails.
-    let _ = write_json(&mut *lines, value);
-    lines.push(b'\n');
 }
 
 fn counters(counters: &Counters) -> Value {

@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -128,6 +129,15 @@ impl Endpoint {
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
         Ok((status, body.map_err(|error| self.failed(error))?.to_bytes()))
+    }
+
+    /// What the daemon answers at this path, as JSON.
+    pub(super) async fn json(&self, target: &str) -> Result<Value, CommandLineError> {
+        let (status, body) = self.ask(Method::GET, target).await?;
+        if status != StatusCode::OK {
+            return Err(self.refused(status, &body));
+        }
+        serde_json::from_slice(&body).map_err(|error| self.failed(format_args!("its answer cannot be read: {error}")))
     }
 
     async fn send(

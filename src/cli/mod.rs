@@ -28,6 +28,7 @@ mod simulate;
 mod spool;
 mod table;
 mod tap;
+mod top;
 mod totals;
 
 use std::ffi::OsString;
@@ -79,6 +80,7 @@ enum CliCommand {
     Simulate(simulate::Arguments),
     Replay(replay::Arguments),
     Tap(tap::Arguments),
+    Top(top::Arguments),
     Profile(oneshot::profile::Arguments),
     Heap(oneshot::heap::Arguments),
     Health(health::Arguments),
@@ -131,6 +133,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         CliCommand::Simulate(arguments) => simulate::run(&arguments),
         CliCommand::Replay(arguments) => replay::run(&arguments),
         CliCommand::Tap(arguments) => tap::run(&arguments),
+        CliCommand::Top(arguments) => top::run(&arguments),
         CliCommand::Profile(arguments) => oneshot::profile::run(&arguments),
         CliCommand::Heap(arguments) => oneshot::heap::run(&arguments),
         CliCommand::Health(arguments) => health::run(&arguments),
@@ -198,6 +201,13 @@ fn print(bytes: &[u8]) -> Result<(), CommandLineError> {
     use io::Write;
     let mut stdout = io::stdout().lock();
     printed(stdout.write_all(bytes).and_then(|()| stdout.flush()))
+}
+
+/// Appends a line of JSON in which no text of an agent can control the terminal.
+fn push_json(lines: &mut Vec<u8>, value: &serde_json::Value) {
+    // Neither writing into memory nor a JSON value fails.
+    let _ = tributary_codec::terminal::write_json(&mut *lines, value);
+    lines.push(b'\n');
 }
 
 /// The result of writing to stdout. It is no failure if the reader has closed it; other errors name it.

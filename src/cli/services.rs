@@ -2,14 +2,13 @@
 
 use std::fmt::Write as _;
 
-use hyper::{Method, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use tributary_codec::terminal::{shown, write_json};
+use tributary_codec::terminal::shown;
 
 use super::endpoint::EndpointArguments;
-use super::{CommandLineError, OutputFormat, block_on, print, say, table};
+use super::{CommandLineError, OutputFormat, block_on, print, push_json, say, table};
 
 /// List the services of a running daemon: rate, errors, durations
 ///
@@ -66,7 +65,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
         None => "/api/v1/services".to_owned(),
         Some(name) => format!("/api/v1/services/{}", encoded(name)),
     };
-    let answer = ask(&arguments.endpoint, &path)?;
+    let answer = block_on(arguments.endpoint.endpoint()?.json(&path))??;
     let mut lines = Vec::new();
     match (arguments.format, &arguments.name) {
         (OutputFormat::Json, _) => push_json(&mut lines, &answer),
@@ -95,7 +94,7 @@ pub(super) fn run_traces(arguments: &TracesArguments) -> Result<(), CommandLineE
     }
     path += if arguments.errors { "&status=error" } else { "" };
     path += if arguments.slowest { "&order=slowest" } else { "" };
-    let answer = ask(&arguments.endpoint, &path)?;
+    let answer = block_on(arguments.endpoint.endpoint()?.json(&path))??;
     let mut lines = Vec::new();
     match arguments.format {
         OutputFormat::Json => push_json(&mut lines, &answer),
@@ -126,17 +125,6 @@ pub(super) fn run_traces(arguments: &TracesArguments) -> Result<(), CommandLineE
 
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
-}
-
-/// The daemon's answer.
-fn ask(endpoint: &EndpointArguments, path: &str) -> Result<Value, CommandLineError> {
-    let endpoint = endpoint.endpoint()?;
-    let (status, body) = block_on(endpoint.ask(Method::GET, path))??;
-    if status != StatusCode::OK {
-        return Err(endpoint.refused(status, &body));
-    }
-    serde_json::from_slice(&body)
-        .map_err(|error| CommandLineError::Failed(format!("the daemon's answer cannot be read: {error}")))
 }
 
 /// Operations, and the services on both sides.
@@ -202,12 +190,6 @@ fn duration(nanos: &Value) -> String {
         _ => (nanos, "ns"),
     };
     if value >= 100.0 || unit == "ns" { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
-}
-
-fn push_json(lines: &mut Vec<u8>, value: &Value) {
-    // Neither writing into memory nor a JSON value fails.
-    let _ = write_json(&mut *lines, value);
-    lines.push(b'\n');
 }
 
 #[cfg(test)]

@@ -152,9 +152,11 @@ fn values(kind: &ValueKind) -> Value {
             size["pattern"] = json!(format!("^[0-9]+({})?$|{VARIABLE}", units::size_units().join("|")));
             size
         }
-        ValueKind::Duration(_) => {
+        ValueKind::Duration(_) | ValueKind::DurationOrNone(_) => {
             let mut duration = text(&[]);
-            duration["pattern"] = json!(format!("^([0-9]+({}))+$|{VARIABLE}", units::duration_units().join("|")));
+            let repeated = if matches!(kind, ValueKind::Duration(_)) { '+' } else { '*' };
+            let units = units::duration_units().join("|");
+            duration["pattern"] = json!(format!("^([0-9]+({units})){repeated}$|{VARIABLE}"));
             duration
         }
         ValueKind::Number => json!({ "type": "number" }),

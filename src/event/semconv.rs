@@ -671,6 +671,16 @@ names! {
     /// Raw ids of strings that were not defined.
     ZICO_UNRESOLVED_SYMBOLS = "zico.unresolved.symbols";
 
+    // Metrics of the view, as the spanmetrics connector of the OpenTelemetry Collector names them.
+    /// The calls of an operation.
+    SPAN_METRICS_CALLS = "traces.span.metrics.calls";
+    /// The durations of an operation.
+    SPAN_METRICS_DURATION = "traces.span.metrics.duration";
+    /// The name of its spans.
+    SPAN_NAME = "span.name";
+    /// Their status.
+    STATUS_CODE = "status.code";
+
     // OTLP.
     /// A log without a name.
     OTLP_LOG = "otlp.log";

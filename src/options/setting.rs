@@ -57,6 +57,8 @@ pub enum ValueKind {
     Size(RangeInclusive<u64>),
     /// A time with a unit.
     Duration(RangeInclusive<Duration>),
+    /// The same, or an empty text.
+    DurationOrNone(RangeInclusive<Duration>),
     /// Any number.
     Number,
     /// A number from 0 to 1.
@@ -88,7 +90,7 @@ impl ValueKind {
                 let least = Some(allowed.start()).filter(|least| **least > 0).and_then(shown);
                 (least, Some(allowed.end()).filter(|most| **most < UNLIMITED_BYTES).and_then(shown))
             }
-            ValueKind::Duration(allowed) => {
+            ValueKind::Duration(allowed) | ValueKind::DurationOrNone(allowed) => {
                 let shown = |duration: &Duration| Some(format_duration(*duration));
                 let least = Some(allowed.start()).filter(|least| !least.is_zero()).and_then(shown);
                 (least, Some(allowed.end()).filter(|most| **most < LONGEST).and_then(shown))

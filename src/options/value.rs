@@ -57,6 +57,16 @@ impl Section<'_> {
         self.with_default(key, kind, default, read, |duration| toml_text(&format_duration(*duration)))
     }
 
+    /// A duration, or an empty string, which is the default.
+    pub fn duration_or_none(&mut self, key: &str, allowed: RangeInclusive<Duration>) -> Option<Duration> {
+        let read = |value: &DeValue<'_>| match value.as_str() {
+            Some("") => Ok(None),
+            _ => read_duration(value, &allowed).map(Some),
+        };
+        let shown = |duration: &Option<Duration>| toml_text(&duration.map(format_duration).unwrap_or_default());
+        self.with_default(key, ValueKind::DurationOrNone(allowed.clone()), None, read, shown)
+    }
+
     /// A string.
     pub fn text(&mut self, key: &str, default: &str) -> String {
         self.with_default(key, ValueKind::Text, default.to_owned(), read_text, |text| toml_text(text))

@@ -215,10 +215,11 @@ impl Collected {
         }
     }
 
-    /// Sums up all traces now: spans that come later have lost their parents.
-    pub fn sum_up_spans(&mut self) {
+    /// Sums up the traces whose spans are all in the first of so many parts of those that wait. Spans that come later have lost
+    /// their parents.
+    pub fn sum_up_first_spans(&mut self, parts: usize) {
         if let Some(stacks) = self.stacks.get_mut(&StackSource::Spans) {
-            self.spans.finish(stacks);
+            self.spans.sum_up_part(parts, stacks);
         }
     }
 

@@ -6,7 +6,7 @@ use super::coverage::{CoveredMethod, MethodLines as SourceLines, RunEvidence};
 use super::heap_fields::HeapFields;
 use super::{Call, CallStep, Clock, Counted, ProfileFrame, ProfileItem, ProfileSample, ProfileSpan, SampleKind, Site};
 use tributary_event::{
-    AgentFacts, Batch, DataView, EventView, KeyView, Number, SampleClock, SampleView, SpanData, UnixNanos,
+    AgentFacts, Batch, DataView, EventView, KeyView, Name, Number, SampleClock, SampleView, SpanData, UnixNanos,
     semconv as names,
 };
 
@@ -114,7 +114,14 @@ fn sample<'a>(
 }
 
 fn span<'a>(event: EventView<'a>, span: &SpanData, agent: &dyn Fn() -> Cow<'a, str>) -> ProfileSpan<'a> {
-    let Attributes { thread, detail, .. } = Attributes::of(event);
+    let (mut thread, mut detail) = (None, None);
+    for member in event.attribute_members() {
+        match own_name(member.key()) {
+            Some(names::THREAD_NAME) => thread = member.value().as_text(),
+            Some(names::DATADOG_RESOURCE) => detail = member.value().as_text(),
+            _ => {}
+        }
+    }
     ProfileSpan {
         agent: agent(),
         thread: thread.map(Into::into),
@@ -177,6 +184,15 @@ fn time(event: EventView<'_>) -> Option<u64> {
     event.time().map(|UnixNanos(time)| time)
 }
 
+/// A key that we name. Some tracers of Datadog send the name of a thread as an attribute of their own.
+#[inline]
+fn own_name(key: KeyView<'_>) -> Option<Name> {
+    match key {
+        KeyView::Name(name) => Some(name),
+        KeyView::Text(text) => (text.text() == names::THREAD_NAME.as_str()).then_some(names::THREAD_NAME),
+    }
+}
+
 /// The attributes that items are made of.
 #[derive(Default)]
 struct Attributes<'a> {
@@ -199,12 +215,7 @@ impl<'a> Attributes<'a> {
     fn of(event: EventView<'a>) -> Self {
         let mut known = Attributes::default();
         for member in event.attribute_members() {
-            let name = match member.key() {
-                KeyView::Name(name) => name,
-                // Some tracers of Datadog send it as an attribute of their own.
-                KeyView::Text(text) if text.text() == names::THREAD_NAME.as_str() => names::THREAD_NAME,
-                KeyView::Text(_) => continue,
-            };
+            let Some(name) = own_name(member.key()) else { continue };
             let value = member.value();
             match name {
                 _ if known.heap.set(name, value) => {}

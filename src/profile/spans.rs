@@ -82,6 +82,16 @@ impl Spans {
     pub fn sum_up_quiet(&mut self, stacks: &mut Stacks) {
         self.sum_up_first(self.older, stacks);
         self.older = self.held.len();
+        self.shrink();
+    }
+
+    /// Sums up the traces whose spans are all in the first of so many parts of those that are held.
+    pub fn sum_up_part(&mut self, parts: usize, stacks: &mut Stacks) {
+        self.sum_up_first(self.held.len().div_ceil(parts), stacks);
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
         if self.held.capacity() > 4 * self.held.len() + 64 {
             self.held.shrink_to(2 * self.held.len());
         }
@@ -94,7 +104,7 @@ impl Spans {
 
     /// Bytes of those that are held, approximately.
     pub fn memory_bytes(&self) -> usize {
-        self.held.capacity() * size_of::<Held>()
+        self.held.len() * size_of::<Held>()
     }
 
     /// How many traces were summed up before the end, because there are too many spans: spans that came later have lost their

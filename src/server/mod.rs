@@ -7,6 +7,7 @@
 //! Listeners, connections and sinks run on the runtime that decodes. The admin endpoint, the health check and the caller of
 //! [`Server::stop`] may run on another one ([`Server::start_on`]): a session that decodes for long delays none of them.
 
+mod export;
 mod further_sockets;
 mod listeners;
 mod reload;
@@ -52,6 +53,7 @@ use tributary_transport::clock::Clock;
 use tributary_transport::port_holder;
 use tributary_transport::tls::{Certificates, Tls};
 
+use export::SumsExporter;
 use listeners::{BoundListener, ListenerHandle, Runtime};
 pub use reload::Reloaded;
 
@@ -78,6 +80,8 @@ pub struct Server {
     accounting: Accounting,
     /// What the page can look back on.
     view: Option<Arc<View>>,
+    /// The task that exports sums of it, and what ends it.
+    exporter: Option<(AbortOnDropHandle<()>, CancellationToken)>,
     layout: SharedLayout,
     admin: Vec<Admin>,
     listeners: Vec<ListenerHandle>,
@@ -192,6 +196,10 @@ impl Server {
         let view = (has_page && config.has_view()).then(|| View::new(config.view.clone()));
         view.iter().for_each(|view| add_view(&mut sinks, view));
         let (sender, workers) = sinks.start();
+        let exporter = view.clone().map(|view| {
+            let (exporter, ends) = (SumsExporter::new(view, sender.clone()), CancellationToken::new());
+            (AbortOnDropHandle::new(decoding.spawn(exporter.run(ends.clone()))), ends)
+        });
         accounting.set_sinks(workers.counters());
         let memory = MemoryBudget::new(config.bounds().left_of(config.memory_limit()));
         memory.set_address_limit(config.limits.memory_per_address);
@@ -219,6 +227,7 @@ impl Server {
             addresses: Vec::new(),
             accounting,
             view,
+            exporter,
             layout: SharedLayout::default(),
             admin: Vec::new(),
             listeners,
@@ -319,7 +328,7 @@ impl Server {
 
     /// Stops in order, within the grace period of the configuration and at most a second more. Returns the final counters.
     pub async fn stop(self) -> Totals {
-        let Server { config, accounting, admin, listeners, runtime, mut workers, stop_now, .. } = self;
+        let Server { config, accounting, admin, listeners, runtime, mut workers, stop_now, exporter, .. } = self;
         let Runtime { sender, directory, tasks, stop, hurry, abort, .. } = runtime;
         let grace = config.limits.shutdown_grace;
         let deadline = Instant::now() + grace;
@@ -350,6 +359,11 @@ impl Server {
             // The listeners may not have ended yet.
             tasks.close();
             abort.cancel();
+        }
+        if let Some((task, ends)) = exporter {
+            ends.cancel();
+            // What it could not export in time is not exported.
+            let _ = stop_now.run_until_cancelled(timeout_at(connections_deadline, task)).await;
         }
         let taps = sender.taps().clone();
         drop(sender);
@@ -515,11 +529,11 @@ fn rules(config: &Config) -> Result<Vec<Option<Arc<Rules>>>, StartError> {
 /// The name of the sink of the view. No other sink can have it.
 const VIEW: &str = "(view)";
 
-/// Gives every span to the view.
+/// Gives every batch to the view.
 #[derive(Debug)]
-struct SpanObserver(Arc<View>);
+struct ViewObserver(Arc<View>);
 
-impl Observer for SpanObserver {
+impl Observer for ViewObserver {
     fn observe(&self, batch: &Arc<Batch>) {
         self.0.add(batch);
     }
@@ -531,7 +545,7 @@ fn add_view(sinks: &mut Sinks, view: &Arc<View>) {
     let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Span).collect();
     let queue =
         QueueOptions { kinds, buffer_batches: QUEUE_BATCHES, buffer_bytes: QUEUE_BYTES, ..QueueOptions::default() };
-    sinks.observe(Arc::new(SpanObserver(view.clone())));
+    sinks.observe(Arc::new(ViewObserver(view.clone())));
     let (budget, view) = (view.budget().clone(), view.clone());
     sinks.add_observer(VIEW, queue, budget, move || Ok(ViewSink::new(view.clone())));
 }

@@ -122,7 +122,7 @@ struct RequestTasks {
 
 impl RequestTasks {
     /// Answers a request in a task of its own. A stream that is reset ends its body; the task then reports its loss, or completes
-    /// what it has begun, as for HTTP/1.1. It holds one of `places` until its end: a peer that resets streams cannot have more tasks than places.
+    /// the message under way, as for HTTP/1.1. It holds one of `places` until its end: a peer that resets streams cannot have more tasks than places.
     async fn answer<E: Exchange>(
         self: RequestTasks,
         requests: Arc<HttpConnection<E>>,

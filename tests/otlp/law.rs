@@ -136,7 +136,7 @@ fn what_an_sdk_sends_is_the_same_event_behind_two_daemons() {
     }
 }
 
-/// What a program sends goes on as it was, byte for byte where the specification leaves no choice.
+/// A sink `otlp` sends what a program has sent unchanged, byte for byte where the specification leaves no choice.
 #[test]
 fn the_requests_of_an_sdk_go_on_as_they_were() {
     for dialect in [OtlpDialect::Traces, OtlpDialect::Logs] {

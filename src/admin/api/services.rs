@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::super::agents;
 use super::answer::{ApiError, Made};
 use super::context::ApiContext;
 use super::history::now_ms;
@@ -184,7 +185,19 @@ struct OneService<'a> {
     errors: Vec<ErrorRow<'a>>,
     callers: Vec<EdgeRow<'a>>,
     callees: Vec<EdgeRow<'a>>,
+    agents: Vec<AgentRow>,
+    /// The processes that have profiles: see `GET /profiles`.
+    profiles: Vec<String>,
     history: Vec<HistoryRow>,
+}
+
+/// An agent that sends spans of a service: see `GET /agents/{id}`.
+#[derive(Serialize)]
+struct AgentRow {
+    id: String,
+    protocol: &'static str,
+    process: String,
+    peer: Option<String>,
 }
 
 /// Durations over time: for each minute the counts of its cells.
@@ -256,6 +269,20 @@ pub(super) fn one(context: &ApiContext, name: &str) -> Result<Made, ApiError> {
         rows.sort_by_key(|row| std::cmp::Reverse(row.row.count));
         rows
     };
+    let agents = agents::all(&context.subject).into_iter().filter(|agent| agent.name().into_text() == name);
+    let agents = agents.map(|agent| AgentRow {
+        protocol: agent.protocol.as_str(),
+        process: agent.facts().process(),
+        peer: agent.peer(),
+        id: agent.id,
+    });
+    let agents: Vec<_> = agents.take(MAX_AGENTS).collect();
+    let mut profiles = context.view()?.profiles(|profiles| {
+        let of_service = profiles.agents().filter(|(_, profile)| *profile.name == *name);
+        of_service.map(|(agent, _)| agent.to_owned()).take(MAX_AGENTS).collect::<Vec<_>>()
+    });
+    profiles.sort();
+    context.memory.require((agents.len() + profiles.len()) * ROW_BYTES)?;
     let answer = OneService {
         window: minutes,
         extent: Extent::of(numbers),
@@ -266,6 +293,8 @@ pub(super) fn one(context: &ApiContext, name: &str) -> Result<Made, ApiError> {
         errors: errors(&service, minutes),
         callers: side(&|edge| *edge.callee == *name),
         callees: side(&|edge| edge.caller.as_deref() == Some(name)),
+        agents,
+        profiles,
         history: history(&service),
     };
     context.json(&answer)
@@ -289,6 +318,8 @@ pub(super) fn map(context: &ApiContext) -> Result<Made, ApiError> {
     context.json(&Map { window: minutes, extent: Extent::of(numbers), services, edges: rows })
 }
 
+/// The most agents and profiles of a service.
+const MAX_AGENTS: usize = 100;
 /// Memory of a row and of its text at most: two lists of steps, and names.
 const ROW_BYTES: usize = STEPS as usize * 2 * 12 + 2048;
 

@@ -1,11 +1,11 @@
 //! The agents of a running daemon, and commands for them.
 
-use hyper::{Method, StatusCode};
+use hyper::Method;
 use serde_json::Value;
 
-use super::{push_json, shown, table};
+use super::{shown, table};
 use crate::cli::endpoint::EndpointArguments;
-use crate::cli::{CommandLineError, OutputFormat, block_on, print, say};
+use crate::cli::{CommandLineError, OutputFormat, block_on, print, push_json, say};
 use tributary_event::peer_address;
 
 const HEADINGS: [&str; 8] = ["ID", "PROTOCOL", "NAME", "PEER", "STATE", "LAST SEEN", "EVENTS", "LOSSES"];
@@ -14,13 +14,8 @@ const FIRST_NUMBER: usize = 6;
 
 /// Prints the agents that the daemon has seen.
 pub(super) fn list(endpoint: &EndpointArguments, format: OutputFormat) -> Result<(), CommandLineError> {
-    let endpoint = endpoint.endpoint()?;
-    let (status, body) = block_on(endpoint.ask(Method::GET, "/agents"))??;
-    if status != StatusCode::OK {
-        return Err(endpoint.refused(status, &body));
-    }
-    let agents: Vec<Value> = serde_json::from_slice(&body)
-        .map_err(|error| CommandLineError::Failed(format!("the daemon's list of agents cannot be read: {error}")))?;
+    let answer = block_on(endpoint.endpoint()?.json("/agents"))??;
+    let agents = answer.as_array().map_or(&[][..], Vec::as_slice);
     let mut lines = Vec::new();
     match format {
         OutputFormat::Json => {

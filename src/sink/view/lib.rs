@@ -84,11 +84,13 @@ impl View {
             readers: 0,
         };
         let budget = Arc::new(TimeBudget::new(options.cpu_percent));
+        let mut services = Services::new(services);
+        services.set_exports(options.export.is_some());
         Arc::new(View {
             options: Mutex::new(options),
             budget,
             state: Mutex::new(state),
-            services: Mutex::new(Services::new(services)),
+            services: Mutex::new(services),
             profiles: Mutex::new(ProfileSums::new(profiles)),
             sums_nanos: AtomicU64::new(0),
         })
@@ -102,7 +104,10 @@ impl View {
     /// Puts other options into force, except `enabled`. What they do not keep is dropped now, or when no request reads it.
     pub fn set_options(&self, options: Options) {
         let [store, services, profiles, heaps, code] = parts(&options);
-        self.services(|all| all.set_limit(services));
+        self.services(|all| {
+            all.set_limit(services);
+            all.set_exports(options.export.is_some());
+        });
         self.profiles(|all| all.set_limit(profiles));
         let mut state = self.state();
         let may_drop = state.readers == 0;

@@ -16,7 +16,7 @@ const WAIT_NANOS: u64 = 10_000_000_000;
 const MINUTE_NANOS: u64 = 60_000_000_000;
 /// The memory of the traces that have failed lately.
 const ERROR_BYTES: usize = 64 << 10;
-/// The most operations that are told apart.
+/// The most operations for which slow traces are looked for.
 const MAX_OPERATIONS: usize = 4096;
 /// The most traces of each sort for each mebibyte of the store.
 const TRACES_PER_MIB: usize = 8;

@@ -21,6 +21,9 @@ options! {
             duration(Duration::from_secs(15 * 60), Duration::from_secs(10)..=Duration::from_secs(24 * 3600)),
         /// The processor time that keeping them may take, in percent of one processor. What there is no time for is counted only.
         pub cpu_percent: u64 = count(5, 1..=100),
+        /// How often requests, errors and durations of each operation of a service become metrics (traces.span.metrics.calls and
+        /// traces.span.metrics.duration), which all sinks get. Empty: never.
+        pub export: Option<Duration> = duration_or_none(Duration::from_secs(1)..=Duration::from_secs(3600)),
         /// The most bytes of an answer and of what it is made of; lists that would be longer are cut, or refused. One answer is made at
         /// a time. The default is 2MiB if limits.memory_bytes is less than 128MiB, or can be no more.
         pub max_answer: u64 = size(if memory_bytes < SMALL { 2 << 20 } else { 16 << 20 }, LEAST_ANSWER..=1 << 30),

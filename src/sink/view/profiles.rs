@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use crate::services::{STEP_SECONDS, STEPS, pop_if};
-use tributary_event::{Batch, EventView, Kind, UnixNanos};
+use tributary_event::{AgentFacts, Batch, EventView, Kind, UnixNanos};
 use tributary_profile::collected::{About, Collected, StackSource};
 use tributary_profile::stacks::{OTHERS, Stacks, process_text};
 use tributary_profile::{Counted, ProfileItem, events};
@@ -26,7 +26,9 @@ const STEP_BYTES: usize = 64;
 #[derive(Debug)]
 pub struct ProfileSums {
     limit: usize,
-    agents: HashMap<Box<str>, AgentProfile, RandomState>,
+    /// By the number of the agent.
+    agents: Vec<(Box<str>, AgentProfile)>,
+    numbers: HashMap<Box<str>, usize, RandomState>,
     now: u64,
     /// Bytes of stacks, of what waits, and of steps, of all agents.
     bytes: [usize; 3],
@@ -39,6 +41,8 @@ pub struct ProfileSums {
 pub struct AgentProfile {
     /// The protocol of its events.
     pub protocol: &'static str,
+    /// What the agent is called; the same for all processes of a service.
+    pub name: Box<str>,
     collected: Collected,
     sources: BTreeMap<StackSource, SourceSums>,
     bytes: [usize; 3],
@@ -68,7 +72,7 @@ struct Step {
 impl ProfileSums {
     /// No sums, in about `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        ProfileSums { limit, agents: HashMap::default(), now: 0, bytes: [0; 3], is_full: false }
+        ProfileSums { limit, agents: Vec::new(), numbers: HashMap::default(), now: 0, bytes: [0; 3], is_full: false }
     }
 
     /// Sets the most bytes. With fewer, all begins anew.
@@ -102,7 +106,7 @@ impl ProfileSums {
             return;
         }
         // Events of several resources can alternate.
-        let mut known: Vec<(usize, Box<str>)> = Vec::new();
+        let mut known: Vec<(usize, usize)> = Vec::new();
         let mut last = 0;
         for event in batch.events() {
             let Ok(Some(item)) = events::item_of_known_agent(event) else { continue };
@@ -116,31 +120,34 @@ impl ProfileSums {
                     known.len() - 1
                 });
             }
-            if let Some(agent) = self.agents.get_mut(&known[last].1) {
-                agent.collected.add(&item);
-                agent.last = self.now;
-            }
+            self.agents[known[last].1].1.collected.add(&item);
         }
-        known.sort();
-        known.dedup_by(|a, b| a.1 == b.1);
-        known.iter().for_each(|(_, agent)| self.measure(agent));
+        for (_, agent) in known {
+            self.agents[agent].1.last = self.now;
+            self.measure(agent);
+        }
         self.look();
     }
 
-    /// The name of the agent of an event, which has sums then.
-    fn agent(&mut self, event: EventView<'_>) -> Box<str> {
-        let mut name: Box<str> = process_text(&events::agent(event)).into();
-        if !self.agents.contains_key(&name) && (self.agents.len() + 1) * AGENT_BYTES > self.limit / 4 {
-            name = OTHERS.into();
+    /// The number of the agent of an event, which has sums then.
+    fn agent(&mut self, event: EventView<'_>) -> usize {
+        let mut words: Box<str> = process_text(&events::agent(event)).into();
+        if !self.numbers.contains_key(&words) && (self.agents.len() + 1) * AGENT_BYTES > self.limit / 4 {
+            words = OTHERS.into();
         }
-        let (limit, is_full) = (self.limit, self.is_full);
-        self.agents.entry(name.clone()).or_insert_with(|| {
-            let mut collected = Collected::bounded(limit);
-            collected.set_full(is_full);
-            let protocol = event.origin().protocol;
-            AgentProfile { protocol, collected, sources: BTreeMap::new(), bytes: [0; 3], last: 0 }
-        });
-        name
+        if let Some(known) = self.numbers.get(&words) {
+            return *known;
+        }
+        let mut collected = Collected::bounded(self.limit);
+        collected.set_full(self.is_full);
+        let origin = event.origin();
+        let facts = AgentFacts::of(event.resource().attributes());
+        let name = facts.name(origin.protocol, &origin.listener, &origin.peer).into_text().into();
+        let protocol = origin.protocol;
+        let agent = AgentProfile { protocol, name, collected, sources: BTreeMap::new(), bytes: [0; 3], last: self.now };
+        self.numbers.insert(words.clone(), self.agents.len());
+        self.agents.push((words, agent));
+        self.agents.len() - 1
     }
 
     /// Ends the steps that are over.
@@ -152,20 +159,21 @@ impl ProfileSums {
         let ended = std::mem::replace(&mut self.now, now);
         let oldest = (now + 1).saturating_sub(STEPS);
         let limit = self.limit;
-        self.agents.retain(|_, agent| {
+        self.agents.retain_mut(|(_, agent)| {
             agent.end_step(ended);
             agent.expire(oldest, ended, limit / 8);
             agent.last >= oldest
         });
+        self.numbers = self.agents.iter().enumerate().map(|(number, (words, _))| (words.clone(), number)).collect();
         self.measure_all();
-        while self.bytes[2] > self.limit / 4 && self.agents.values_mut().any(AgentProfile::lengthen_steps) {
+        while self.bytes[2] > self.limit / 4 && self.agents.iter_mut().any(|(_, agent)| agent.lengthen_steps()) {
             self.measure_all();
         }
         self.look();
     }
 
-    fn measure(&mut self, agent: &str) {
-        let Some(agent) = self.agents.get_mut(agent) else { return };
+    fn measure(&mut self, agent: usize) {
+        let (_, agent) = &mut self.agents[agent];
         let before = agent.bytes;
         agent.measure();
         for (sum, (before, now)) in self.bytes.iter_mut().zip(before.into_iter().zip(agent.bytes)) {
@@ -175,7 +183,7 @@ impl ProfileSums {
 
     fn measure_all(&mut self) {
         self.bytes = [0; 3];
-        for agent in self.agents.values_mut() {
+        for (_, agent) in &mut self.agents {
             agent.measure();
             self.bytes.iter_mut().zip(agent.bytes).for_each(|(sum, bytes)| *sum += bytes);
         }
@@ -183,20 +191,23 @@ impl ProfileSums {
 
     /// Sees to it that there is enough memory.
     fn look(&mut self) {
-        if self.bytes[1] > self.limit / 8 {
-            self.agents.values_mut().for_each(|agent| agent.collected.sum_up_spans());
-            self.measure_all();
+        // First the traces that got no span lately, then all.
+        for part in [2, 1] {
+            if self.bytes[1] > self.limit / 8 {
+                self.agents.iter_mut().for_each(|(_, agent)| agent.collected.sum_up_first_spans(part));
+                self.measure_all();
+            }
         }
         let is_full = self.bytes[0] > self.limit / 2;
         if is_full != self.is_full {
             self.is_full = is_full;
-            self.agents.values_mut().for_each(|agent| agent.collected.set_full(is_full));
+            self.agents.iter_mut().for_each(|(_, agent)| agent.collected.set_full(is_full));
         }
     }
 
-    /// The agents, in no order.
+    /// The processes in words, and their sums.
     pub fn agents(&self) -> impl Iterator<Item = (&str, &AgentProfile)> {
-        self.agents.iter().map(|(name, agent)| (&**name, agent))
+        self.agents.iter().map(|(words, agent)| (&**words, agent))
     }
 }
 
@@ -356,8 +367,8 @@ impl Step {
 mod tests {
     use super::*;
     use tributary_event::{
-        BatchBuilder, Frame, Header, Name, Number, Origin, Position, Resource, ResourceValue, SampleData, SpanData, SpanId,
-        TraceId, semconv,
+        BatchBuilder, Frame, Header, Name, Number, Origin, Position, Resource, ResourceValue, SampleData, SpanData,
+        SpanId, TraceId, semconv,
     };
 
     const START: u64 = 1_795_171_200;
@@ -378,7 +389,8 @@ mod tests {
         let mut batch = builder(service);
         for (id, parent, name, nanos) in spans {
             let name = batch.push_text(name);
-            let header = Header { name: name.into(), time: Some(at(0)), observed: at(0), position: Position::default() };
+            let header =
+                Header { name: name.into(), time: Some(at(0)), observed: at(0), position: Position::default() };
             let span_id = |id: u64| SpanId(id.to_be_bytes());
             batch.event(header).span(SpanData {
                 parent: (*parent > 0).then(|| span_id(*parent)),

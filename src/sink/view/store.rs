@@ -40,7 +40,7 @@ pub struct KeptBatch {
     order: u64,
     /// When the last of its events was read.
     pub at: UnixNanos,
-    /// When it was begun.
+    /// When its first event was read.
     began: UnixNanos,
     /// Events of the same class and listener between the kept batch before it and this one are not kept.
     pub follows_gap: bool,

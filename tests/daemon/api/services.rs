@@ -203,4 +203,93 @@ async fn sums_of_services_are_those_of_every_span() {
         .map(|row| (format!("{} -> {}", text(row, "caller"), text(row, "callee")), row))
         .collect();
     check("edges", &mut edges, &rows);
+    // The stacks of each service have every span, below the spans of the same service that have called it.
+    let line_of: BTreeMap<&str, &Value> =
+        lines.iter().map(|line| (line["span"]["span_id"].as_str().unwrap(), line)).collect();
+    let mut paths: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    for line in &lines {
+        let (own, mut path, mut at) = (service(line), line["name"].as_str().unwrap().to_owned(), *line);
+        while let Some(caller) = at["span"]["parent_span_id"].as_str().map(|parent| line_of[parent])
+            && service(caller) == own
+        {
+            path = format!("{};{path}", caller["name"].as_str().unwrap());
+            at = caller;
+        }
+        *paths.entry(own).or_default().entry(path).or_default() += 1;
+    }
+    let profiles = json(&daemon, "profiles").await;
+    assert_eq!(profiles["coverage"]["kept"], spans.len());
+    assert_eq!(array(&profiles, "profiles").len() as u64, SERVICES);
+    for profile in array(&profiles, "profiles") {
+        let agent = text(profile, "agent");
+        let flame = json(&daemon, &format!("profiles/flame?type=calls&agent={}", encoded(&agent))).await;
+        let (nodes, mut found, mut names) = (&flame["nodes"], BTreeMap::new(), Vec::new());
+        for (at, calls) in array(nodes, "self").iter().enumerate() {
+            let name = flame["names"][nodes["name"][at].as_u64().unwrap() as usize].as_str().unwrap();
+            let path = match nodes["parent"][at].as_u64() {
+                Some(parent) => format!("{};{name}", names[parent as usize]),
+                None => name.to_owned(),
+            };
+            found.insert(path.clone(), calls.as_u64().unwrap());
+            names.push(path);
+        }
+        found.retain(|_, calls| *calls > 0);
+        let name = agent.split(" (").next().unwrap();
+        // A number at the end of a frame would be the value of a folded stack.
+        let expected = paths[name].iter().map(|(path, calls)| (path.replace("operation ", "operation_"), *calls));
+        assert_eq!(found, expected.collect::<BTreeMap<_, _>>(), "{agent}");
+    }
+}
+
+#[tokio::test]
+async fn requests_and_durations_of_operations_are_exported_as_metrics() {
+    let settings = SETTINGS.replace("[view]", "[view]\nexport = \"1s\"");
+    assert!(settings.contains("export"), "{SETTINGS}");
+    let daemon = Daemon::start(&format!(
+        "{settings}[listeners.test]\nprotocol = \"otlp\"\nlisten = \"127.0.0.1:0\"\ngrpc = \"\"\nquarantine.dir = \"\"\nacknowledge = \"written\"\n"
+    ))
+    .await;
+    let mut traffic = Traffic { state: 0x5EED_1234_5678_9ABC };
+    let spans: Vec<Sent> = (0..200).flat_map(|trace| traffic.trace(trace)).collect();
+    let (first, rest) = spans.split_at(spans.len() / 2);
+    export(&daemon, first).await;
+    daemon.until_named("traces.span.metrics.calls").await;
+    export(&daemon, rest).await;
+    // The stop exports the rest.
+    let events = daemon.stop().await.events;
+    let of = |name: &str| {
+        let metrics = events.iter().filter(|event| event["name"] == name);
+        metrics.cloned().collect::<Vec<Value>>()
+    };
+    let (calls, durations) = (of("traces.span.metrics.calls"), of("traces.span.metrics.duration"));
+    let mut expected: BTreeMap<(String, String, bool), (u64, f64)> = BTreeMap::new();
+    for span in &spans {
+        let key = (format!("service {}", span.service), format!("operation {}", span.operation), span.is_error);
+        let sums = expected.entry(key).or_default();
+        (sums.0, sums.1) = (sums.0 + 1, sums.1 + span.nanos as f64 / 1e6);
+    }
+    let sums = |metrics: &[Value], value: &dyn Fn(&Value) -> f64| {
+        let mut sums: BTreeMap<(String, String, bool), f64> = BTreeMap::new();
+        for metric in metrics {
+            assert_eq!(metric["origin"]["protocol"], "tributary");
+            assert_eq!(metric["metric"]["temporality"], "delta");
+            let text = |of: &Value| of.as_str().unwrap().to_owned();
+            let is_error = metric["attributes"]["status.code"] == "STATUS_CODE_ERROR";
+            let key = (text(&metric["resource"]["service.name"]), text(&metric["attributes"]["span.name"]), is_error);
+            *sums.entry(key).or_default() += value(&metric["metric"]);
+        }
+        sums
+    };
+    let counts = sums(&calls, &|metric| metric["value"].as_f64().unwrap());
+    let expected_counts = expected.iter().map(|(key, (count, _))| (key.clone(), *count as f64));
+    assert_eq!(counts, expected_counts.collect::<BTreeMap<_, _>>());
+    let buckets = |metric: &Value| {
+        let counts = metric["positive"]["counts"].as_array().unwrap();
+        counts.iter().map(|count| count.as_f64().unwrap()).sum::<f64>()
+    };
+    assert_eq!(sums(&durations, &buckets), counts);
+    for (key, millis) in sums(&durations, &|metric| metric["sum"].as_f64().unwrap()) {
+        let exact = expected[&key].1;
+        assert!((millis - exact).abs() <= exact * 1e-9, "{key:?}: {millis}, not {exact}");
+    }
 }

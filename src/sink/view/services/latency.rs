@@ -38,7 +38,7 @@ pub fn least_of(bucket: u16) -> u64 {
 }
 
 /// The duration in the middle of a bucket.
-fn middle_of(bucket: u16) -> u64 {
+pub(super) fn middle_of(bucket: u16) -> u64 {
     let least = least_of(bucket);
     least + (least_of(bucket.saturating_add(1)).saturating_sub(least)) / 2
 }

@@ -4,6 +4,7 @@
 //! consumer, if it has no parent, or if its parent is of another service. Parents are found among the spans of the last 10 seconds,
 //! whichever comes first; a child whose parent does not come has the caller "unknown".
 
+pub mod export;
 pub mod latency;
 mod rows;
 mod sums;
@@ -19,8 +20,9 @@ use hashbrown::HashSet;
 use crate::recent::RecentKeys;
 use tributary_codec::mix::mix;
 use tributary_codec::text;
-use tributary_event::{Batch, DataView, EventView, Kind, SpanKind, SpanView, Status, UnixNanos, semconv};
+use tributary_event::{AgentFacts, Batch, DataView, EventView, Kind, SpanKind, SpanView, Status, UnixNanos, semconv};
 
+use export::{ExportedOperation, Unexported};
 use rows::Rows;
 pub use sums::{MINUTES, MinuteSums, STEP_SECONDS, STEPS, STEPS_PER_MINUTE, StepSums, Sums, Totals};
 use waiting::{WaitingChild, WaitingChildren};
@@ -80,6 +82,8 @@ pub struct Services {
     latencies_from: u64,
     /// The services of the spans of a batch.
     scratch: Vec<u32>,
+    /// Spans are measured for the next export as well.
+    exports: bool,
 }
 
 /// The row of a service.
@@ -133,6 +137,7 @@ pub struct Operation {
     /// It stands for all operations of the service for which there is no row of their own.
     pub is_other: bool,
     pub sums: Sums,
+    unexported: Option<Box<Unexported>>,
 }
 
 /// Calls from one service to another.
@@ -187,6 +192,7 @@ impl Services {
             bytes: 0,
             latencies_from: 0,
             scratch: Vec::new(),
+            exports: false,
         }
     }
 
@@ -209,9 +215,9 @@ impl Services {
         // First the services of all: the parent of a span is often behind it in its batch.
         let mut services = std::mem::take(&mut self.scratch);
         services.clear();
-        let mut of_resource = None;
+        let mut known = [None; 2];
         for (event, span) in spans(batch) {
-            let service = self.service_of(event, &mut of_resource);
+            let service = self.service_of(event, &mut known);
             services.push(service);
             let key = key(&span.trace_id.0, &span.span_id.0);
             self.parents.insert(key, service);
@@ -232,11 +238,14 @@ impl Services {
         let oldest = (self.now + 1).saturating_sub(STEPS);
         let step = (event.observed().0 / NANOS_PER_STEP).clamp(oldest, self.now);
         let (nanos, is_error) = (span.duration_nanos, span.status == Status::Error);
-        if let Some((name, detail)) = operation_of(event)
+        if let Some((name, detail)) = operation_of(event, span)
             && let Some(operation) = self.operation(service, span.kind, cut(name), cut(detail))
             && let Some(operation) = self.operations.get_mut(operation)
         {
             operation.sums.add(step, nanos, is_error);
+            if self.exports {
+                operation.unexported.get_or_insert_default().add(nanos, is_error);
+            }
         }
         if is_error {
             self.add_error(service, step, error_type(event, span));
@@ -330,24 +339,33 @@ impl Services {
         }
     }
 
-    /// The service of a span. `known`: the address of the last resource, and its service.
+    /// The service of a span; without one, the name of its agent. `known`: the addresses of the last resource with a service and of the
+    /// last one without, and their services.
     #[inline]
-    fn service_of(&mut self, event: EventView<'_>, known: &mut Option<(usize, u32)>) -> u32 {
+    fn service_of(&mut self, event: EventView<'_>, known: &mut [Option<(usize, u32)>; 2]) -> u32 {
         let resource = Arc::as_ptr(event.resource()).addr();
-        match known {
-            Some((last, service)) if *last == resource => *service,
-            _ => {
-                let of_resource = event.resource().text(semconv::SERVICE_NAME).filter(|text| !text.is_empty());
-                if let Some(name) = of_resource {
-                    let service = self.service(cut(name));
-                    *known = Some((resource, service));
-                    return service;
-                }
-                let name = event.text_of(semconv::SERVICE_NAME);
-                let program = || event.resource().text(semconv::PROCESS_EXECUTABLE_NAME);
-                self.service(cut(name.or_else(program).unwrap_or(event.origin().protocol)))
-            }
+        let [of_resource, of_agent] = known;
+        if let Some((_, service)) = of_resource.filter(|(last, _)| *last == resource) {
+            return service;
         }
+        let name = event.resource().text(semconv::SERVICE_NAME).filter(|text| !text.is_empty());
+        if let Some(name) = name {
+            let service = self.service(cut(name));
+            *of_resource = Some((resource, service));
+            return service;
+        }
+        if let Some(name) = event.text_of(semconv::SERVICE_NAME) {
+            return self.service(cut(name));
+        }
+        if let Some((_, service)) = of_agent.filter(|(last, _)| *last == resource) {
+            return service;
+        }
+        let origin = event.origin();
+        let facts = AgentFacts::of(event.resource().attributes());
+        let name = facts.name(origin.protocol, &origin.listener, &origin.peer).into_text();
+        let service = self.service(cut(&name));
+        *of_agent = Some((resource, service));
+        service
     }
 
     fn service(&mut self, name: &str) -> u32 {
@@ -397,6 +415,7 @@ impl Services {
             detail: detail.into(),
             is_other,
             sums: Sums::new(),
+            unexported: None,
         };
         // Each service has one more for its other operations.
         if self.operations.len() < self.limits.operations {
@@ -467,8 +486,10 @@ impl Services {
         let services = self.services.iter().map(|row| {
             row.entries.memory_bytes() + names(&row.name) + row.history.capacity() * size_of::<MinuteTotals>()
         });
-        let operations =
-            self.operations.iter().map(|row| row.sums.memory_bytes() + names(&row.name) + names(&row.detail));
+        let operations = self.operations.iter().map(|row| {
+            let unexported = row.unexported.as_ref().map_or(0, |spans| spans.memory_bytes());
+            row.sums.memory_bytes() + unexported + names(&row.name) + names(&row.detail)
+        });
         let edges = self.edges.iter().map(|row| row.sums.memory_bytes());
         self.bytes = services.chain(operations).chain(edges).sum::<usize>()
             + self.services.memory_bytes()
@@ -476,6 +497,30 @@ impl Services {
             + self.edges.memory_bytes()
             + self.parents.memory_bytes()
             + self.waiting.memory_bytes();
+    }
+
+    /// Whether spans are measured for exports. If not, what is not exported is forgotten.
+    pub fn set_exports(&mut self, exports: bool) {
+        self.exports = exports;
+        if !exports {
+            self.operations.iter_mut().for_each(|operation| operation.unexported = None);
+        }
+    }
+
+    /// The operations that have spans since the last export, by service.
+    pub fn take_unexported(&mut self) -> Vec<ExportedOperation> {
+        let services = &self.services;
+        let mut taken: Vec<_> = self
+            .operations
+            .iter_mut()
+            .filter_map(|operation| {
+                let spans = operation.unexported.take()?;
+                let service = services.get(operation.service)?;
+                Some((operation.service, ExportedOperation::of(service, operation, *spans)))
+            })
+            .collect();
+        taken.sort_by_key(|(service, _)| *service);
+        taken.into_iter().map(|(_, operation)| operation).collect()
     }
 
     /// How much there is.
@@ -555,9 +600,11 @@ fn key(trace_id: &[u8; 16], span_id: &[u8; 8]) -> u64 {
 }
 
 /// The operation of a span and what it works on. `None`: the span is none, but a part of one.
-fn operation_of(event: EventView<'_>) -> Option<(&str, &str)> {
+fn operation_of<'a>(event: EventView<'a>, span: SpanView<'a>) -> Option<(&'a str, &'a str)> {
     let name = event.name().text();
     match event.origin().protocol {
+        // Each call is a span: the outermost ones of a thread are operations.
+        "bytefrog" => span.parent.is_none().then_some((name, "")),
         "zico" => event.text_of(semconv::ZICO_TRACE_TYPE).map(|name| (name, "")),
         "datadog" | "datadog_agent" => {
             let detail = event.text_of(semconv::DATADOG_RESOURCE).filter(|detail| *detail != name);
