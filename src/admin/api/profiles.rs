@@ -1,5 +1,6 @@
 //! Profiles: flame graphs of any process over any part of the window, and downloads of them.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::fast::RandomState;
@@ -138,15 +139,22 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&["limit"])?;
     let (mut window, limit) = (Window::whole(context)?, context.query.limit(1000, 10_000)?);
     let memory = context.memory.half();
-    let (steps, mut found, mut is_cut) = context.view()?.profiles(|profiles| {
+    let (steps, mut found, is_cut) = context.view()?.profiles(|profiles| {
         let steps = Steps::of(&mut window, profiles)?;
         let mut is_cut = false;
-        let found: Vec<ProcessProfile> = profiles
+        let mut agents: Vec<_> = profiles
             .agents()
-            .filter_map(|(agent, profile)| {
-                let sources = profile.events(steps.bounds(), steps.now);
-                if sources.is_empty() || !memory.take(FOUND_BYTES + 2 * agent.len()) {
-                    is_cut |= !sources.is_empty();
+            .map(|(agent, profile)| (agent, profile, profile.events(steps.bounds(), steps.now)))
+            .filter(|(.., sources)| !sources.is_empty())
+            .collect();
+        agents.sort_by_key(|(_, profile, _)| Reverse(profile.last_batch));
+        is_cut |= agents.len() > limit;
+        agents.truncate(limit);
+        let found: Vec<ProcessProfile> = agents
+            .into_iter()
+            .filter_map(|(agent, profile, sources)| {
+                if !memory.take(FOUND_BYTES + 2 * agent.len()) {
+                    is_cut = true;
                     return None;
                 }
                 let mut values = vec![0; (steps.last - steps.first + 1) as usize];
@@ -168,9 +176,6 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
             .collect();
         Ok::<_, ApiError>((steps, found, is_cut))
     })?;
-    found.sort_by(|a, b| b.last.cmp(&a.last).then_with(|| a.agent.cmp(&b.agent)));
-    is_cut |= found.len() > limit;
-    found.truncate(limit);
     found.sort_by(|a, b| a.agent.cmp(&b.agent));
     let events: u64 = found.iter().flat_map(|found| found.events.values()).sum();
     let profiles = Lazy(|| {

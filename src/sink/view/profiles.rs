@@ -34,6 +34,7 @@ pub struct ProfileSums {
     bytes: [usize; 3],
     /// There is no memory for further call paths.
     is_full: bool,
+    batches: u64,
 }
 
 /// The sums of an agent.
@@ -47,6 +48,8 @@ pub struct AgentProfile {
     sources: BTreeMap<StackSource, SourceSums>,
     bytes: [usize; 3],
     last: u64,
+    /// The number of the last batch with its events: an order of agents.
+    pub last_batch: u64,
 }
 
 /// The sums of one source before the present step.
@@ -72,7 +75,15 @@ struct Step {
 impl ProfileSums {
     /// No sums, in about `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        ProfileSums { limit, agents: Vec::new(), numbers: HashMap::default(), now: 0, bytes: [0; 3], is_full: false }
+        ProfileSums {
+            limit,
+            agents: Vec::new(),
+            numbers: HashMap::default(),
+            now: 0,
+            bytes: [0; 3],
+            is_full: false,
+            batches: 0,
+        }
     }
 
     /// Sets the most bytes. With fewer, all begins anew.
@@ -105,6 +116,7 @@ impl ProfileSums {
         if !ProfileSums::wants(batch) {
             return;
         }
+        self.batches += 1;
         // Events of several resources can alternate.
         let mut known: Vec<(usize, usize)> = Vec::new();
         let mut last = 0;
@@ -123,7 +135,8 @@ impl ProfileSums {
             self.agents[known[last].1].1.collected.add(&item);
         }
         for (_, agent) in known {
-            self.agents[agent].1.last = self.now;
+            let of_agent = &mut self.agents[agent].1;
+            (of_agent.last, of_agent.last_batch) = (self.now, self.batches);
             self.measure(agent);
         }
         self.look();
@@ -144,7 +157,15 @@ impl ProfileSums {
         let facts = AgentFacts::of(event.resource().attributes());
         let name = facts.name(origin.protocol, &origin.listener, &origin.peer).into_text().into();
         let protocol = origin.protocol;
-        let agent = AgentProfile { protocol, name, collected, sources: BTreeMap::new(), bytes: [0; 3], last: self.now };
+        let agent = AgentProfile {
+            protocol,
+            name,
+            collected,
+            sources: BTreeMap::new(),
+            bytes: [0; 3],
+            last: self.now,
+            last_batch: 0,
+        };
         self.numbers.insert(words.clone(), self.agents.len());
         self.agents.push((words, agent));
         self.agents.len() - 1

@@ -110,7 +110,10 @@ fn of_service(id: u64, service: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn lists_of_more_than_an_answer_holds_have_the_latest_and_say_that_they_are_cut() {
-    let daemon = Daemon::start(&format!("{SETTINGS}max_answer = \"64KiB\"\n{}", listener(""))).await;
+    // So much that each agent has sums of its own.
+    let view = "memory = \"128MiB\"\nmax_answer = \"64KiB\"";
+    let limits = "[limits]\nmemory_bytes = \"512MiB\"";
+    let daemon = Daemon::start(&format!("{limits}\n{SETTINGS}{view}\n{}", listener(""))).await;
     let spans = (1..=3000).flat_map(|id| of_service(id, &format!("svc{id}")));
     let bytes = wire::process().into_iter().chain(wire::string(1, "work")).chain(spans).collect::<Vec<u8>>();
     send_all(connect(&daemon.server).await, &bytes).await;

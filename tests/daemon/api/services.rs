@@ -208,7 +208,7 @@ async fn sums_of_services_are_those_of_every_span() {
         lines.iter().map(|line| (line["span"]["span_id"].as_str().unwrap(), line)).collect();
     let mut paths: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
     for line in &lines {
-        let (own, mut path, mut at) = (service(line), line["name"].as_str().unwrap().to_owned(), *line);
+        let (own, mut path, mut at) = (service(line), line["name"].as_str().unwrap().to_owned(), line);
         while let Some(caller) = at["span"]["parent_span_id"].as_str().map(|parent| line_of[parent])
             && service(caller) == own
         {
