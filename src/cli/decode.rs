@@ -166,13 +166,15 @@ fn renamed(_: &str) -> Result<u8, String> {
 }
 
 impl Arguments {
-    /// The options of the listener. A profile of Bytefrog needs its calls as spans, and coverage the names of methods.
+    /// The options of the listener. A profile of Bytefrog needs its calls as spans, a timeline their entries and exits, and
+    /// coverage the names of methods.
     fn listener_options(&self, protocol: Protocol) -> Vec<String> {
         let mut options = self.options.clone();
         let is_profile = matches!(self.profile.is_wanted(Some(protocol)), Ok(true));
         if protocol == Protocol::Bytefrog && is_profile {
             let wanted: &[_] = match self.profile.is_coverage() {
                 true => &["calls=events", "emit_definitions=true"],
+                false if self.profile.has_times() => &["calls=events"],
                 false => &["calls=spans"],
             };
             for option in wanted {

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::logs::CallLogs;
 use super::spans::Spans;
 use super::stacks::{OTHERS, Stacks, process_text};
+use super::timeline::Timeline;
 use super::words::counted;
 use super::{Call, CallStep, Clock, Counted, ProfileItem, SampleKind, pprof, report};
 
@@ -107,6 +108,7 @@ pub struct Collected {
     spans: Spans,
     logs: CallLogs,
     limits: Option<CollectedLimits>,
+    timeline: Option<Timeline>,
 }
 
 /// What is kept at most.
@@ -149,8 +151,16 @@ impl Collected {
         Collected { spans, logs, limits: Some(limits), ..Collected::default() }
     }
 
+    /// Stacks, and if `has_times` also the single items with their times.
+    pub fn with_times(has_times: bool) -> Self {
+        Collected { timeline: has_times.then(Timeline::default), ..Collected::default() }
+    }
+
     /// Adds an item, if it has to do with stacks.
     pub fn add(&mut self, item: &ProfileItem<'_>) {
+        if let Some(timeline) = &mut self.timeline {
+            timeline.add(item);
+        }
         let (source, agent, time, until) = match item {
             ProfileItem::Sample(sample) => {
                 let covers = sample.covers.unwrap_or(0);
@@ -203,6 +213,14 @@ impl Collected {
         if let Some(stacks) = self.stacks.get_mut(&StackSource::Entries) {
             self.logs.finish(stacks);
         }
+        if let Some(timeline) = &mut self.timeline {
+            timeline.finish();
+        }
+    }
+
+    /// The items with their times, if they were asked for.
+    pub fn timeline(&self) -> Option<&Timeline> {
+        self.timeline.as_ref()
     }
 
     /// Sums up the traces, and the entries and exits, to which nothing was added since the last call.
@@ -313,13 +331,17 @@ impl Shown<'_> {
         self.processes.iter().any(|(_, about)| about.is_incomplete)
     }
 
-    /// The processes, the samples, the clock, and the span of time.
-    pub fn title(&self, total: u64) -> String {
-        let who = match &self.processes[..] {
+    /// The process, or the number of the processes.
+    pub fn processes_text(&self) -> String {
+        match &self.processes[..] {
             [(process, _)] => (*process).to_owned(),
             several => format!("{} processes", several.len()),
-        };
-        let mut parts = vec![format!("{who}: {}", self.source.words(self.events()))];
+        }
+    }
+
+    /// The processes, the samples, the clock, and the span of time.
+    pub fn title(&self, total: u64) -> String {
+        let mut parts = vec![format!("{}: {}", self.processes_text(), self.source.words(self.events()))];
         if self.counted != Counted::Cpu {
             let has_unit = matches!(self.counted.unit(), "nanoseconds" | "bytes");
             let unit = if has_unit { "" } else { self.counted.things() };

@@ -10,6 +10,7 @@
 //! Protocols also use [`tree`], [`calls`], [`interval`] and [`limits`], to make profiles while events arrive.
 #![forbid(unsafe_code)]
 
+mod call_order;
 pub mod call_stack;
 pub mod calls;
 pub mod class_sums;
@@ -18,18 +19,22 @@ pub mod collected;
 pub mod compare;
 pub mod coverage;
 pub mod events;
+pub mod firefox;
 pub mod flamegraph;
 pub mod heap;
 pub mod heap_fields;
 pub mod interval;
 pub mod limits;
 pub mod logs;
+pub mod perfetto;
 pub mod pprof;
 pub mod report;
 mod rows;
+pub mod sandwich;
 pub mod spans;
 pub mod speedscope;
 pub mod stacks;
+pub mod timeline;
 pub mod tree;
 mod words;
 

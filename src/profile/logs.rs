@@ -1,17 +1,13 @@
 //! Self times of calls that were written as entries and exits, paired in the order of their numbers.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
+use super::call_order::CallOrder;
 use super::calls::OpenCalls;
 use super::stacks::Stacks;
 use super::{Call, CallStep, ProfileFrame, Site};
 
-/// Entries and exits that wait for others with lower numbers, for each process.
-const WINDOW: usize = 1 << 17;
 /// Open calls of a process.
 const MAX_OPEN_CALLS: usize = 1 << 20;
 const NANOS_PER_MILLI: u64 = 1_000_000;
@@ -35,17 +31,12 @@ impl Default for CallLogs {
 
 #[derive(Clone, Debug)]
 struct ProcessLogs {
-    waiting: BinaryHeap<Reverse<Ordered>>,
-    /// The last number, unwrapped, and what it was when [`CallLogs::sum_up_older`] was called last.
-    last: u64,
-    older: u64,
+    order: CallOrder<TimedStep>,
     open: OpenCalls,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Ordered {
-    number: u64,
-    step: CallStep,
+struct TimedStep {
     time: u32,
     frame: u32,
     thread_id: u64,
@@ -65,22 +56,14 @@ impl CallLogs {
         let process = stacks.tree().nodes()[thread as usize].caller;
         let frame = stacks.frame(&ProfileFrame { function: Some(call.function.clone()), site: Site::default() });
         let process = self.processes.entry(process).or_insert_with(|| ProcessLogs {
-            waiting: BinaryHeap::new(),
-            // Numbers of 32 bits may be lower than the first one.
-            last: 1 << 32 | u64::from(call.sequence),
-            older: 0,
+            order: CallOrder::new(call.sequence),
             open: OpenCalls::new(MAX_OPEN_CALLS),
         });
-        let ahead = call.sequence.wrapping_sub(process.last as u32).cast_signed();
-        let number = process.last.saturating_add_signed(ahead.into());
-        if call.step != CallStep::Break {
-            process.last = process.last.max(number);
-            self.added += 1;
-        }
-        let Call { step, time, thread_id, .. } = *call;
-        process.waiting.push(Reverse(Ordered { number, step, time, frame, thread_id, thread }));
+        self.added += u64::from(call.step != CallStep::Break);
+        let Call { time, thread_id, .. } = *call;
+        process.order.push(call, TimedStep { time, frame, thread_id, thread });
         self.waiting += 1;
-        if process.waiting.len() > WINDOW || self.waiting > self.max_waiting {
+        if process.order.is_full() || self.waiting > self.max_waiting {
             self.waiting -= usize::from(process.take_first(stacks));
         }
     }
@@ -97,17 +80,17 @@ impl CallLogs {
     /// Sums up those that were added before the last call: none with a lower number is on its way any more.
     pub fn sum_up_older(&mut self, stacks: &mut Stacks) {
         for process in self.processes.values_mut() {
-            while process.waiting.peek().is_some_and(|Reverse(first)| first.number <= process.older) {
-                self.waiting -= usize::from(process.take_first(stacks));
+            while process.order.has_older() && process.take_first(stacks) {
+                self.waiting -= 1;
             }
-            process.older = process.last;
+            process.order.mark();
         }
     }
 
     /// Bytes of those that wait and of open calls, approximately.
     pub fn memory_bytes(&self) -> usize {
         let of_process = |process: &ProcessLogs| {
-            process.waiting.capacity() * size_of::<Ordered>() + process.open.memory_bytes() + size_of::<ProcessLogs>()
+            process.order.memory_bytes() + process.open.memory_bytes() + size_of::<ProcessLogs>()
         };
         self.processes.values().map(of_process).sum()
     }
@@ -120,9 +103,7 @@ impl CallLogs {
 
 impl ProcessLogs {
     fn take_first(&mut self, stacks: &mut Stacks) -> bool {
-        let Some(Reverse(Ordered { step, time, frame, thread_id, thread, .. })) = self.waiting.pop() else {
-            return false;
-        };
+        let Some((step, TimedStep { time, frame, thread_id, thread })) = self.order.pop() else { return false };
         if step == CallStep::Break {
             self.open.end_all();
         } else if step == CallStep::Entry {

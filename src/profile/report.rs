@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::Counted;
+use super::sandwich::Sandwich;
 use super::stacks::Stacks;
 
 /// Calls with less than 1/200 of the total are left out of the tree.
@@ -63,42 +64,89 @@ pub fn write_top(stacks: &Stacks, counted: Counted, out: &mut impl Write) -> io:
 /// # Errors
 /// Writing to `out` failed.
 pub fn write_tree(stacks: &Stacks, counted: Counted, out: &mut impl Write) -> io::Result<()> {
+    let tree = TreeRows { counted, all: stacks.totals()[counted.column()], depth: 0, are_callers: false };
+    tree.head(out)?;
+    let (rows, left_out) = tree.rows(stacks);
+    rows.iter().try_for_each(|row| writeln!(out, "{row}"))?;
+    tree.left_out(left_out, out)
+}
+
+/// Writes a function between its callers, outermost above, and the tree of its callees. Shares are those of `stacks`.
+///
+/// # Errors
+/// Writing to `out` failed.
+pub fn write_sandwich(sandwich: &Sandwich, stacks: &Stacks, counted: Counted, out: &mut impl Write) -> io::Result<()> {
     let column = counted.column();
-    let (nodes, sums) = (stacks.tree().nodes(), stacks.cumulated(column));
-    let all = stacks.totals()[column];
-    let has_calls = counted == Counted::Wall;
-    let calls = if has_calls { format!("  {:>10}", "calls") } else { String::new() };
-    writeln!(out, "{:>12}  {:>6}  {:>12}{calls}  call", "total", "share", "self")?;
-    let mut left_out = (0, 0u64);
-    // Below this depth calls are left out.
-    let mut limit = usize::MAX;
-    for (node, depth) in stacks.order() {
-        if depth > limit {
-            continue;
-        }
-        limit = usize::MAX;
-        let (sum, own) = (sums[node as usize], nodes[node as usize].own);
-        if u128::from(sum) * u128::from(MIN_SHARE) < u128::from(all) {
-            left_out = (left_out.0 + 1, left_out.1.saturating_add(sum));
-            limit = depth;
-            continue;
-        }
-        let calls = if has_calls { format!("  {:>10}", own[1]) } else { String::new() };
-        let (total, own) = (value(counted, sum), value(counted, own[column]));
-        let name = &stacks.named(node).text;
-        writeln!(
-            out,
-            "{total:>12}  {:>5.1}%  {own:>12}{calls}  {:indent$}{name}",
-            share(sum, all),
-            "",
-            indent = 2 * depth
-        )?;
+    let callers = TreeRows { counted, all: stacks.totals()[column], depth: 1, are_callers: true };
+    let callees = TreeRows { are_callers: false, ..callers };
+    callees.head(out)?;
+    let (rows, left_out) = callers.rows(&sandwich.callers);
+    callers.left_out(left_out, out)?;
+    rows.iter().rev().try_for_each(|row| writeln!(out, "{row}"))?;
+    let own = sandwich.callees.tree().nodes()[0].own[column];
+    let total = sandwich.callees.totals()[column];
+    writeln!(out, "{}", callees.row(total, Some(own), sandwich.calls, 0, &sandwich.name))?;
+    let (rows, left_out) = callees.rows(&sandwich.callees);
+    rows.iter().try_for_each(|row| writeln!(out, "{row}"))?;
+    callees.left_out(left_out, out)
+}
+
+/// How the rows of a tree are written.
+#[derive(Clone, Copy, Debug)]
+struct TreeRows {
+    counted: Counted,
+    /// The sum that the shares refer to.
+    all: u64,
+    /// The depth of the first rows.
+    depth: usize,
+    /// They have calls of the function, and nothing of their own.
+    are_callers: bool,
+}
+
+impl TreeRows {
+    fn head(&self, out: &mut impl Write) -> io::Result<()> {
+        let calls = if self.counted == Counted::Wall { format!("  {:>10}", "calls") } else { String::new() };
+        writeln!(out, "{:>12}  {:>6}  {:>12}{calls}  call", "total", "share", "self")
     }
-    match left_out {
-        (0, _) => Ok(()),
-        (count, sum) => {
-            writeln!(out, "{:>12}  {:>5.1}%  in {count} smaller parts", value(counted, sum), share(sum, all))
+
+    /// The rows of a tree; and the number of small calls that are left out, and their sum.
+    fn rows(&self, stacks: &Stacks) -> (Vec<String>, (u64, u64)) {
+        let column = self.counted.column();
+        let (nodes, sums) = (stacks.tree().nodes(), stacks.cumulated(column));
+        let calls = if self.are_callers { stacks.cumulated(1) } else { nodes.iter().map(|node| node.own[1]).collect() };
+        let (mut rows, mut left_out) = (Vec::new(), (0, 0u64));
+        // Below this depth calls are left out.
+        let mut limit = usize::MAX;
+        for (node, depth) in stacks.order() {
+            if depth > limit {
+                continue;
+            }
+            limit = usize::MAX;
+            let (at, sum) = (node as usize, sums[node as usize]);
+            if u128::from(sum) * u128::from(MIN_SHARE) < u128::from(self.all) {
+                left_out = (left_out.0 + 1, left_out.1.saturating_add(sum));
+                limit = depth;
+                continue;
+            }
+            let own = (!self.are_callers).then_some(nodes[at].own[column]);
+            rows.push(self.row(sum, own, calls[at], depth + self.depth, &stacks.named(node).text));
         }
+        (rows, left_out)
+    }
+
+    fn row(&self, total: u64, own: Option<u64>, calls: u64, depth: usize, name: &str) -> String {
+        let calls = if self.counted == Counted::Wall { format!("  {calls:>10}") } else { String::new() };
+        let own = own.map_or_else(String::new, |own| value(self.counted, own));
+        let (share, total, indent) = (share(total, self.all), value(self.counted, total), 2 * depth);
+        format!("{total:>12}  {share:>5.1}%  {own:>12}{calls}  {:indent$}{name}", "")
+    }
+
+    fn left_out(&self, (count, sum): (u64, u64), out: &mut impl Write) -> io::Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let of = if self.are_callers { " of the callers" } else { "" };
+        writeln!(out, "{:>12}  {:>5.1}%  in {count} smaller parts{of}", value(self.counted, sum), share(sum, self.all))
     }
 }
 

@@ -31,7 +31,7 @@ pub fn write(stacks: &Stacks, counted: Counted, title: &str, out: &mut impl Writ
 }
 
 fn frame(frame: &super::stacks::TreeFrame) -> Value {
-    let mut shown = json!({"name": frame.function.as_ref().unwrap_or(&frame.text)});
+    let mut shown = json!({"name": frame.name()});
     if let Some(file) = &frame.file {
         shown["file"] = json!(file);
     }

@@ -47,6 +47,13 @@ pub struct TreeFrame {
     pub line: Option<u64>,
 }
 
+impl TreeFrame {
+    /// The function, or its place if it has no name.
+    pub fn name(&self) -> &str {
+        self.function.as_deref().unwrap_or(&self.text)
+    }
+}
+
 /// Sums by stack: two numbers for each stack, see [`Counted::column`].
 #[derive(Clone, Debug)]
 pub struct Stacks {
@@ -89,9 +96,15 @@ impl Stacks {
         }
     }
 
-    /// Adds a sample. An allocation has two more frames than its stack: its site and the class of its objects; an object of a
-    /// heap has them alone.
+    /// Adds a sample.
     pub fn add(&mut self, sample: &ProfileSample<'_>) {
+        let node = self.node_of(sample);
+        self.count(node, sample.counted.column(), sample.value);
+    }
+
+    /// The node of the stack of a sample. An allocation has two more frames than its stack: its site and the class of its
+    /// objects; an object of a heap has them alone.
+    pub fn node_of(&mut self, sample: &ProfileSample<'_>) -> u32 {
         let mut node = self.thread(&sample.agent, sample.thread.as_deref());
         for frame in sample.frames.iter().rev() {
             let number = self.frame(frame);
@@ -106,7 +119,7 @@ impl Stacks {
             let none = self.number(plain(Level::Call, "(no frames)".to_owned()));
             node = self.callee(node, none);
         }
-        self.count(node, sample.counted.column(), sample.value);
+        node
     }
 
     /// The node of a thread of a process.
@@ -274,7 +287,7 @@ impl Stacks {
     /// The stacks of the processes for which `is_wanted`, without the frames of processes and threads that are not kept. The
     /// frame of a thread without a name is empty.
     pub fn merged(&self, is_wanted: impl Fn(&str) -> bool, keeps_process: bool, keeps_thread: bool) -> Stacks {
-        let mut merged = Stacks { frames: self.frames.clone(), numbers: self.numbers.clone(), ..Stacks::default() };
+        let mut merged = self.without_sums();
         merged.cut = self.cut;
         let mut places: Vec<Option<u32>> = vec![Some(ROOT)];
         // It has sums where there was no space for a process.
@@ -300,9 +313,19 @@ impl Stacks {
         merged
     }
 
+    /// No stacks, with the same frames.
+    pub(super) fn without_sums(&self) -> Stacks {
+        Stacks { frames: self.frames.clone(), numbers: self.numbers.clone(), ..Stacks::default() }
+    }
+
     /// The frame of a node.
     pub fn named(&self, node: u32) -> &TreeFrame {
         &self.frames[self.tree.nodes()[node as usize].frame as usize]
+    }
+
+    /// The frames of the calls of a node, innermost first, without its process and thread.
+    pub fn calls_of(&self, node: u32) -> impl Iterator<Item = u32> {
+        self.tree.frames(node).take_while(|frame| self.frames[*frame as usize].level == Level::Call)
     }
 
     /// The frames, by number.

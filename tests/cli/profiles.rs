@@ -197,3 +197,93 @@ fn speedscope_files_are_evented_profiles_of_each_thread() {
         document["profiles"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"main") && names.contains(&"tracee-1"), "{names:?}");
 }
+
+/// The events of the calls of a recorded run.
+fn calls_file(folder: &Path) -> [String; 1] {
+    let path = folder.join("events.ndjson");
+    fs::write(&path, decode("bytefrog", &[], &run_files("v1-orig-mix")).stdout).unwrap();
+    [path.display().to_string()]
+}
+
+fn column<'a>(table: &'a Value, name: &str) -> &'a [Value] {
+    let values = table[name].as_array().unwrap();
+    assert_eq!(table["length"].as_u64(), Some(values.len() as u64), "{name}");
+    values
+}
+
+/// A file has each call of each thread, and its self times are those of the other forms.
+#[test]
+fn timelines_have_every_call_and_the_same_sums() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = calls_file(folder.path());
+    for files in [&file[..], &run_files("v1-orig-mix")] {
+        let ended = decode("bytefrog", &["--as", "perfetto"], files);
+        assert!(ended.code == Some(0) && ended.stderr.contains("572 calls\n"), "{}", ended.stderr);
+        let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let events = document["traceEvents"].as_array().unwrap();
+        let (mut open, mut calls) = (std::collections::BTreeMap::<u64, Vec<(&str, f64)>>::new(), 0);
+        for event in events.iter().filter(|event| event["ph"] != "M") {
+            let (name, at) = (event["name"].as_str().unwrap(), event["ts"].as_f64().unwrap());
+            let thread = open.entry(event["tid"].as_u64().unwrap()).or_default();
+            match event["ph"].as_str().unwrap() {
+                "B" => thread.push((name, at)),
+                _ => {
+                    let (begun, start) = thread.pop().unwrap();
+                    assert!(begun == name && start <= at, "{name}");
+                    calls += 1;
+                }
+            }
+        }
+        assert!(calls == 572 && open.values().all(Vec::is_empty), "{calls}");
+
+        let ended = decode("bytefrog", &["--as", "firefox"], files);
+        let profile: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let threads = profile["threads"].as_array().unwrap();
+        let weights = threads.iter().flat_map(|thread| column(&thread["samples"], "weight"));
+        assert_eq!(weights.map(|weight| weight.as_f64().unwrap()).sum::<f64>(), 28.0);
+        let names: Vec<&str> = threads.iter().map(|thread| thread["name"].as_str().unwrap()).collect();
+        assert!(names.contains(&"main") && names.contains(&"tracee-1"), "{names:?}");
+        let names = column(&profile["shared"]["funcTable"], "name").iter();
+        let texts = names.map(|name| &profile["shared"]["stringArray"][name.as_u64().unwrap() as usize]);
+        assert!(texts.filter(|text| *text == "demo.Tracee.main").count() == 1);
+    }
+}
+
+#[test]
+fn spans_and_allocations_have_timelines_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = [folder.path().join("spans.ndjson").display().to_string()];
+    fs::write(&file[0], two_processes()).unwrap();
+    let ended = decode("datadog", &["--as", "firefox", "--agent", "shop"], &file);
+    assert_eq!((ended.code, &*ended.stderr), (Some(0), "1 span\n"));
+    let profile: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let threads = profile["threads"].as_array().unwrap();
+    assert_eq!((threads.len(), &threads[0]["processName"]), (1, &json!("shop (pid 7, web-1)")));
+    assert_eq!(column(&threads[0]["markers"], "endTime"), [json!(3.0)]);
+    assert_eq!(profile["meta"]["startTime"].as_f64(), Some(1_795_176_900_500.0));
+    let ended = decode("datadog", &["--as", "perfetto"], &file);
+    assert!(
+        ended.stdout.contains("\"ph\":\"X\"") && ended.stdout.contains("billing (pid 8, web-1)"),
+        "{}",
+        ended.stdout
+    );
+    let none = decode("datadog", &["--as", "perfetto", "--sample", "cpu"], &file);
+    assert!(none.code == Some(1) && none.stdout.is_empty(), "{}", none.stdout);
+}
+
+#[test]
+fn a_function_is_shown_between_its_callers_and_callees() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = calls_file(folder.path());
+    let ended = decode("bytefrog", &["--as", "tree", "--function", "Tracee$Worker.run"], &file);
+    let rows: Vec<Vec<&str>> = ended.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["total", "share", "self", "calls", "call"], "{}", ended.stderr);
+    assert_eq!(rows[1], ["15.000", "ms", "53.6%", "4.000", "ms", "4", "demo.Tracee$Worker.run"], "{}", ended.stdout);
+    assert!(rows[2..].iter().any(|row| row.last() == Some(&"demo.Tracee$Worker.work")), "{}", ended.stdout);
+    for (name, why) in [("Worker", "several functions have \"Worker\""), ("nothing", "no function \"nothing\"")] {
+        let ended = decode("bytefrog", &["--as", "tree", "--function", name], &file);
+        assert!(ended.code == Some(1) && ended.stderr.contains(why), "{}", ended.stderr);
+    }
+    let unused = decode("bytefrog", &["--as", "top", "--function", "main"], &file);
+    assert!(unused.code == Some(2) && unused.stderr.contains("--function needs --as tree"), "{}", unused.stderr);
+}

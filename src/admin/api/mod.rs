@@ -18,6 +18,7 @@ mod profiles;
 mod query;
 mod services;
 mod sse;
+mod timelines;
 mod traces;
 mod wire;
 

@@ -13,6 +13,7 @@ use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, passed, snapshot};
 use super::history::now_ms;
 use super::query::bad;
+use super::timelines;
 use tributary_event::Kind;
 use tributary_profile::collected::{About, Shown, StackSource};
 use tributary_profile::stacks::{Level, Stacks};
@@ -452,7 +453,10 @@ pub(super) struct WindowResponse<T> {
 pub(super) fn download(context: &ApiContext) -> Result<Made, ApiError> {
     context.query.only(&[&WANTED[..], &["format"]].concat())?;
     let wanted = Wanted::read(context)?;
-    let format = context.query.choice("format", &["pprof", "folded", "svg", "speedscope"])?;
+    let format = context.query.choice("format", &["pprof", "folded", "svg", "speedscope", "perfetto", "firefox"])?;
+    if matches!(format, "perfetto" | "firefox") {
+        return timelines::make(context, wanted.agent.as_deref(), wanted.counted, format);
+    }
     let summed = wanted.sum_up(context, &mut Window::of(context)?)?;
     let nothing = || ApiError::new(StatusCode::NOT_FOUND, "there are no stacks of this type in this time");
     let counted = wanted.counted;

@@ -11,7 +11,7 @@ import { functions, invert, layout } from "./stacks.js";
 import { table } from "./table.js";
 import * as units from "./units.js";
 
-const DOWNLOADS = [["pprof", "pprof", "pb.gz"], ["folded", "Folded", "txt"], ["svg", "SVG", "svg"], ["speedscope", "speedscope", "json"]];
+const DOWNLOADS = [["pprof", "pprof", "pb.gz"], ["folded", "Folded", "txt"], ["svg", "SVG", "svg"], ["speedscope", "speedscope", "json"], ["perfetto", "Perfetto", "json"], ["firefox", "Firefox Profiler", "json"]];
 
 export function show(main, route) {
   const state = { agent: route.query.get("agent"), type: route.query.get("type"), form: route.query.get("form") ?? "", threads: route.query.get("threads") ?? "", compare: "" };

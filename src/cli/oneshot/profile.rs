@@ -86,13 +86,17 @@ struct Wanted {
     /// Duration; Ctrl-C ends it early and shows what there is
     #[arg(long = "for", value_name = "DURATION", default_value = "10s", value_parser = duration)]
     time: Duration,
-    /// The form of the profile [default: top on a terminal, otherwise flamegraph]
+    /// The form of the profile [default: tree with --function, top on a terminal, otherwise flamegraph]
     #[arg(long = "as", value_name = "FORM")]
     form: Option<StackForm>,
     /// The quantity: cpu, wall, calls, allocations, heap-bytes, heap-objects, or a type of samples of a profiler, e.g. cpu-time
     /// [default: cpu for Ruby, wall or the first type for others]
     #[arg(long, value_name = "SAMPLES")]
     sample: Option<Samples>,
+    /// With --as tree, which is its default form: only this function, by its name or a part of it, below its callers and above
+    /// its callees
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
 }
 
 pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
@@ -100,15 +104,23 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), CommandLineError>
         Some(Target::Ruby { wanted, .. }) => wanted,
         None => &arguments.wanted,
     };
-    let usual = if io::stdout().is_terminal() { StackForm::Top } else { StackForm::Flamegraph };
-    let picture = Picture { form: wanted.form.unwrap_or(usual), sample: wanted.sample.clone(), agent: None };
+    let usual = match &wanted.function {
+        Some(_) => StackForm::Tree,
+        None if io::stdout().is_terminal() => StackForm::Top,
+        None => StackForm::Flamegraph,
+    };
+    let (form, function) = (wanted.form.unwrap_or(usual), wanted.function.as_deref());
+    let picture = Picture { form, sample: wanted.sample.clone(), agent: None, function };
     picture.check()?;
+    let new = Collected::with_times(picture.form.has_times());
     let (mut collected, is_ruby) = match &arguments.process {
-        Some(Target::Ruby { process, clock, wanted }) => (block_on(of_process(process, *clock, wanted.time))??, true),
+        Some(Target::Ruby { process, clock, wanted }) => {
+            (block_on(of_process(process, *clock, wanted.time, new))??, true)
+        }
         None => block_on(async {
             let agent = arguments.agent.find().await?;
             let is_ruby = agent.protocol == Protocol::Rbkit;
-            Ok::<_, CommandLineError>((of_agent(&agent, wanted.time).await?, is_ruby))
+            Ok::<_, CommandLineError>((of_agent(&agent, wanted.time, new).await?, is_ruby))
         })??,
     };
     collected.finish();
@@ -135,6 +147,7 @@ async fn of_process(
     arguments: &process::Arguments,
     clock: Option<ClockName>,
     time: Duration,
+    mut collected: Collected,
 ) -> Result<Collected, CommandLineError> {
     let mut signals = StopSignals::new()?;
     let clock = clock.map(|clock| match clock {
@@ -143,7 +156,6 @@ async fn of_process(
     });
     let options = rbkit::AgentOptions { enable: vec![rbkit::ProfileKind::Cpu], clock, ..Default::default() };
     let (process, mut feed) = ConnectedProcess::connect(arguments, options, &mut signals).await?;
-    let mut collected = Collected::default();
     let take = &mut |item: ProfileItem<'_>| {
         collected.add(&item);
         ControlFlow::Continue(())
@@ -177,24 +189,28 @@ async fn of_process(
 }
 
 /// Collects the profile of an agent of a running daemon.
-async fn of_agent(agent: &SeenAgent, time: Duration) -> Result<Collected, CommandLineError> {
+async fn of_agent(agent: &SeenAgent, time: Duration, collected: Collected) -> Result<Collected, CommandLineError> {
     match agent.protocol {
-        Protocol::Rbkit => of_ruby_agent(agent, time).await,
+        Protocol::Rbkit => of_ruby_agent(agent, time, collected).await,
         Protocol::Endless => Err(CommandLineError::Failed("endless has no profiles".to_owned())),
         Protocol::Nats => {
             Err(CommandLineError::Failed("collectors have no profiles; ask those of their agents".to_owned()))
         }
-        Protocol::Bytefrog => of_calls(agent, agent.feed(&["sample", "span", "log"]).await?, time).await,
+        Protocol::Bytefrog => of_calls(agent, agent.feed(&["sample", "span", "log"]).await?, time, collected).await,
         Protocol::Datadog | Protocol::DatadogAgent | Protocol::Zico | Protocol::Otlp => {
-            of_calls(agent, agent.feed(&["sample", "span"]).await?, time).await
+            of_calls(agent, agent.feed(&["sample", "span"]).await?, time, collected).await
         }
     }
 }
 
 /// Sums up the calls and spans that arrive.
-async fn of_calls(agent: &SeenAgent, mut feed: Feed, time: Duration) -> Result<Collected, CommandLineError> {
+async fn of_calls(
+    agent: &SeenAgent,
+    mut feed: Feed,
+    time: Duration,
+    mut collected: Collected,
+) -> Result<Collected, CommandLineError> {
     let mut signals = StopSignals::new()?;
-    let mut collected = Collected::default();
     let take = &mut |item: ProfileItem<'_>| {
         collected.add(&item);
         ControlFlow::Continue(())
@@ -223,10 +239,13 @@ async fn of_calls(agent: &SeenAgent, mut feed: Feed, time: Duration) -> Result<C
 }
 
 /// Switches the CPU profile of a Ruby process on, collects its samples, and switches it off. A profile that was on stays on.
-async fn of_ruby_agent(agent: &SeenAgent, time: Duration) -> Result<Collected, CommandLineError> {
+async fn of_ruby_agent(
+    agent: &SeenAgent,
+    time: Duration,
+    mut collected: Collected,
+) -> Result<Collected, CommandLineError> {
     let mut signals = StopSignals::new()?;
     let mut feed = agent.feed(&["sample"]).await?;
-    let mut collected = Collected::default();
     let take = &mut |item: ProfileItem<'_>| {
         collected.add(&item);
         ControlFlow::Continue(())

@@ -33,6 +33,9 @@ pub(super) struct Arguments {
     /// The process, by its name in the summary or a part of it [default: all]
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
+    /// With --as tree: only this function, by its name or a part of it, below its callers and above its callees
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
     /// The heap dump, by its number [default: the last complete one]
     #[arg(long, value_name = "ID", conflicts_with = "compare")]
     dump: Option<u64>,
@@ -66,6 +69,10 @@ enum Form {
     Top,
     /// The tree of calls
     Tree,
+    /// Calls, spans and samples with their times for Perfetto and chrome://tracing, as JSON
+    Perfetto,
+    /// The same for Firefox Profiler, as JSON
+    Firefox,
     /// The objects of the heap, by class and place (rbkit)
     Heap,
     /// The packages, classes and methods that were run (bytefrog)
@@ -86,6 +93,8 @@ impl Form {
             Form::Speedscope => Some(StackForm::Speedscope),
             Form::Top => Some(StackForm::Top),
             Form::Tree => Some(StackForm::Tree),
+            Form::Perfetto => Some(StackForm::Perfetto),
+            Form::Firefox => Some(StackForm::Firefox),
             Form::Heap | Form::Coverage | Form::CoverageJson | Form::Lcov => None,
         }
     }
@@ -114,11 +123,12 @@ impl Arguments {
         let is_other = |than: Protocol| protocol.is_some_and(|protocol| protocol != than);
         match () {
             () if self.sample.is_some() && (is_table || self.form.is_none()) => {
-                misused("--sample needs --as folded, flamegraph, pprof, speedscope, top or tree")
+                misused("--sample needs --as folded, flamegraph, pprof, speedscope, top, tree, perfetto or firefox")
             }
             () if self.agent.is_some() && (is_table || self.form.is_none()) => {
-                misused("--agent needs --as folded, flamegraph, pprof, speedscope, top or tree")
+                misused("--agent needs --as folded, flamegraph, pprof, speedscope, top, tree, perfetto or firefox")
             }
+            () if self.function.is_some() && self.form != Some(Form::Tree) => misused("--function needs --as tree"),
             () if self.dump.is_some() && !is_heap => misused("--dump needs --as heap"),
             () if (is_heap || self.compare.is_some()) && is_other(Protocol::Rbkit) => {
                 misused("--as heap and --compare: only rbkit has heap dumps")
@@ -140,6 +150,11 @@ impl Arguments {
     /// Whether coverage is asked for.
     pub(super) fn is_coverage(&self) -> bool {
         matches!(self.form, Some(Form::Coverage | Form::CoverageJson | Form::Lcov))
+    }
+
+    /// Whether single items with their times are asked for.
+    pub(super) fn has_times(&self) -> bool {
+        self.form.and_then(Form::of_stacks).is_some_and(StackForm::has_times)
     }
 
     /// Writes the profile to stdout.
@@ -166,9 +181,10 @@ impl Arguments {
             }
             (None, form) => {
                 let form = form.and_then(Form::of_stacks).unwrap_or(StackForm::Folded);
-                let picture = Picture { form, sample: self.sample.clone(), agent: self.agent.as_deref() };
+                let (agent, function) = (self.agent.as_deref(), self.function.as_deref());
+                let picture = Picture { form, sample: self.sample.clone(), agent, function };
                 picture.check()?;
-                let mut collected = Collected::default();
+                let mut collected = Collected::with_times(form.has_times());
                 read(files_or_stdin, decode, |item| collected.add(&item))?;
                 collected.finish();
                 picture.write(&collected, &mut out)?

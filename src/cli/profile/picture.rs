@@ -4,7 +4,10 @@ use std::io::{self, IsTerminal, Write};
 
 use super::super::{CommandLineError, counted, say};
 use tributary_profile::collected::{Collected, Shown, StackSource};
-use tributary_profile::{Counted, SampleKind, flamegraph, pprof, report, speedscope};
+use tributary_profile::sandwich::{NameError, Sandwich};
+use tributary_profile::stacks::Stacks;
+use tributary_profile::timeline::ShownTimeline;
+use tributary_profile::{Counted, SampleKind, firefox, flamegraph, perfetto, pprof, report, speedscope};
 
 /// A form of stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -21,6 +24,17 @@ pub(in crate::cli) enum StackForm {
     Top,
     /// The tree of calls
     Tree,
+    /// Calls, spans and samples with their times for Perfetto and chrome://tracing, as JSON
+    Perfetto,
+    /// The same for Firefox Profiler, as JSON
+    Firefox,
+}
+
+impl StackForm {
+    /// Whether it shows the single items with their times instead of sums.
+    pub(in crate::cli) fn has_times(self) -> bool {
+        matches!(self, StackForm::Perfetto | StackForm::Firefox)
+    }
 }
 
 /// The name of a quantity: one of [`OWN`], or a type of samples that a profiler names.
@@ -66,6 +80,8 @@ pub(in crate::cli) struct Picture<'a> {
     pub(in crate::cli) sample: Option<Samples>,
     /// The process, by its name or a part of it. `None`: all.
     pub(in crate::cli) agent: Option<&'a str>,
+    /// The function whose callers and callees are shown, by its name or a part of it. `None`: all functions.
+    pub(in crate::cli) function: Option<&'a str>,
 }
 
 impl Picture<'_> {
@@ -73,6 +89,9 @@ impl Picture<'_> {
     pub(in crate::cli) fn check(&self) -> Result<(), CommandLineError> {
         if self.form == StackForm::Pprof && io::stdout().is_terminal() {
             return Err(CommandLineError::Misused("--as pprof writes binary data: redirect it to a file".to_owned()));
+        }
+        if self.function.is_some() && self.form != StackForm::Tree {
+            return Err(CommandLineError::Misused("--function needs --as tree".to_owned()));
         }
         Ok(())
     }
@@ -88,11 +107,15 @@ impl Picture<'_> {
         let Shown { source, counted: quantity, .. } = shown;
         let Some(stacks) = collected.stacks(source) else { return Ok(Ok(())) };
         let is_wanted = |process: &str| self.agent.is_none() || shown.processes.iter().any(|(it, _)| *it == process);
+        if let Some(timeline) = collected.timeline() {
+            return self.write_timeline(&timeline.shown(is_wanted, quantity), &shown, out);
+        }
         let is_several = shown.processes.len() > 1;
         let is_labelled = matches!(form, StackForm::Pprof | StackForm::Speedscope);
         let keeps_process = form == StackForm::Pprof || (is_several && form != StackForm::Top);
         let stacks = stacks.merged(is_wanted, keeps_process, is_labelled);
         let total = stacks.totals()[quantity.column()];
+        let sandwich = self.function.map(|name| sandwich(&stacks, quantity, name)).transpose()?;
         summary(collected, &shown, total, form);
         if stacks.cut() > 0 {
             let cut = counted(stacks.cut(), "call");
@@ -106,8 +129,31 @@ impl Picture<'_> {
             StackForm::Pprof => pprof::write(&stacks, &shown.about(&title), out),
             StackForm::Speedscope => speedscope::write(&stacks, quantity, &title, out),
             StackForm::Top => report::write_top(&stacks, quantity, out),
-            StackForm::Tree => report::write_tree(&stacks, quantity, out),
+            StackForm::Tree => match &sandwich {
+                Some(sandwich) => report::write_sandwich(sandwich, &stacks, quantity, out),
+                None => report::write_tree(&stacks, quantity, out),
+            },
             StackForm::Folded => stacks.write_folded(quantity.column(), quantity.folded_divisor(), None, out),
+            // They are written above: `Collected` has a timeline for these forms.
+            StackForm::Perfetto | StackForm::Firefox => Ok(()),
+        })
+    }
+
+    /// Writes the items with their times.
+    fn write_timeline(
+        &self,
+        items: &ShownTimeline<'_>,
+        shown: &Shown<'_>,
+        out: &mut impl Write,
+    ) -> Result<io::Result<()>, CommandLineError> {
+        if items.is_empty() {
+            return Err(CommandLineError::Failed("nothing in the input has a time".to_owned()));
+        }
+        items.words().iter().for_each(say);
+        let title = shown.processes_text();
+        Ok(match self.form {
+            StackForm::Firefox => firefox::write(items, &title, out),
+            _ => perfetto::write(items, &title, out),
         })
     }
 
@@ -149,6 +195,20 @@ impl Picture<'_> {
         }
         Ok(Shown { source, counted, processes })
     }
+}
+
+/// The function with this name or part of a name, with its callers and callees.
+fn sandwich(stacks: &Stacks, quantity: Counted, name: &str) -> Result<Sandwich, CommandLineError> {
+    Sandwich::new(stacks, quantity.column(), name).map_err(|error| {
+        let text = match error {
+            NameError::Unknown => format!("no function {name:?} in the input"),
+            NameError::Ambiguous(names) => {
+                let there: Vec<String> = names.iter().map(|name| format!("\n  there is {name}")).collect();
+                format!("several functions have {name:?} in their names{}", there.concat())
+            }
+        };
+        CommandLineError::Failed(text)
+    })
 }
 
 /// The sources that are not shown, in words.

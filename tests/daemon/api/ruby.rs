@@ -80,13 +80,26 @@ async fn the_flame_graph_of_a_ruby_process_has_every_kept_sample() {
     assert!(types.contains(&"cpu"), "{types:?}");
 
     let agent = encoded(profile["agent"].as_str().unwrap());
-    for (format, start) in [("pprof", &b"\x1f\x8b"[..]), ("folded", b""), ("svg", b"<?xml"), ("speedscope", b"{")] {
+    for (format, start) in [
+        ("pprof", &b"\x1f\x8b"[..]),
+        ("folded", b""),
+        ("svg", b"<?xml"),
+        ("speedscope", b"{"),
+        ("perfetto", b"{"),
+        ("firefox", b"{"),
+    ] {
         let file = get(&daemon, &format!("profiles/download?type=cpu&agent={agent}&format={format}")).await;
         assert_eq!(file.status, 200, "{}", file.text());
         assert!(file.head.contains("content-disposition: attachment; filename=\"") && file.body.starts_with(start));
         if format == "folded" {
             let values = file.text().lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
             assert_eq!(values.sum::<u64>(), samples);
+        }
+        if format == "firefox" {
+            let profile: Value = serde_json::from_slice(&file.body).unwrap();
+            let threads = array(&profile, "threads").iter();
+            let weights = threads.flat_map(|thread| array(&thread["samples"], "weight"));
+            assert_eq!(weights.map(|weight| weight.as_f64().unwrap()).sum::<f64>(), samples as f64);
         }
     }
     daemon.stop().await;
