@@ -30,7 +30,7 @@ pub(crate) const UNKNOWN_END: &str = "unknown";
 pub(crate) const STILL_OPEN: &str = "after the end of the input";
 
 /// Items that are being collected.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Timeline {
     stacks: Stacks,
     /// By the node of the thread, and the number that an agent has given it.
@@ -99,7 +99,7 @@ pub(crate) struct TimedSample {
     pub(crate) time: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ProcessCalls {
     order: CallOrder<OrderedCall>,
     threads: HashMap<u64, ThreadTimeline, RandomState>,
@@ -115,14 +115,14 @@ struct OrderedCall {
     thread: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct ThreadTimeline {
     calls: CallStack<OpenTimedCall>,
     /// The latest time, in nanoseconds since the epoch. Where the clock steps back, no time passes.
     now: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct OpenTimedCall {
     frame: u32,
     node: u32,
