@@ -233,7 +233,7 @@ impl Collected {
         }
     }
 
-    /// Sums up the traces whose spans are all in the first of so many parts of those that wait. Spans that come later have lost
+    /// Sums up the traces whose spans are all in the first of `parts` equal parts of those that wait. Spans that come later have lost
     /// their parents.
     pub fn sum_up_first_spans(&mut self, parts: usize) {
         if let Some(stacks) = self.stacks.get_mut(&StackSource::Spans) {

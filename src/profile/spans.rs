@@ -21,7 +21,7 @@ const SMALL_TRACE: usize = 8;
 pub struct Spans {
     held: Vec<Held>,
     max_held: usize,
-    /// So many of them were held when [`Spans::sum_up_quiet`] was called last.
+    /// The number that was held when [`Spans::sum_up_quiet`] was called last.
     older: usize,
     added: u64,
     /// Traces that were summed up early.
@@ -85,7 +85,7 @@ impl Spans {
         self.shrink();
     }
 
-    /// Sums up the traces whose spans are all in the first of so many parts of those that are held.
+    /// Sums up the traces whose spans are all in the first of `parts` equal parts of those that are held.
     pub fn sum_up_part(&mut self, parts: usize, stacks: &mut Stacks) {
         self.sum_up_first(self.held.len().div_ceil(parts), stacks);
         self.shrink();
@@ -150,7 +150,7 @@ struct Around {
 
 /// A span of the trace that is summed up.
 #[derive(Clone, Copy, Debug)]
-struct Member {
+struct TraceMember {
     /// Its child that came last, and the child of its parent that came before it.
     child: u32,
     sibling: u32,
@@ -164,7 +164,7 @@ struct Member {
 /// The memory for one trace, used again for the next.
 #[derive(Clone, Debug, Default)]
 struct TraceTree {
-    members: Vec<Member>,
+    members: Vec<TraceMember>,
     places: HashMap<u64, u32, RandomState>,
     waiting: Vec<(usize, Around)>,
 }
@@ -174,8 +174,15 @@ impl TraceTree {
     fn sum_up(&mut self, held: &[Held], trace: &[u32], stacks: &mut Stacks) {
         let span = |at: usize| &held[trace[at] as usize];
         let TraceTree { members, places, waiting } = self;
-        let member =
-            Member { child: NONE, sibling: NONE, is_root: true, is_visited: false, window: (0, 0), own: 0, node: 0 };
+        let member = TraceMember {
+            child: NONE,
+            sibling: NONE,
+            is_root: true,
+            is_visited: false,
+            window: (0, 0),
+            own: 0,
+            node: 0,
+        };
         members.clear();
         members.resize(trace.len(), member);
         places.clear();

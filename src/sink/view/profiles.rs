@@ -55,16 +55,16 @@ pub struct AgentProfile {
 /// The sums of one source before the present step.
 #[derive(Debug, Default)]
 struct SourceSums {
-    steps: VecDeque<Step>,
+    steps: VecDeque<SummedSteps>,
     /// Stacks that are full, or nearly, with their steps. No event is added to them.
-    former: Option<(Stacks, VecDeque<Step>)>,
+    former: Option<(Stacks, VecDeque<SummedSteps>)>,
     /// The events before the present step.
     events: u64,
 }
 
 /// One or more steps that have ended.
 #[derive(Clone, Debug)]
-struct Step {
+struct SummedSteps {
     first: u64,
     last: u64,
     events: u64,
@@ -246,7 +246,12 @@ impl AgentProfile {
         self.collected.sum_up_older();
         for (source, stacks) in self.collected.all_stacks() {
             let sums = stacks.take_sums();
-            self.sources.entry(source).or_default().steps.push_back(Step { first: step, last: step, events: 0, sums });
+            self.sources.entry(source).or_default().steps.push_back(SummedSteps {
+                first: step,
+                last: step,
+                events: 0,
+                sums,
+            });
         }
         for (source, steps) in &mut self.sources {
             let events = self.collected.events(*source);
@@ -271,7 +276,7 @@ impl AgentProfile {
                 let former = self.collected.renew_stacks(*source, |stacks| stacks.memory_bytes() > most);
                 sums.former = former.map(|mut stacks| {
                     let mut steps = std::mem::take(&mut sums.steps);
-                    steps.push_back(Step { first: ended, last: ended, events: 0, sums: stacks.take_sums() });
+                    steps.push_back(SummedSteps { first: ended, last: ended, events: 0, sums: stacks.take_sums() });
                     (stacks, steps)
                 });
             }
@@ -297,7 +302,7 @@ impl AgentProfile {
         let [stacks, waiting] = self.collected.memory_bytes();
         let former = self.sources.values().filter_map(|sums| sums.former.as_ref());
         let former: usize = former.map(|(stacks, _)| stacks.memory_bytes()).sum();
-        let steps = self.sources.values().flat_map(SourceSums::steps).map(Step::memory_bytes);
+        let steps = self.sources.values().flat_map(SourceSums::steps).map(SummedSteps::memory_bytes);
         self.bytes = [stacks + former, waiting, steps.sum()];
     }
 
@@ -341,7 +346,7 @@ impl AgentProfile {
     }
 }
 
-fn add_steps(sums: &mut [[u64; 2]], steps: &VecDeque<Step>, (first, last): (u64, u64)) {
+fn add_steps(sums: &mut [[u64; 2]], steps: &VecDeque<SummedSteps>, (first, last): (u64, u64)) {
     for step in steps.iter().filter(|step| step.last >= first && step.first <= last) {
         for (node, values) in &step.sums {
             add(&mut sums[*node as usize], *values);
@@ -354,18 +359,18 @@ fn add(sums: &mut [u64; 2], values: [u64; 2]) {
 }
 
 impl SourceSums {
-    fn steps(&self) -> impl Iterator<Item = &Step> {
+    fn steps(&self) -> impl Iterator<Item = &SummedSteps> {
         self.former.iter().flat_map(|(_, steps)| steps).chain(&self.steps)
     }
 
-    fn steps_mut(&mut self) -> impl Iterator<Item = &mut VecDeque<Step>> {
+    fn steps_mut(&mut self) -> impl Iterator<Item = &mut VecDeque<SummedSteps>> {
         self.former.iter_mut().map(|(_, steps)| steps).chain([&mut self.steps])
     }
 }
 
-impl Step {
+impl SummedSteps {
     /// This step and the next one.
-    fn joined(mut self, next: Step) -> Step {
+    fn joined(mut self, next: SummedSteps) -> SummedSteps {
         self.sums.extend(next.sums);
         self.sums.sort_by_key(|(node, _)| *node);
         self.sums.dedup_by(|next, sums| {
@@ -376,7 +381,7 @@ impl Step {
             is_same
         });
         self.sums.shrink_to_fit();
-        Step { last: next.last, events: self.events + next.events, ..self }
+        SummedSteps { last: next.last, events: self.events + next.events, ..self }
     }
 
     fn memory_bytes(&self) -> usize {
@@ -511,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_are_not_used_any_more_make_room() {
+    fn paths_that_are_not_used_any_more_are_dropped() {
         let mut profiles = ProfileSums::new(1 << 20);
         for minute in 0..60u64 {
             let stacks: Vec<Vec<String>> = (0..200).map(|path| vec![format!("minute {minute} path {path}")]).collect();
