@@ -7,7 +7,8 @@ use crate::rbkit_support::agent::Agent;
 use crate::wire::{Span, hello, meta, now};
 use crate::world::{LISTENERS, World};
 
-const VIEWS: [&str; 9] = ["overview", "agents", "live", "traces", "profiles", "heap", "code", "machines", "losses"];
+const VIEWS: [&str; 11] =
+    ["overview", "services", "map", "agents", "live", "traces", "profiles", "heap", "code", "machines", "losses"];
 
 /// Markup, scripts, quotes, directions, invisible characters, names of JavaScript, and a text of this many bytes.
 fn texts(longest: usize) -> Vec<String> {
@@ -60,6 +61,8 @@ async fn texts_of_agents_are_text_and_the_layout_holds() {
 
     let views = VIEWS.map(str::to_owned).into_iter().chain([
         format!("traces/{:032x}", 0xbad),
+        format!("traces/{:032x}?with={:032x}", 0xbad, 0xbad),
+        "services/<script>window.hacked=8<%2Fscript>?range=<b>&from=x&sort=<i> up".into(),
         "live?kind=<script>alert(1)</script>".into(),
         "agents/<img src=x onerror=window.hacked=7>".into(),
     ]);
@@ -159,6 +162,8 @@ async fn names_of_classes_files_and_functions_are_text_too() {
         browser.press("\u{e015}").await;
     }
     browser.until_text("#functions .line", "<script>").await;
+    browser.click("#functions .line", "<script>").await;
+    browser.until_text(".chosen", "<script>").await;
     browser.click(".segments button", "Inverted").await;
     let state = browser.js("return [window.hacked ?? null, document.scripts.length, document.querySelectorAll('main img, main style').length, document.documentElement.scrollWidth <= innerWidth]").await;
     assert_eq!(state, json!([null, 1, 0, true]));

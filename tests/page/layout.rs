@@ -121,7 +121,9 @@ async fn every_view_fits_its_window_in_light_and_dark_and_is_reached_by_the_keyb
             browser.size(width, height).await;
             let wide = browser.js("return [document.documentElement.scrollWidth, innerWidth]").await;
             assert!(wide[0].as_u64() <= wide[1].as_u64(), "{view} is wider than the window: {wide}");
+            let hidden = "return [...document.querySelectorAll('.table .scroll')].filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.ariaLabel)";
             if width == 390 {
+                assert_eq!(browser.js(hidden).await, json!([]), "{view}: a table is wider than a telephone");
                 browser.screenshot(&format!("{view}-phone")).await;
             }
         }

@@ -188,6 +188,38 @@ async fn trees_of_calls_are_added_up_as_by_counting_their_stacks() {
     let nodes: HashMap<Vec<usize>, u64> = (0..name.len()).map(|node| (stack(node), value[node] as u64)).collect();
     assert_eq!(nodes, inverted);
 
+    // One function between its callers and its callees: a call within a call of it counts once.
+    for wanted in 0..9 {
+        let is_outermost = |call: usize| {
+            tree.names[call] == wanted && tree.stack(call)[1..].iter().all(|above| tree.names[*above] != wanted)
+        };
+        let values = tree.json()["value"].clone();
+        let value = |call: usize| values[call].as_u64().unwrap();
+        let (mut callers, mut callees) = (BTreeMap::new(), BTreeMap::new());
+        for call in 0..tree.names.len() {
+            let Some(parent) = tree.parents[call] else { continue };
+            if is_outermost(call) {
+                *callers.entry(tree.names[parent]).or_insert(0) += value(call);
+            }
+            if is_outermost(parent) {
+                *callees.entry(tree.names[call]).or_insert(0) += value(call);
+            }
+        }
+        callees.retain(|_, value| *value > 0);
+        callers.retain(|_, value| *value > 0);
+        let found = call(&browser, "stacks", "sandwich", &json!([[tree.json(), names, names[wanted]]])).await;
+        let row = |at: usize| {
+            let ids = found[0]["rows"][at]["id"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as usize);
+            let nodes = &found[0]["nodes"];
+            ids.map(|id| (nodes["name"][id].as_u64().unwrap() as usize, nodes["value"][id].as_u64().unwrap()))
+                .filter(|(_, value)| *value > 0)
+                .collect::<BTreeMap<usize, u64>>()
+        };
+        let center = found[0]["centerRow"].as_u64().unwrap() as usize;
+        assert_eq!(row(center), BTreeMap::from([(wanted, totals[&wanted])]));
+        assert_eq!((row(center - 1), row(center + 1)), (callers, callees), "f{wanted}");
+    }
+
     // In the picture a call is as wide as its value, and stands within its caller.
     let found = call(&browser, "stacks", "layout", &json!([[tree.json()]])).await;
     let total: u64 = tree.selves.iter().sum();
@@ -258,6 +290,63 @@ async fn a_trace_becomes_events_of_perfetto_whose_lanes_do_not_overlap() {
         ]
     );
     assert_eq!((&events[1]["dur"], &made[0]["otherData"]["trace_id"]), (&json!(100), &json!("07")));
+    browser.close().await;
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn names_of_functions_are_cut_before_their_class() {
+    let Some(browser) = Browser::open().await else { return };
+    let world = World::start("", LISTENERS).await;
+    browser.goto(&world.page("")).await;
+    let (names, cut): (Vec<_>, Vec<_>) = [
+        ("com.shop.cart.CartServlet.doGet", "…CartServlet.doGet"),
+        ("com.shop.Cart.total(int, java.util.List)", "…Cart.total(int, java.util.List)"),
+        ("Shop::Cart#total (app/models/cart.rb:12)", "…Cart#total (app/models/cart.rb:12)"),
+        ("github.com/shop/cart.(*Cart).Total", "…(*Cart).Total"),
+        ("shop.CartService/GetCart", "…CartService/GetCart"),
+        ("block in Cart#total", "block in Cart#total"),
+        ("/srv/shop/app.rb:7", "…app.rb:7"),
+        ("main", "main"),
+        ("", ""),
+    ]
+    .map(|(name, cut)| (json!([name]), json!(cut)))
+    .into_iter()
+    .unzip();
+    assert_eq!(call(&browser, "names", "tailOf", &json!(names)).await, json!(cut));
+    browser.close().await;
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn the_critical_path_covers_the_root_once() {
+    let Some(browser) = Browser::open().await else { return };
+    let world = World::start("", LISTENERS).await;
+    browser.goto(&world.page("")).await;
+    let mut state = 11_u64;
+    let mut next = move |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let root = json!({ "parent": null, "start_ns": 0, "duration_ns": 100_000 });
+    // Some begin before their caller, or end after it.
+    let spans: Vec<Value> = std::iter::once(root)
+        .chain((1..300).map(|at| json!({ "parent": next(at), "start_ns": next(90_000), "duration_ns": next(40_000) })))
+        .collect();
+    let found = call(&browser, "spans", "criticalPath", &json!([[spans]])).await;
+    let mut pieces: Vec<(u64, u64)> = found[0]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["from"].as_u64().unwrap(), one["to"].as_u64().unwrap()))
+        .collect();
+    pieces.sort_unstable();
+    let mut at = 0;
+    for (from, to) in pieces {
+        assert_eq!(from, at, "no gap and no overlap");
+        at = to;
+    }
+    assert_eq!(at, 100_000);
     browser.close().await;
     world.stop().await;
 }

@@ -1,11 +1,11 @@
 // Agents: everything seen recently. One opens to its resource, its commands and its last events.
 
 import { get, getEvents, poll } from "./api.js";
-import { clean, h, said, set } from "./dom.js";
+import { clean, h, linkButton, said, set, soft } from "./dom.js";
 import { eventList } from "./events.js";
-import { choice, commands, empty, facts, failure, field, heading, panel, pill, words } from "./parts.js";
-import { go, keep, to } from "./router.js";
-import { table } from "./table.js";
+import { choice, commands, empty, facts, failure, field, liveHeading, panel, pill, withAll, words } from "./parts.js";
+import { go, keep, step, to } from "./router.js";
+import { listOrEmpty, table } from "./table.js";
 import * as units from "./units.js";
 
 export const PROTOCOLS = ["bytefrog", "datadog", "datadog_agent", "endless", "otlp", "rbkit", "zico"];
@@ -30,14 +30,14 @@ function statePill(agent) {
 
 function showList(main, query) {
   let filter = { protocol: query.get("protocol") ?? "", text: query.get("text") ?? "" };
-  const change = (part) => {
+  const change = (part, write = step) => {
     filter = { ...filter, ...part };
-    keep(filter);
+    write(filter);
     end.now();
   };
-  const head = heading("Agents");
-  const protocol = choice("Protocol", [["", "all"], ...PROTOCOLS.map((name) => [name, name])], filter.protocol, (value) => change({ protocol: value }));
-  const text = field("Name, process or peer", { placeholder: "part of a text", value: filter.text }, (value) => change({ text: value }));
+  const head = liveHeading("Agents");
+  const protocol = choice("Protocol", withAll(PROTOCOLS), filter.protocol, (value) => change({ protocol: value }));
+  const text = field("Name, process or peer", { placeholder: "part of a text", value: filter.text }, (value) => change({ text: value }, keep));
   const list = table({
     label: "Agents",
     key: (agent) => agent.id,
@@ -45,12 +45,13 @@ function showList(main, query) {
     height: "calc(100vh - 190px)",
     minWidth: 900,
     order: ["Events", "down"],
+    sortName: "sort",
     columns: [
       { title: "Agent", width: "minmax(140px, 2fr)", cell: (agent) => h("a", { href: to("agents", agent.id) }, said(agent.name ?? agent.id)), sort: (agent) => agent.name ?? agent.id },
       { title: "State", width: "100px", cell: statePill, sort: (agent) => agent.state },
-      { title: "Protocol", width: "68px", cell: (agent) => agent.protocol, sort: (agent) => agent.protocol },
+      { title: "Protocol", width: "96px", cell: (agent) => agent.protocol, sort: (agent) => agent.protocol },
       { title: "Process", width: "minmax(66px, 1fr)", cell: (agent) => said(agent.process ?? "", "soft"), sort: (agent) => agent.process ?? "" },
-      { title: "Peer", width: "minmax(116px, 1fr)", cell: (agent) => said(peerBeside(agent.name, agent.peer), "soft"), sort: (agent) => agent.peer ?? "" },
+      { title: "Peer", width: "minmax(116px, 1fr)", isWide: true, cell: (agent) => said(peerBeside(agent.name, agent.peer), "soft"), sort: (agent) => agent.peer ?? "" },
       { title: "Rate", width: "66px", num: true, cell: (agent) => units.rate(agent.events_per_second), sort: (agent) => agent.events_per_second ?? 0 },
       { title: "Events", width: "84px", num: true, cell: (agent) => units.count(agent.events ?? 0), sort: (agent) => agent.events ?? 0 },
       { title: "Losses", width: "56px", num: true, cell: (agent) => h("span", { class: agent.losses ? "bad-text" : "soft" }, units.count(agent.losses ?? 0)), sort: (agent) => agent.losses ?? 0 },
@@ -62,23 +63,18 @@ function showList(main, query) {
   main.append(head.element, h("div", { class: "filters" }, protocol.element, text.element), body);
   const end = poll((signal) => get("api/v1/agents", filter, signal), 2000, (answer) => {
     head.element.querySelector(".scope").textContent = `${units.plural(answer.total, "agent")}, counted since each was first seen`;
-    list.update(answer.agents);
-    if (answer.agents.length) {
-      if (body.firstChild !== list.element) set(body, list.element);
-    } else {
-      set(body, filter.text || filter.protocol
-        ? empty("No agent matches this filter", "Choose another protocol, or clear the text.")
-        : empty("No agent has been seen yet",
-          "Point an agent at one of the listeners of the overview, or a simulated one:",
-          h("code", {}, "tributary simulate datadog --to ADDRESS --rate 5 --for 1m"),
-          "Ruby processes (rbkit) are dialled: name them in the configuration of a listener."));
-    }
+    listOrEmpty(body, list, answer.agents, () => filter.text || filter.protocol
+      ? empty("No agent matches this filter", "Choose another protocol, or clear the text.")
+      : empty("No agent has been seen yet",
+        "Point an agent at one of the listeners of the overview, or a simulated one:",
+        h("code", {}, "tributary simulate datadog --to ADDRESS --rate 5 --for 1m"),
+        "Ruby processes (rbkit) are dialled: name them in the configuration of a listener."));
   }, (error) => set(body, failure(error)));
   return { end };
 }
 
 function showAgent(main, id) {
-  const head = heading("Agent", h("a", { class: "button", href: to("agents") }, "All agents"));
+  const head = liveHeading("Agent", linkButton(to("agents"), "All agents"));
   const title = head.element.querySelector("h1");
   const body = h("div", { class: "grid2" });
   main.append(head.element, body);
@@ -107,7 +103,7 @@ function showAgent(main, id) {
     parts ??= build();
     set(title, said(agent.name ?? agent.id));
     set(parts.state, facts([
-      ["state", h("span", { class: "row" }, statePill(agent), h("span", { class: "soft" }, clean(agent.state_text)))],
+      ["state", h("span", { class: "row" }, statePill(agent), soft(clean(agent.state_text)))],
       ["protocol", agent.protocol],
       ["listener", agent.listener],
       ["process", agent.process],
@@ -118,8 +114,8 @@ function showAgent(main, id) {
       ["events", units.count(agent.events ?? 0)],
       ["losses", agent.losses ? h("a", { href: to("losses", null, { listener: agent.listener }), class: "bad-text" }, units.count(agent.losses)) : "0"],
     ]));
-    set(parts.links, h("a", { class: "button", href: to("live", null, { protocol: agent.protocol, text: agent.peer }) }, "Live events"),
-      (SHOWN_IN[agent.protocol] ?? []).map((view) => h("a", { class: "button", href: to(view, null, view === "traces" ? { protocol: agent.protocol } : {}) }, words(view))));
+    set(parts.links, linkButton(to("live", null, { protocol: agent.protocol, text: agent.peer }), "Live events"),
+      (SHOWN_IN[agent.protocol] ?? []).map((view) => linkButton(to(view, null, view === "traces" ? { protocol: agent.protocol } : {}), words(view))));
     const details = Object.entries(agent.details ?? {}).map(([name, value]) => [words(name), value]);
     set(parts.resource, Object.keys(agent.resource ?? {}).length || details.length ? facts([...Object.entries(agent.resource ?? {}), ...details]) : h("p", { class: "soft" }, "The agent sent nothing about itself yet."));
     parts.actions.hidden = answer.commands.length === 0;

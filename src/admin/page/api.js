@@ -88,6 +88,13 @@ async function send(path, options) {
   return response;
 }
 
+/** A response that is a success. */
+async function ask(path, options) {
+  const response = await send(path, options);
+  if (response.ok) return response;
+  throw await refusal(response);
+}
+
 async function refusal(response) {
   const text = await response.text().catch(() => "");
   let message = text.trim();
@@ -111,15 +118,13 @@ export function address(path, parameters = {}) {
 
 /** The JSON of a path. */
 export async function get(path, parameters, signal) {
-  const response = await send(address(path, parameters), { signal });
-  if (!response.ok) throw await refusal(response);
+  const response = await ask(address(path, parameters), { signal });
   return response.json();
 }
 
 /** The JSON of a path that has events: see `parseExact`. */
 export async function getEvents(path, parameters, signal) {
-  const response = await send(address(path, parameters), { signal });
-  if (!response.ok) throw await refusal(response);
+  const response = await ask(address(path, parameters), { signal });
   return parseExact(await response.text());
 }
 
@@ -136,26 +141,38 @@ export function numberOf(value) {
 
 /** The bytes of a path. */
 export async function getBlob(path, parameters) {
-  const response = await send(address(path, parameters), {});
-  if (!response.ok) throw await refusal(response);
+  const response = await ask(address(path, parameters), {});
   return response.blob();
 }
 
 /** Sends a command; returns the daemon's answer. */
 export async function post(path, parameters) {
-  const response = await send(address(path, parameters), { method: "POST", headers: { "x-tributary": "1" } });
-  if (!response.ok) throw await refusal(response);
+  const response = await ask(address(path, parameters), { method: "POST", headers: { "x-tributary": "1" } });
   return response.json();
 }
 
+let isPaused = false;
+
+/** Stops or continues the updates of the view. What is asked for by `now()` is answered also while they are stopped. */
+export function pause(isStopped) {
+  isPaused = isStopped;
+  if (!isPaused) link.dispatchEvent(new Event("continue"));
+}
+
+export const arePaused = () => isPaused;
+
 /**
- * Calls `use` with the answer of a path, again every `ms` while the tab is visible. Errors go to `fail`.
- * Returns a function that ends it; its `now()` asks at once.
+ * Calls `use` with the answer of a path, again every `ms` while the tab is visible and the updates are not paused (`isAlways`: also then).
+ * Errors go to `fail`. Returns a function that ends it; its `now()` asks at once.
  */
-export function poll(ask, ms, use, fail = () => {}) {
+export function poll(request, ms, use, fail = () => {}, { isAlways = false } = {}) {
   let ended = false;
   let timer = 0;
   let controller = new AbortController();
+  const isStopped = () => isPaused && !isAlways;
+  const later = () => {
+    if (!isStopped()) turn();
+  };
   const turn = async () => {
     clearTimeout(timer);
     if (ended) return;
@@ -164,7 +181,7 @@ export function poll(ask, ms, use, fail = () => {}) {
       controller = new AbortController();
       const { signal } = controller;
       try {
-        const answer = await ask(signal);
+        const answer = await request(signal);
         if (!ended && !signal.aborted) use(answer);
       } catch (error) {
         if (error.name === "AbortError") return;
@@ -172,22 +189,24 @@ export function poll(ask, ms, use, fail = () => {}) {
       }
     }
     clearTimeout(timer);
-    if (!ended && ms) timer = setTimeout(turn, ms);
+    if (!ended && ms) timer = setTimeout(later, ms);
   };
   const wake = () => {
-    if (!document.hidden) turn();
+    if (!document.hidden) later();
   };
   const reconnected = (event) => {
     if (event.detail.state === "connected") turn();
   };
   document.addEventListener("visibilitychange", wake);
   link.addEventListener("state", reconnected);
+  link.addEventListener("continue", turn);
   const end = () => {
     ended = true;
     clearTimeout(timer);
     controller.abort();
     document.removeEventListener("visibilitychange", wake);
     link.removeEventListener("state", reconnected);
+    link.removeEventListener("continue", turn);
   };
   end.now = turn;
   turn();
@@ -204,8 +223,7 @@ export function stream(path, parameters, use, tell = () => {}) {
   const run = async () => {
     while (!ended) {
       try {
-        const response = await send(address(path, parameters), { signal: controller.signal });
-        if (!response.ok) throw await refusal(response);
+        const response = await ask(address(path, parameters), { signal: controller.signal });
         tell("open");
         await readEvents(response.body, use);
       } catch (error) {

@@ -1,25 +1,14 @@
 // The frame of the page: navigation, the connection's state, the token, and the view that the address names.
 
-import { forgetToken, get, hasToken, link, linkState, setToken } from "./api.js";
-import { clean, h, set } from "./dom.js";
-import { failure } from "./parts.js";
+import { forgetToken, get, hasToken, link, linkState, pause, setToken } from "./api.js";
+import { clean, h, renew, set } from "./dom.js";
+import { listenForKeys, showHelp } from "./help.js";
+import { failure, words } from "./parts.js";
 import { onPulse, startPulse } from "./pulse.js";
 import { parse } from "./router.js";
 import * as units from "./units.js";
 
-const VIEWS = {
-  overview: "Overview",
-  services: "Services",
-  map: "Map",
-  agents: "Agents",
-  live: "Live",
-  traces: "Traces",
-  profiles: "Profiles",
-  heap: "Heap",
-  code: "Code",
-  machines: "Machines",
-  losses: "Losses",
-};
+const VIEWS = ["overview", "services", "map", "agents", "live", "traces", "profiles", "heap", "code", "machines", "losses"];
 
 const main = document.getElementById("main");
 const banner = document.getElementById("banner");
@@ -31,7 +20,7 @@ let opening = 0;
 /** Opens the view of the address. One that is open already may take the new address itself. */
 async function open() {
   const route = parse(location.hash);
-  const name = route.view in VIEWS ? route.view : "overview";
+  const name = VIEWS.includes(route.view) ? route.view : "overview";
   for (const item of document.querySelectorAll("#nav a")) {
     if (item.dataset.view === name) {
       item.setAttribute("aria-current", "page");
@@ -40,10 +29,11 @@ async function open() {
       item.removeAttribute("aria-current");
     }
   }
-  document.title = `${VIEWS[name]} – tributary`;
+  document.title = `${words(name)} – tributary`;
   const turn = ++opening;
   view?.end();
   view = null;
+  pause(false);
   if (linkState() === "unauthorized") {
     askToken(hasToken());
     return;
@@ -91,20 +81,18 @@ function say(kind, text, { stays = true } = {}) {
 function drawStatus(overview) {
   const { ready } = overview;
   const state = ready.is_ready ? (ready.notes.length ? "warn" : "good") : "bad";
-  set(status,
+  renew(status,
     h("div", { title: clean([ready.text, ...ready.notes].join("\n"), 600) }, h("span", { class: `dot ${state}` }), h("span", { class: "words" }, ready.is_ready ? (ready.notes.length ? "Ready, with notes" : "Ready") : "Not ready")),
     h("div", { class: "more" }, `up ${units.millis(overview.uptime_ms)}`),
     h("div", { class: "more" }, `version ${clean(overview.version, 40)}`),
-    hasToken() && h("button", { class: "plain more", type: "button", on: { click: leave } }, "Forget the token"));
+    hasToken() && forget, help);
   const losses = overview.listeners.reduce((sum, listener) => sum + listener.losses, 0);
   badges.losses.textContent = losses ? units.brief(losses) : "";
   badges.losses.className = "badge bad";
 }
 
-function leave() {
-  forgetToken();
-  location.reload();
-}
+const forget = h("button", { class: "plain more", type: "button", on: { click: () => { forgetToken(); location.reload(); } } }, "Forget the token");
+const help = h("button", { class: "plain help-button", type: "button", title: "Keyboard", "aria-label": "Keyboard help", on: { click: showHelp } }, "?");
 
 function drawLink(event) {
   const { state, wrong } = event.detail;
@@ -120,9 +108,9 @@ function drawLink(event) {
 }
 
 const nav = document.getElementById("nav");
-for (const [name, title] of Object.entries(VIEWS)) {
+for (const name of VIEWS) {
   badges[name] = h("span", { class: "badge" });
-  nav.append(h("a", { href: `#/${name}`, "data-view": name }, title, badges[name]));
+  nav.append(h("a", { href: `#/${name}`, "data-view": name }, words(name), badges[name]));
 }
 link.addEventListener("state", drawLink);
 addEventListener("hashchange", open);
@@ -132,5 +120,6 @@ onPulse((overview, isRestarted) => {
     say("good", `The daemon restarted at ${units.clock(overview.now_ms - overview.uptime_ms, 0)}. Connected again; what the view held before is gone.`);
   }
 });
+listenForKeys(main, [...nav.children]);
 startPulse();
 open();

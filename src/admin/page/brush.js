@@ -1,6 +1,6 @@
 // A span of time chosen on a curve, by the pointer or by arrows.
 
-import { cleared } from "./canvas.js";
+import { cleared, onDrag } from "./canvas.js";
 import { onScheme, variable } from "./colors.js";
 import { framed, h } from "./dom.js";
 import * as units from "./units.js";
@@ -64,19 +64,10 @@ export function brush({ label, change }) {
     timer = setTimeout(() => change(active, chosen[active]), 250);
   };
 
-  canvas.addEventListener("pointerdown", (event) => {
-    const bounds = canvas.getBoundingClientRect();
-    const at = (point) => from + Math.min(1, Math.max(0, (point.clientX - bounds.left) / bounds.width)) * (to - from);
-    const start = at(event);
-    const isDrag = (point) => Math.abs(at(point) - start) > (to - from) / 200;
-    canvas.setPointerCapture(event.pointerId);
-    const move = (point) => isDrag(point) && choose([Math.min(start, at(point)), Math.max(start, at(point))]);
-    canvas.addEventListener("pointermove", move);
-    canvas.addEventListener("pointerup", (point) => {
-      canvas.removeEventListener("pointermove", move);
-      if (!isDrag(point)) choose(null);
-      settle();
-    }, { once: true });
+  const at = ([left]) => from + Math.min(1, Math.max(0, left / canvas.clientWidth)) * (to - from);
+  onDrag(canvas, (a, b) => choose([at(a), at(b)].sort((one, two) => one - two)), (_, isDragged) => {
+    if (!isDragged) choose(null);
+    settle();
   });
   canvas.addEventListener("keydown", (event) => {
     const step = (to - from) / 30;

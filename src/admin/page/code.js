@@ -2,9 +2,10 @@
 
 import { get, poll, post } from "./api.js";
 import { isDark } from "./colors.js";
-import { clean, h, path as qualified, set } from "./dom.js";
-import { choice, empty, failure, field, heading, panel, segments } from "./parts.js";
-import { keep } from "./router.js";
+import { clean, h, set, soft } from "./dom.js";
+import { functionName } from "./names.js";
+import { choice, empty, failure, field, liveHeading, panel, segments } from "./parts.js";
+import { keep, step } from "./router.js";
 import { table } from "./table.js";
 import { treemap } from "./treemap.js";
 import * as units from "./units.js";
@@ -12,14 +13,14 @@ import * as units from "./units.js";
 const SIZES = { methods: () => 1, calls: (method) => method.calls, time: (method) => method.self_ns };
 
 export function show(main, route) {
-  const state = { run: route.query.get("run"), since: route.query.get("since") ?? "", size: route.query.get("size") ?? "methods", show: "", text: "" };
+  const state = { run: route.query.get("run"), since: route.query.get("since") ?? "", size: route.query.get("size") ?? "methods", show: route.query.get("show") ?? "", text: route.query.get("find") ?? "" };
   let runs = [];
   let answer = null;
-  let path = [];
-  const head = heading("Code");
+  let path = route.query.has("at") ? route.query.get("at").split("/") : [];
+  const head = liveHeading("Code");
   const runChoice = choice("Program", [], "", (value) => change({ run: value, since: "" }));
   const sinceChoice = choice("Since", [["", "the start"]], "", (value) => change({ since: value }));
-  const size = segments("Area", [["methods", "Methods"], ["calls", "Calls"], ["time", "Self time"]], state.size, (value) => { state.size = value; keep({ size: value }); draw(); });
+  const size = segments("Area", [["methods", "Methods"], ["calls", "Calls"], ["time", "Self time"]], state.size, (value) => { state.size = value; step({ size: value }); draw(); });
   const name = h("input", { type: "text", placeholder: "after login", "aria-label": "Name of the mark", maxlength: "100" });
   const markForm = h("form", { class: "row", on: { submit: (event) => { event.preventDefault(); mark(); } } }, name, h("button", { type: "submit" }, "Mark this moment"));
   const outcome = h("span", { class: "small", role: "status" });
@@ -32,17 +33,18 @@ export function show(main, route) {
     height: "50vh",
     minWidth: 620,
     order: ["Calls", "down"],
+    sortName: "sort",
     foot: () => answer?.left_out ? `${units.plural(answer.left_out, "method")} left out` : "",
     columns: [
-      { title: "Method", width: "minmax(190px, 1fr)", cell: (row) => qualified(row.full, "."), sort: (row) => row.full },
-      { title: "Calls", width: "96px", num: true, cell: (row) => row.calls ? units.count(row.calls) : h("span", { class: "soft" }, row.has_run ? "ran" : "never ran"), sort: (row) => row.calls },
+      { title: "Method", width: "minmax(190px, 1fr)", cell: (row) => functionName(row.full), sort: (row) => row.full },
+      { title: "Calls", width: "96px", num: true, cell: (row) => row.calls ? units.count(row.calls) : soft(row.has_run ? "ran" : "never ran"), sort: (row) => row.calls },
       { title: "Self time", width: "88px", num: true, cell: (row) => row.calls ? units.nanos(row.self_ns) : "", sort: (row) => row.self_ns },
-      { title: "Exceptions", width: "80px", num: true, cell: (row) => row.exceptions ? h("span", { class: "bad-text" }, units.count(row.exceptions)) : h("span", { class: "soft" }, "0"), sort: (row) => row.exceptions },
+      { title: "Exceptions", width: "80px", num: true, cell: (row) => row.exceptions ? h("span", { class: "bad-text" }, units.count(row.exceptions)) : soft("0"), sort: (row) => row.exceptions },
       { title: "Last", width: "84px", num: true, cell: (row) => row.last_ms ? units.ago(row.last_ms) : "", sort: (row) => row.last_ms ?? 0 },
     ],
   });
-  const shown = segments("Methods", [["", "All"], ["ran", "Ran"], ["never", "Never ran"]], "", (value) => { state.show = value; drawRows(); });
-  const search = field("", { placeholder: "Find methods", width: "180px" }, (text) => { state.text = text.toLowerCase(); drawRows(); });
+  const shown = segments("Methods", [["", "All"], ["ran", "Ran"], ["never", "Never ran"]], state.show, (value) => { state.show = value; step({ show: value }); drawRows(); });
+  const search = field("", { placeholder: "Find methods", width: "180px", value: state.text }, (text) => { state.text = text.toLowerCase(); keep({ find: text }); drawRows(); });
   search.input.setAttribute("aria-label", "Find methods");
   const legend = h("div", { class: "legend" });
   const content = h("div", { class: "stack" },
@@ -56,7 +58,7 @@ export function show(main, route) {
 
   function change(part) {
     Object.assign(state, part);
-    keep({ run: state.run, since: state.since, size: state.size });
+    step({ run: state.run, since: state.since, size: state.size, at: "" });
     path = [];
     load();
   }
@@ -117,9 +119,9 @@ export function show(main, route) {
     const since = answer.since ? ` of ${units.plural(one.methods, "named method")} ran since “${clean(answer.since.name, 80)}”` : ` ${ran === 1 ? "method" : "methods"} ran`;
     set(totals, h("span", {}, h("b", {}, units.count(ran)), since),
       h("span", {}, `${units.plural(one.classes, "class", "classes")} · ${units.plural(one.calls, "call")} · last ${units.ago(one.last_ms)}`),
-      h("span", { class: "soft" }, "An agent names a method at its first use: how many never ran is not known."));
+      soft("An agent names a method at its first use: how many never ran is not known."));
     set(crumbs, [["All packages", []], ...path.map((part, at) => [clean(part, 100) || "(no package)", path.slice(0, at + 1)])].map(([text, place], at) => [
-      at > 0 && h("span", { class: "soft" }, " / "),
+      at > 0 && soft(" / "),
       h("button", { type: "button", class: "plain", on: { click: () => goTo(place) } }, text)]));
     set(legend, [["never ran", "never"], ["ran seldom", "few"], ["ran often", "many"]].map(([text, kind]) => h("span", {}, h("i", { style: { background: shade(kind === "never" ? 0 : kind === "few" ? 0.15 : 1) } }), text)));
     map.update(tree(), true);
@@ -128,6 +130,7 @@ export function show(main, route) {
 
   function goTo(place) {
     path = place;
+    step({ at: place.join("/") });
     draw();
   }
 
@@ -136,6 +139,7 @@ export function show(main, route) {
     else if (node.method) {
       search.input.value = `${node.full}.${node.method.name}`;
       state.text = search.input.value.toLowerCase();
+      keep({ find: search.input.value });
       drawRows();
     }
   }

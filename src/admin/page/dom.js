@@ -4,7 +4,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An HTML element. Properties: `class`, `on` (handlers), `style` (CSS properties), else attributes. */
+/** An HTML element. Properties: `class`, `on` (handlers), `style` (CSS properties), `key` (see `renew`), else attributes. */
 export function h(tag, properties, ...children) {
   return fill(document.createElement(tag), properties, children);
 }
@@ -14,19 +14,42 @@ export function s(tag, properties, ...children) {
   return fill(document.createElementNS(SVG, tag), properties, children);
 }
 
+/** Elements with handlers of their own: `renew` does not make others of them. */
+const handled = new WeakSet();
+/** What elements stand for, where `renew` could take them for others. */
+const keys = new WeakMap();
+
 function fill(element, properties, children) {
   for (const [name, value] of Object.entries(properties ?? {})) {
     if (value === null || value === undefined || value === false) continue;
-    if (name === "on") {
+    if (name === "key") {
+      keys.set(element, value);
+    } else if (name === "on") {
+      handled.add(element);
       for (const [event, handler] of Object.entries(value)) element.addEventListener(event, handler);
     } else if (name === "style") {
-      for (const [property, text] of Object.entries(value)) element.style.setProperty(property, text);
+      for (const [property, text] of Object.entries(value)) if (text !== null) element.style.setProperty(property, text);
     } else {
       element.setAttribute(name, value === true ? "" : value);
     }
   }
   add(element, children);
   return element;
+}
+
+/** A button: what it does, and what it shows. */
+export function button(click, ...children) {
+  return h("button", { type: "button", on: { click } }, children);
+}
+
+/** A link that looks as a button. */
+export function linkButton(href, ...children) {
+  return h("a", { class: "button", href }, children);
+}
+
+/** A text that is less important. */
+export function soft(...children) {
+  return h("span", { class: "soft" }, children);
 }
 
 function add(element, children) {
@@ -42,6 +65,67 @@ export function set(element, ...children) {
   element.replaceChildren();
   add(element, children);
   return element;
+}
+
+/**
+ * Gives an element these children, as `set` does, but keeps the elements that are there and changes them: so the focus, a selection and an
+ * open tooltip stay. Elements are the same when their tag and their `key` are, and when they have no handlers.
+ */
+export function renew(element, ...children) {
+  const wanted = [];
+  flatten(wanted, children);
+  renewChildren(element, wanted);
+  return element;
+}
+
+function flatten(into, children) {
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    if (Array.isArray(child)) flatten(into, child);
+    else into.push(child instanceof Node ? child : document.createTextNode(child));
+  }
+}
+
+function isSame(old, next) {
+  if (old === next) return true;
+  return old.nodeName === next.nodeName && keys.get(old) === keys.get(next) && !handled.has(old) && !handled.has(next);
+}
+
+function renewChildren(element, wanted) {
+  let place = element.firstChild;
+  for (const next of wanted) {
+    let old = place;
+    while (old && !isSame(old, next)) old = old.nextSibling;
+    if (!old) {
+      element.insertBefore(next, place);
+      continue;
+    }
+    // What is left out goes before the one that stays is reached, so that it is not moved: it would lose the focus.
+    while (place !== old) {
+      const gone = place;
+      place = place.nextSibling;
+      gone.remove();
+    }
+    place = old.nextSibling;
+    if (old !== next) become(old, next);
+  }
+  while (place) {
+    const gone = place;
+    place = place.nextSibling;
+    gone.remove();
+  }
+}
+
+function become(old, next) {
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.data !== next.data) old.data = next.data;
+    return;
+  }
+  for (const { name } of [...old.attributes]) if (!next.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of next.attributes) if (name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  // The policy of the page forbids attributes with styles, not styles.
+  if (old.style.cssText !== next.style.cssText) old.style.cssText = next.style.cssText;
+  renewChildren(old, [...next.childNodes]);
 }
 
 // C0, DEL, C1, zero width, bidirectional controls, line separators, tags, lone surrogates.
@@ -62,11 +146,9 @@ export function said(text, className = "") {
   return h("bdi", { class: `said ${className}`, title: shown }, shown);
 }
 
-/** A path or a qualified name: where space is short, its beginning is cut and its last part stays. */
-export function path(text, separator = "/") {
-  const shown = clean(text);
-  const at = shown.lastIndexOf(separator) + 1;
-  return h("bdi", { class: "path", title: shown }, h("span", { class: "said" }, shown.slice(0, at)), h("span", { class: "said" }, shown.slice(at)));
+/** A name of an agent, or that it is empty: a link needs a text. */
+export function named(text, className = "") {
+  return text ? said(text, className) : h("span", { class: "soft" }, "(no name)");
 }
 
 /** Text of an agent that keeps its lines, for details. */

@@ -1,8 +1,9 @@
 // Events in lists, and one event as a whole.
 
 import { getEvents, numberOf } from "./api.js";
-import { block, clean, h, said, set } from "./dom.js";
+import { block, button, clean, h, linkButton, said, set } from "./dom.js";
 import { empty, facts, failure, pill } from "./parts.js";
+import { tailOf } from "./names.js";
 import { to } from "./router.js";
 import { table } from "./table.js";
 import * as units from "./units.js";
@@ -13,7 +14,7 @@ export function gist(event) {
   const { span, metric, sample, loss } = event;
   if (span) parts.push(`${units.nanos(numberOf(span.duration_ns))}${span.status === "error" ? " error" : ""}`);
   if (metric) parts.push(measured(metric));
-  if (sample) parts.push(`${measured(sample)}: ${sample.frames.map((frame) => frame.function ?? frame.file ?? "?").join(" ← ")}`);
+  if (sample) parts.push(`${measured(sample)}: ${sample.frames.map((frame) => tailOf(frame.function ?? frame.file ?? "?")).join(" ← ")}`);
   if (loss) parts.push(`${loss.reason}: ${units.bytes(numberOf(loss.bytes))}. ${loss.detail ?? ""}`);
   if (event.body !== undefined) parts.push(typeof event.body === "string" ? event.body : JSON.stringify(event.body).slice(0, 400));
   for (const [name, value] of Object.entries(event.attributes ?? {})) {
@@ -53,9 +54,9 @@ export function eventList(label, { height = "44vh" } = {}) {
     columns: [
       { title: "Time", width: "96px", cell: ({ event }) => h("span", { class: "num", title: clean(event.time ?? event.observed_time) }, units.clock(event.time ?? event.observed_time)) },
       { title: "Kind", width: "70px", cell: ({ event }) => kindPill(event) },
-      { title: "Name", width: "minmax(130px, 1.1fr)", cell: ({ event }) => said(event.name) },
+      { title: "Name", width: "minmax(130px, 1.1fr)", isWide: true, cell: ({ event }) => said(event.name) },
       { title: "Agent", width: "minmax(90px, .7fr)", cell: ({ agent }) => said(agent ?? "", "soft") },
-      { title: "What", width: "minmax(200px, 3fr)", cell: ({ event }) => said(gist(event), "soft") },
+      { title: "What", width: "minmax(200px, 3fr)", isWide: true, cell: ({ event }) => said(gist(event), "soft") },
     ],
   });
 
@@ -82,10 +83,10 @@ export function eventDetail(event, close) {
   const origin = event.origin ?? {};
   return h("div", { class: "event" },
     h("div", { class: "row" }, kindPill(event), h("h2", {}, said(event.name)),
-      trace && h("a", { class: "button", href: to("traces", trace) }, "Its trace"),
-      origin.connection !== undefined && h("a", { class: "button", href: to("live", null, { view: "wire", listener: origin.listener, connection: numberOf(origin.connection) }) }, "Bytes of its connection"),
-      h("button", { type: "button", on: { click: (click) => copy(json, click.target) } }, "Copy JSON"),
-      close && h("button", { type: "button", on: { click: close } }, "Close")),
+      trace && linkButton(to("traces", trace), "Its trace"),
+      origin.connection !== undefined && linkButton(to("live", null, { view: "wire", listener: origin.listener, connection: numberOf(origin.connection) }), "Bytes of its connection"),
+      button((click) => copy(json, click.target), "Copy JSON"),
+      close && button(close, "Close")),
     h("div", { class: "grid2" },
       h("div", { class: "stack" }, part("Attributes", event.attributes), part("Resource", event.resource), part("Origin", event.origin)),
       block(json)));
@@ -95,7 +96,8 @@ function part(title, values) {
   return Object.keys(values ?? {}).length > 0 && h("div", {}, h("h3", {}, title), facts(Object.entries(values)));
 }
 
-async function copy(text, button) {
+/** Copies a text, and says so on the button. */
+export async function copy(text, button) {
   try {
     await navigator.clipboard.writeText(text);
     button.textContent = "Copied";

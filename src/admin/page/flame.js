@@ -5,6 +5,7 @@
 import { cleared } from "./canvas.js";
 import { isDark, onScheme, variable } from "./colors.js";
 import { clean, framed, h } from "./dom.js";
+import { tailOf } from "./names.js";
 import { tip } from "./parts.js";
 
 const ROW = 19;
@@ -13,9 +14,10 @@ const TEXT_FROM = 26;
 
 /**
  * `rows`: for each depth `{ from, to, id }`, arrays in order of `from`. `parent(id)` gives a box's caller or -1.
- * `name(id)`, `describe(id)` and `color(id)` are asked for boxes in sight only. `choose(id)`: a box was selected.
+ * `name(id)`, `describe(id)` and `color(id)` are asked for boxes in sight only. `choose(id)`: a box was selected. `below(id)`: the box that
+ * stands below, where it is not the largest of those that `parent` gives this one for.
  */
-export function flameCanvas({ label, name, describe, color, parent, choose = () => {}, zoomed = () => {}, maxHeight = "62vh" }) {
+export function flameCanvas({ label, name, describe, color, parent, below = () => -1, choose = () => {}, zoomed = () => {}, maxHeight = "62vh" }) {
   const canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": label });
   const spacer = h("div", { class: "spacer" });
   const live = h("div", { class: "unseen", "aria-live": "polite" });
@@ -25,7 +27,9 @@ export function flameCanvas({ label, name, describe, color, parent, choose = () 
   let range = [0, 1];
   let view = [0, 1];
   let selected = -1;
-  let place = new Map();
+  /** The row of each box, -1: none, and its place in the row. */
+  let [rowOf, placeOf] = [new Int32Array(), new Int32Array()];
+  const has = (id) => (rowOf[id] ?? -1) >= 0;
   let isMatch = null;
   let width = 0;
 
@@ -79,7 +83,7 @@ export function flameCanvas({ label, name, describe, color, parent, choose = () 
       }
       if (size > TEXT_FROM) {
         context.fillStyle = isFaded ? style.soft : style.text;
-        context.fillText(fitted(context, clean(name(id), 200), size - 7), x + 4, y + ROW / 2);
+        context.fillText(fittedName(context, clean(name(id), 200), size - 7), x + 4, y + ROW / 2);
       }
     }
   }
@@ -96,7 +100,7 @@ export function flameCanvas({ label, name, describe, color, parent, choose = () 
   function select(id, isTold = true) {
     selected = id;
     if (id >= 0) {
-      const { depth } = place.get(id);
+      const depth = rowOf[id];
       if (depth * ROW < scroll.scrollTop) scroll.scrollTop = depth * ROW;
       else if ((depth + 1) * ROW > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = (depth + 1) * ROW - scroll.clientHeight;
       if (isTold) live.textContent = describe(id);
@@ -110,8 +114,8 @@ export function flameCanvas({ label, name, describe, color, parent, choose = () 
     if (id === null || id < 0) {
       view = [...range];
     } else {
-      const { depth, at } = place.get(id);
-      view = [rows[depth].from[at], rows[depth].to[at]];
+      const [row, at] = [rows[rowOf[id]], placeOf[id]];
+      view = [row.from[at], row.to[at]];
     }
     zoomed(view[0] !== range[0] || view[1] !== range[1]);
     draw();
@@ -127,12 +131,12 @@ export function flameCanvas({ label, name, describe, color, parent, choose = () 
   }
 
   function neighbour(id, step) {
-    const { depth, at } = place.get(id);
-    return rows[depth].id[at + step] ?? id;
+    return rows[rowOf[id]].id[placeOf[id] + step] ?? id;
   }
 
   function firstChild(id) {
-    const { depth, at } = place.get(id);
+    if (below(id) >= 0) return below(id);
+    const [depth, at] = [rowOf[id], placeOf[id]];
     const row = rows[depth + 1];
     if (!row) return id;
     let best = -1;
@@ -161,7 +165,7 @@ export function flameCanvas({ label, name, describe, color, parent, choose = () 
   }, { passive: false });
   canvas.addEventListener("keydown", (event) => {
     if (!rows.length) return;
-    const known = place.has(selected) ? selected : -1;
+    const known = has(selected) ? selected : -1;
     const first = rows[0].id[0];
     const to = {
       ArrowUp: () => select(known < 0 ? first : parent(known) >= 0 ? parent(known) : known),
@@ -188,14 +192,20 @@ export function flameCanvas({ label, name, describe, color, parent, choose = () 
     scroll,
     select,
     zoom,
+    /** Scrolls to a row. */
+    show(row) {
+      scroll.scrollTop = (row + 0.5) * ROW - scroll.clientHeight / 2;
+    },
     /** Shows other boxes. `from` and `to` are the ends of the whole. */
     update(next, from, to) {
       rows = next;
       range = [from, to > from ? to : from + 1];
       view = [...range];
-      place = new Map();
-      rows.forEach((row, depth) => row.id.forEach((id, at) => place.set(id, { depth, at })));
-      if (!place.has(selected)) selected = -1;
+      let largest = -1;
+      for (const row of rows) for (const id of row.id) if (id > largest) largest = id;
+      [rowOf, placeOf] = [new Int32Array(largest + 1).fill(-1), new Int32Array(largest + 1)];
+      rows.forEach((row, depth) => row.id.forEach((id, at) => { rowOf[id] = depth; placeOf[id] = at; }));
+      if (!has(selected)) selected = -1;
       spacer.style.height = `${rows.length * ROW}px`;
       zoomed(false);
       draw();
@@ -211,6 +221,12 @@ export function flameCanvas({ label, name, describe, color, parent, choose = () 
       tip("");
     },
   };
+}
+
+/** A function's name as it fits: whole, else without its packages, else the beginning of that. */
+function fittedName(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  return fitted(context, tailOf(text), width);
 }
 
 /** As much of a text as fits; nothing where that is less than two characters. */

@@ -1,25 +1,26 @@
 // Heap dumps of Ruby processes: by class and by site, two dumps compared, and what refers to a class.
 
 import { get, poll } from "./api.js";
-import { clean, h, path, said, set } from "./dom.js";
-import { choice, commands, empty, failure, field, heading, meter, pill, segments } from "./parts.js";
-import { keep } from "./router.js";
-import { table } from "./table.js";
+import { button, clean, h, said, set } from "./dom.js";
+import { functionName } from "./names.js";
+import { choice, commands, empty, failure, field, liveHeading, meter, pill, segments } from "./parts.js";
+import { keep, step } from "./router.js";
+import { plainTable, table } from "./table.js";
 import * as units from "./units.js";
 
 const DUMP = "objectspace_snapshot";
 const TRACK = "start_memory_profile";
 
 export function show(main, route) {
-  const state = { dump: route.query.get("dump"), with: route.query.get("with") ?? "", by: route.query.get("by") ?? "class", text: "" };
+  const state = { dump: route.query.get("dump"), with: route.query.get("with") ?? "", by: route.query.get("by") ?? "class", text: (route.query.get("find") ?? "").toLowerCase() };
   let dumps = [];
   let loadedKey = "";
   let answer = null;
-  const head = heading("Heap");
+  const head = liveHeading("Heap");
   const dumpChoice = choice("Dump", [], "", (value) => change({ dump: value }));
   const withChoice = choice("Compared with", [], "", (value) => change({ with: value }));
   const by = segments("Group by", [["class", "Class"], ["site", "Site"], ["class_site", "Class and site"]], state.by, (value) => change({ by: value }));
-  const search = field("Find", { placeholder: "class or file", width: "170px" }, (text) => { state.text = text.toLowerCase(); drawRows(); });
+  const search = field("Find", { placeholder: "class or file", width: "170px", value: route.query.get("find") ?? "" }, (text) => { state.text = text.toLowerCase(); keep({ find: text }); drawRows(); });
   const filters = h("div", { class: "filters" }, dumpChoice.element, withChoice.element, h("label", { class: "small soft filter-like" }, "By", by.element), search.element);
   const summary = h("div", { class: "row small soft" });
   const frame = h("section", { class: "panel" });
@@ -31,7 +32,7 @@ export function show(main, route) {
 
   function change(part) {
     Object.assign(state, part);
-    keep({ dump: state.dump, with: state.with, by: state.by });
+    step({ dump: state.dump, with: state.with, by: state.by });
     detail.hidden = true;
     load();
   }
@@ -39,7 +40,7 @@ export function show(main, route) {
   const place = (row) => row.file ? `${row.file}${row.line ? `:${row.line}` : ""}` : "(no site)";
   const className = (row) => row.class ?? "(internal)";
   const classColumn = { title: "Class", width: "minmax(140px, 1fr)", cell: (row) => said(className(row)), sort: className };
-  const siteColumn = { title: "Site", width: "minmax(200px, 2fr)", cell: (row) => path(place(row)), sort: place };
+  const siteColumn = { title: "Site", width: "minmax(200px, 2fr)", cell: (row) => functionName(place(row)), sort: place, isWide: true };
   const signed = (value, format) => h("span", { class: value > 0 ? "rise" : value < 0 ? "fall" : "soft" }, value > 0 ? `+${format(value)}` : value < 0 ? `−${format(-value)}` : "0");
 
   function columns(shown) {
@@ -97,6 +98,7 @@ export function show(main, route) {
         open: (row) => row.class !== undefined && state.by !== "site" && showReferences(dump, row.class),
         height: "calc(100vh - 300px)",
         minWidth: 640,
+        sortName: "sort",
         order: [other ? "Change" : "Size", "down"],
         columns: columns(shown),
         foot: (rows) => [shown.left_out ? `${units.plural(shown.left_out, "smaller row")} left out` : "", shown.is_cut && !shown.left_out ? `the first ${units.count(rows.length)} rows` : "", state.by === "site" ? "" : "Enter or click shows what refers to a class."].filter(Boolean).join("; "),
@@ -114,12 +116,10 @@ export function show(main, route) {
     set(detail, h("p", { class: "body soft" }, "Loading…"));
     try {
       const found = await get(`api/v1/heap/${encodeURIComponent(dump.id)}/references`, { class: name ?? "", limit: 50 });
-      const side = (title, rows, verb) => h("div", {}, h("h3", {}, title), rows.length ? h("table", { class: "plain" },
-        h("thead", {}, h("tr", {}, h("th", {}, "Class"), h("th", { class: "num" }, "References"), h("th", { class: "num" }, verb))),
-        h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, said(row.class ?? "(internal)")), h("td", { class: "num" }, units.count(row.references)), h("td", { class: "num" }, units.count(row.objects)))))) : h("p", { class: "soft" }, "Nothing."));
+      const side = (title, rows, verb) => h("div", {}, h("h3", {}, title), rows.length ? plainTable([["Class"], ["References", "num"], [verb, "num"]], rows.map((row) => [said(row.class ?? "(internal)"), units.count(row.references), units.count(row.objects)])) : h("p", { class: "soft" }, "Nothing."));
       set(detail,
         h("header", {}, h("h2", {}, "References of ", said(name ?? "(internal)")), h("span", { class: "soft small" }, units.plural(found.objects, "object"), found.examined < found.of && `; references of ${units.count(found.examined)} of ${units.count(found.of)} objects were kept`),
-          h("div", { class: "end" }, h("button", { type: "button", on: { click: () => { detail.hidden = true; } } }, "Close"))),
+          h("div", { class: "end" }, button(() => { detail.hidden = true; }, "Close"))),
         h("div", { class: "body grid2" }, side("Referred to from", found.referred_from, "From objects"), side("Refers to", found.refers_to, "Objects")));
       detail.scrollIntoView({ block: "nearest" });
     } catch (error) {

@@ -1,6 +1,6 @@
 // A heat map: how many requests took how long, minute by minute.
 
-import { cleared } from "./canvas.js";
+import { cleared, durationAxes } from "./canvas.js";
 import { onScheme, variable } from "./colors.js";
 import { framed, h } from "./dom.js";
 import { tip } from "./parts.js";
@@ -26,16 +26,7 @@ export function heatMap(pick) {
 
   const draw = framed(() => {
     const context = cleared(canvas, width(), HEIGHT, "--panel");
-    context.fillStyle = variable("--soft");
-    context.font = "11px sans-serif";
-    context.textAlign = "right";
-    for (let nanos = 10 ** Math.ceil(Math.log10(least)); nanos <= most; nanos *= 10) {
-      context.fillText(units.nanos(nanos), LEFT - 6, Math.min(HEIGHT - BOTTOM, Math.max(9, y(nanos) + 4)));
-    }
-    context.textAlign = "left";
-    context.fillText(units.clock(time.from_ms, 0), LEFT, HEIGHT - 4);
-    context.textAlign = "right";
-    context.fillText(units.clock(time.to_ms, 0), width(), HEIGHT - 4);
+    durationAxes(context, { range: [least, most], y, ends: [time.from_ms, time.to_ms], left: LEFT, right: width(), bottom: HEIGHT });
     context.fillStyle = variable("--accent");
     for (const minute of minutes) {
       for (const [from, to, count] of minute.cells) {

@@ -2,11 +2,11 @@
 
 import { peerBeside } from "./agents.js";
 import { get, getEvents, poll } from "./api.js";
-import { clean, h, said, set } from "./dom.js";
+import { clean, h, linkButton, renew, said, set } from "./dom.js";
 import { eventList } from "./events.js";
-import { choice, empty, facts, failure, field, heading, panel, pill, spark } from "./parts.js";
-import { go, keep, to } from "./router.js";
-import { table } from "./table.js";
+import { choice, empty, facts, failure, field, liveHeading, panel, pill, spark } from "./parts.js";
+import { go, keep, step, to } from "./router.js";
+import { plainTable, table } from "./table.js";
 import * as units from "./units.js";
 
 export function show(main, route) {
@@ -16,23 +16,21 @@ export function show(main, route) {
 /** Names of events with their number, and a sparkline where their history is known. */
 function nameTable(names, history) {
   const curve = (name) => Object.entries(history?.names ?? {}).find(([key]) => key === name || name.endsWith(`.${key}`))?.[1];
-  return h("table", { class: "plain" },
-    h("thead", {}, h("tr", {}, h("th", {}, "Event"), h("th", { class: "num" }, "Events"), names[0]?.machines !== undefined && h("th", { class: "num" }, "Machines"), h("th", { class: "curve" }, "Over time"))),
-    h("tbody", {}, names.slice(0, 50).map((one) => {
-      const values = curve(one.name);
-      return h("tr", {}, h("td", {}, said(one.name), one.kind && one.kind !== "log" ? h("span", { class: "soft small" }, ` ${one.kind}`) : null), h("td", { class: "num" }, units.count(one.events)),
-        one.machines !== undefined && h("td", { class: "num" }, units.count(one.machines)), h("td", { class: "curve" }, values ? spark(values, { title: `events named ${clean(one.name)}` }) : null));
-    })));
+  const machines = names[0]?.machines !== undefined;
+  return plainTable([["Event"], ["Events", "num"], ...(machines ? [["Machines", "num"]] : []), ["Over time", "curve"]], names.slice(0, 50).map((one) => {
+    const values = curve(one.name);
+    return [[said(one.name), one.kind && one.kind !== "log" ? h("span", { class: "soft small" }, ` ${one.kind}`) : null], units.count(one.events), ...(machines ? [units.count(one.machines)] : []), values ? spark(values, { title: `events named ${clean(one.name)}` }) : null];
+  }));
 }
 
 function showAll(main, query) {
   let filter = { image: query.get("image") ?? "", site: query.get("site") ?? "", name: query.get("name") ?? "", text: query.get("text") ?? "" };
-  const change = (part) => {
+  const change = (part, write = step) => {
     filter = { ...filter, ...part };
-    keep(filter);
+    write(filter);
     end.now();
   };
-  const head = heading("Machines");
+  const head = liveHeading("Machines");
   const image = choice("Image", [["", "all"]], filter.image, (value) => change({ image: value }));
   const site = choice("Site", [["", "all"]], filter.site, (value) => change({ site: value }));
   const name = choice("Event", [["", "all"]], filter.name, (value) => change({ name: value }));
@@ -47,12 +45,13 @@ function showAll(main, query) {
     height: "50vh",
     minWidth: 760,
     order: ["Events", "down"],
+    sortName: "sort",
     foot: (rows) => total > rows.length ? `${units.count(rows.length)} of ${units.count(total)} machines: filters narrow them` : "",
     columns: [
       { title: "Machine", width: "minmax(110px, 1fr)", cell: (machine) => h("a", { href: to("machines", machine.id), class: "mono" }, said(machine.name)), sort: (machine) => machine.name },
-      { title: "Peer", width: "minmax(100px, .8fr)", cell: (machine) => said(peerBeside(machine.name, machine.peer), "soft"), sort: (machine) => machine.peer ?? "" },
-      { title: "Image", width: "minmax(160px, 2fr)", cell: (machine) => said(machine.image ?? "–"), sort: (machine) => machine.image ?? "" },
-      { title: "Site", width: "minmax(110px, 1.2fr)", cell: (machine) => said(machine.site || "–", "soft"), sort: (machine) => machine.site ?? "" },
+      { title: "Peer", width: "minmax(100px, .8fr)", isWide: true, cell: (machine) => said(peerBeside(machine.name, machine.peer), "soft"), sort: (machine) => machine.peer ?? "" },
+      { title: "Image", width: "minmax(160px, 2fr)", isWide: true, cell: (machine) => said(machine.image ?? "–"), sort: (machine) => machine.image ?? "" },
+      { title: "Site", width: "minmax(110px, 1.2fr)", isWide: true, cell: (machine) => said(machine.site || "–", "soft"), sort: (machine) => machine.site ?? "" },
       { title: "System", width: "92px", cell: (machine) => [machine.is_live && pill("live"), machine.is_dualboot && pill("dual boot")] },
       { title: "Events", width: "76px", num: true, cell: (machine) => units.count(machine.events), sort: (machine) => machine.events },
       { title: "Last seen", width: "88px", num: true, cell: (machine) => units.ago(machine.last_ms), sort: (machine) => machine.last_ms },
@@ -61,17 +60,15 @@ function showAll(main, query) {
   const body = h("div", { class: "stack" });
   const built = [
     h("div", { class: "grid2" }, panel("Events by name", {}, names), h("div", { class: "stack" }, panel("Images", {}, images), panel("Sites", {}, sites))),
-    h("section", { class: "panel" }, h("header", {}, h("h2", {}, "Machines")), list.element),
+    panel("Machines", { body: false }, list.element),
   ];
   main.append(head.element, h("div", { class: "filters" }, [image, site, name].map((control) => h("div", { class: "short" }, control.element)),
-    field("Text", { placeholder: "machine, peer, image", value: filter.text }, (text) => change({ text })).element), body);
+    field("Text", { placeholder: "machine, peer, image", value: filter.text }, (text) => change({ text }, keep)).element), body);
   const offer = (control, key, options) => {
     if (filter[key] && !options.some(([value]) => value === filter[key])) options = [...options, [filter[key], filter[key]]];
     control.draw([["", "all"], ...options], filter[key]);
   };
-  const groups = (title, rows, text) => h("table", { class: "plain" },
-    h("thead", {}, h("tr", {}, h("th", {}, title), h("th", { class: "num" }, "Events"), h("th", { class: "num" }, "Machines"))),
-    h("tbody", {}, rows.slice(0, 20).map((row) => h("tr", {}, h("td", {}, said(text(row) || "–", "wrap")), h("td", { class: "num" }, units.count(row.events)), h("td", { class: "num" }, units.count(row.machines))))));
+  const groups = (title, rows, text) => plainTable([[title], ["Events", "num"], ["Machines", "num"]], rows.slice(0, 20).map((row) => [said(text(row) || "–", "wrap"), units.count(row.events), units.count(row.machines)]));
   const end = poll((signal) => get("api/v1/machines", { ...filter, limit: 1000 }, signal), 3000, (answer) => {
     head.scope(answer);
     if (!answer.machines.length) {
@@ -84,9 +81,9 @@ function showAll(main, query) {
     offer(image, "image", answer.images.map((one) => [one.image, one.image]));
     offer(site, "site", answer.sites.filter((one) => one.text).map((one) => [one.text, one.text]));
     offer(name, "name", answer.names.map((one) => [one.name, one.name]));
-    set(names, nameTable(answer.names, answer.history));
-    set(images, groups("Image", answer.images, (one) => one.image));
-    set(sites, groups("Site", answer.sites, (one) => one.text));
+    renew(names, nameTable(answer.names, answer.history));
+    renew(images, groups("Image", answer.images, (one) => one.image));
+    renew(sites, groups("Site", answer.sites, (one) => one.text));
     total = answer.total;
     list.update(answer.machines);
   }, (error) => set(body, failure(error)));
@@ -94,7 +91,7 @@ function showAll(main, query) {
 }
 
 function showMachine(main, id) {
-  const head = heading("Machine", h("a", { class: "button", href: to("machines") }, "All machines"));
+  const head = liveHeading("Machine", linkButton(to("machines"), "All machines"));
   const title = head.element.querySelector("h1");
   const body = h("div", { class: "stack" });
   const about = h("div", {});
@@ -102,7 +99,7 @@ function showMachine(main, id) {
   const events = eventList("Events of the machine");
   const built = [
     h("div", { class: "grid2" }, panel("Machine", {}, about), panel("Events by name", {}, names)),
-    h("section", { class: "panel" }, h("header", {}, h("h2", {}, "Its events")), events.element),
+    panel("Its events", { body: false }, events.element),
   ];
   main.append(head.element, body);
   const end = poll((signal) => getEvents(`api/v1/machines/${encodeURIComponent(id)}`, { limit: 500 }, signal), 3000, (answer) => {
@@ -112,7 +109,7 @@ function showMachine(main, id) {
     if (body.firstChild !== built[0]) set(body, built);
     set(about, facts([["image", machine.image], ["site", machine.site], ["peer", peerBeside(machine.name, machine.peer)], ["events", units.count(machine.events)], ["last seen", units.ago(machine.last_ms)],
       ["live system", machine.is_live ? "yes" : null], ["dual boot", machine.is_dualboot ? "yes" : null], ...Object.entries(machine.resource ?? {})]));
-    set(names, nameTable(answer.names, answer.history));
+    renew(names, nameTable(answer.names, answer.history));
     events.update(answer.events);
   }, (error) => set(body, error.status === 404 ? h("section", { class: "panel" }, empty("This machine is not in the window", "It sent nothing for a while.", h("a", { href: to("machines") }, "All machines"))) : failure(error)));
   return { end };

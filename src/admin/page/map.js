@@ -1,10 +1,10 @@
 // The map: services and who calls whom, with a table of the same calls.
 
 import { get, poll } from "./api.js";
-import { clean, h, s, said, set } from "./dom.js";
-import { empty, failure, heading } from "./parts.js";
-import { go, keep, to } from "./router.js";
-import { rangeOf, ranges, sumColumns, sumsText } from "./services.js";
+import { clean, h, named, renew, s, set, soft } from "./dom.js";
+import { empty, failure, liveHeading, panel } from "./parts.js";
+import { go, to } from "./router.js";
+import { sumColumns, sumsRange, sumsText } from "./services.js";
 import { table } from "./table.js";
 import * as units from "./units.js";
 
@@ -37,7 +37,7 @@ function places(services, edges) {
   }));
 }
 
-function picture(services, edges) {
+function picture(services, edges, time) {
   const at = places(services, edges);
   const busiest = Math.max(1e-9, ...edges.map((edge) => edge.per_second));
   const lines = edges.filter((edge) => at.has(edge.caller) && at.has(edge.callee)).map((edge) => {
@@ -51,7 +51,7 @@ function picture(services, edges) {
   const nodes = services.map((row) => {
     const { x, y } = at.get(row.name);
     const text = `${units.rate(row.per_second)} · ${row.errors ? units.percent(row.errors, row.count) : "0 %"} · ${units.nanos(row.p95_ns ?? NaN)}`;
-    return s("a", { href: to("services", row.name), class: "node", "aria-label": `${clean(row.name, 80)}: ${text}` },
+    return s("a", { key: row.name, href: to("services", row.name, time), class: "node" },
       s("title", {}, `${clean(row.name, 200)}\nrate, errors, p95: ${text}`),
       s("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 6, class: row.errors ? "bad" : "" }),
       s("text", { x: x + 10, y: y + 19, class: "name" }, clean(row.name, 22)),
@@ -63,18 +63,16 @@ function picture(services, edges) {
 }
 
 export function show(main, route) {
-  let range = route.query.get("range") ?? "";
-  const head = heading("Map", ranges(range, (value) => {
-    range = value;
-    keep({ range });
-    end.now();
-  }), h("a", { class: "button", href: to("services") }, "Services"));
+  const range = sumsRange(route.query, () => end.now());
+  const services = h("a", { class: "button" }, "Services");
+  const head = liveHeading("Map", range.element, services);
   const frame = h("section", { class: "panel map-frame", tabindex: "0", "aria-label": "Map of services" });
-  const name = (value) => value === null ? h("span", { class: "soft" }, "unknown") : h("a", { href: to("services", value) }, said(value));
+  const name = (value) => value === null ? soft("unknown") : h("a", { href: to("services", value, range.state) }, named(value));
   const list = table({
     label: "Calls",
     key: (row) => `${row.caller} ${row.callee}`,
-    open: (row) => go("services", row.callee),
+    open: (row) => go("services", row.callee, range.state),
+    sortName: "sort",
     height: "40vh",
     minWidth: 640,
     order: ["Rate", "down"],
@@ -84,18 +82,17 @@ export function show(main, route) {
       ...sumColumns(),
     ],
   });
-  main.append(head.element, frame, h("section", { class: "panel" }, h("header", {}, h("h2", {}, "Calls")), list.element));
+  main.append(head.element, frame, panel("Calls", { body: false }, list.element));
   let drawn = "";
-  const end = poll((signal) => get("api/v1/map", rangeOf(range), signal), 3000, (answer) => {
+  const end = poll((signal) => get("api/v1/map", range.parameters, signal), 3000, (answer) => {
     head.element.querySelector(".scope").textContent = sumsText(answer);
+    services.href = to("services", null, range.state);
     list.update(answer.edges);
     const state = JSON.stringify([answer.services.map((row) => [row.name, row.count]), answer.edges.map((edge) => edge.count)]);
     if (state === drawn) return;
     drawn = state;
-    const focused = document.activeElement?.getAttribute?.("href");
-    set(frame, answer.services.length ? picture(answer.services, answer.edges)
+    renew(frame, answer.services.length ? picture(answer.services, answer.edges, range.state)
       : empty("No service yet", "Programs that send spans are on the map, with those that they call."));
-    if (focused && frame.contains(document.activeElement) === false) [...frame.querySelectorAll("a")].find((node) => node.getAttribute("href") === focused)?.focus();
   }, (error) => set(frame, failure(error)));
   return { end };
 }

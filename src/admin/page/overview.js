@@ -1,7 +1,8 @@
 // The overview: listeners and sinks as one picture of the flow, memory, and readiness in words.
 
-import { clean, framed, h, s, said, set } from "./dom.js";
-import { heading, meter, pill, spark } from "./parts.js";
+import { arePaused } from "./api.js";
+import { clean, framed, h, renew, s, said } from "./dom.js";
+import { liveHeading, meter, pill, spark } from "./parts.js";
 import { onPulse } from "./pulse.js";
 import { to } from "./router.js";
 import * as units from "./units.js";
@@ -9,15 +10,15 @@ import * as units from "./units.js";
 const STATES = { ok: "good", retrying: "warn", away: "warn", refusing: "warn", shedding: "bad", failing: "bad", closed: "bad", dead: "bad" };
 
 export function show(main) {
-  const head = heading("Overview");
+  const head = liveHeading("Overview");
   const ready = h("div", {});
   const tiles = h("div", { class: "tiles" });
   const listeners = h("div", { class: "stack" });
   const edges = s("svg", { class: "edges", "aria-hidden": "true" });
   const sinks = h("div", { class: "stack" });
   const flow = h("div", { class: "flow" }, edges,
-    h("section", { "aria-label": "Listeners" }, h("h3", {}, "Listeners"), listeners), h("div", {}),
-    h("section", { "aria-label": "Sinks" }, h("h3", {}, "Sinks"), sinks));
+    h("section", { "aria-label": "Listeners" }, h("h2", {}, "Listeners"), listeners), h("div", {}),
+    h("section", { "aria-label": "Sinks" }, h("h2", {}, "Sinks"), sinks));
   main.append(head.element, ready, tiles, flow);
   let latest = null;
 
@@ -25,13 +26,14 @@ export function show(main) {
   const watch = new ResizeObserver(connect);
   watch.observe(flow);
   const end = onPulse((overview) => {
+    if (latest && arePaused()) return;
     latest = overview;
     const { step_ms: step, points } = overview.history;
     head.element.querySelector(".scope").textContent = `sparklines: the last ${units.millis(step * points)}, one point for ${units.millis(step)}`;
-    set(ready, readiness(overview.ready));
-    set(tiles, summary(overview));
-    set(listeners, overview.listeners.map((listener) => listenerCard(listener, step)));
-    set(sinks, overview.sinks.map((sink) => sinkCard(sink, step)));
+    renew(ready, readiness(overview.ready));
+    renew(tiles, summary(overview));
+    renew(listeners, overview.listeners.map((listener) => listenerCard(listener, step)));
+    renew(sinks, overview.sinks.map((sink) => sinkCard(sink, step)));
     connect();
   });
   return { end: () => { end(); watch.disconnect(); } };
@@ -51,7 +53,7 @@ function summary(overview) {
   const waiting = sum(sinks, (sink) => sink.in_flight);
   const spooled = sum(sinks, (sink) => sink.spool?.bytes);
   const lost = sum(listeners, (listener) => listener.losses);
-  const tile = (name, value, detail, extra) => h("div", { class: "tile" }, h("h3", {}, name), h("div", { class: "value" }, value), extra, h("div", { class: "detail" }, detail));
+  const tile = (name, value, detail, extra) => h("div", { class: "tile" }, h("h2", {}, name), h("div", { class: "value" }, value), extra, h("div", { class: "detail" }, detail));
   return [
     tile("Received", units.byteRate(sum(listeners, (listener) => listener.bytes_per_second)), `${units.bytes(sum(listeners, (listener) => listener.bytes))} in all`),
     tile("Events", units.rate(sum(listeners, (listener) => listener.events_per_second)), `${units.brief(sum(listeners, (listener) => listener.events))} in all`),
@@ -71,7 +73,7 @@ function perSecond(values, step) {
 
 function listenerCard(listener, step) {
   const rates = perSecond(listener.history.events, step);
-  return h("article", { class: "card", "data-listener": listener.name },
+  return h("article", { key: listener.name, class: "card", "data-listener": listener.name },
     h("header", {}, h("a", { class: "name", href: to("live", null, { listener: listener.name }), title: "Its events, live" }, said(listener.name)), pill(listener.protocol), h("span", { class: "soft small" }, listener.address ? clean(listener.address) : "connects to its agents")),
     h("div", { class: "figures" },
       figure(units.rate(listener.events_per_second), "events"),
@@ -95,7 +97,7 @@ function sinkCard(sink, step) {
   const { spool } = sink;
   const rates = perSecond(sink.history.written, step);
   const losses = [[sink.shed, "shed"], [sink.failed, "failed"]].filter(([number]) => number > 0);
-  return h("article", { class: "card", "data-sink": sink.name },
+  return h("article", { key: sink.name, class: "card", "data-sink": sink.name },
     h("header", {}, said(sink.name, "name"), pill(sink.type), pill(sink.state === "ok" ? "writes" : clean(sink.state, 30), STATES[sink.state] ?? ""), said(sink.text, "soft small")),
     h("div", { class: "figures" },
       figure(units.rate(sink.events_per_second), "written"),
@@ -117,7 +119,7 @@ function drawEdges(edges, flow, listeners, sinks, overview) {
   const [from, into] = [boxes(listeners), boxes(sinks)];
   const most = Math.max(1e-9, ...overview.listeners.map((listener) => listener.events_per_second));
   const taken = (sink) => overview.listeners.map((listener, number) => ({ listener, number })).filter(({ listener }) => sink.takes.includes(listener.name));
-  set(edges, overview.sinks.flatMap((sink, which) => taken(sink).map(({ listener, number }, at, all) => {
+  renew(edges, overview.sinks.flatMap((sink, which) => taken(sink).map(({ listener, number }, at, all) => {
     const [a, b] = [from[number], into[which]];
     if (!a || !b) return null;
     const [x1, y1, x2] = [a.right - frame.left, a.top + a.height / 2 - frame.top, b.left - frame.left];

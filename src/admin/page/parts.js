@@ -1,7 +1,7 @@
 // Parts that several views share: headings, filters, sparklines, tooltips, empty states, commands.
 
-import { clean, h, s, set } from "./dom.js";
-import { Refused, post } from "./api.js";
+import { button, clean, h, s, set } from "./dom.js";
+import { Refused, pause, post } from "./api.js";
 import * as units from "./units.js";
 
 /** The heading of a view: title, the time and share of the traffic that it shows, and controls. */
@@ -9,6 +9,24 @@ export function heading(title, ...controls) {
   const scope = h("span", { class: "scope" });
   const element = h("div", { class: "head" }, h("h1", {}, title), scope, h("div", { class: "end" }, controls));
   return { element, scope: (answer) => void (scope.textContent = scopeText(answer)) };
+}
+
+/** The heading of a view that is updated, with a button that stops the updates. */
+export function liveHeading(title, ...controls) {
+  return heading(title, ...controls, pauseButton(pause).button);
+}
+
+/** A button that stops what moves: `change(isPaused)`. */
+export function pauseButton(change) {
+  let isPaused = false;
+  const button = h("button", { type: "button", "aria-pressed": "false", "data-pause": true, title: "Key p", on: { click: toggle } }, "Pause");
+  function toggle() {
+    isPaused = !isPaused;
+    button.setAttribute("aria-pressed", String(isPaused));
+    button.textContent = isPaused ? "Continue" : "Pause";
+    change(isPaused);
+  }
+  return { button, get isPaused() { return isPaused; } };
 }
 
 /** Over which time a view looks, and how much of the traffic it saw. */
@@ -71,14 +89,15 @@ export function meter(part, whole, kind) {
 /** Buttons of which one is pressed. `options`: pairs of a value and its text. */
 export function segments(label, options, value, change) {
   const element = h("div", { class: "segments", role: "group", "aria-label": label });
-  const draw = (current) => set(element, options.map(([option, text]) => h("button", {
-    type: "button",
-    "aria-pressed": option === current ? "true" : "false",
-    on: { click: () => { draw(option); change(option); element.querySelector('[aria-pressed="true"]').focus(); } },
-  }, clean(text, 60))));
+  const buttons = options.map(([option, text]) => button(() => { draw(option); change(option); }, clean(text, 60)));
+  const draw = (current) => buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(options[at][0] === current)));
+  element.append(...buttons);
   draw(value);
   return { element, draw };
 }
+
+/** The options of a choice of one of these texts, or of all. */
+export const withAll = (texts) => [["", "all"], ...texts.map((text) => [text, text])];
 
 /** A choice from a list. `options`: pairs of a value and its text. Drawing the same again changes nothing. */
 export function choice(label, options, value, change) {
@@ -125,6 +144,20 @@ export function tip(text, x, y) {
   tipElement.style.top = `${y + 18 + box.height > innerHeight ? Math.max(4, y - box.height - 10) : y + 18}px`;
 }
 
+/** A dialog with a form: `submit` is called when it is sent. It closes then, and by Escape; the focus returns to where it was. */
+export function openDialog(title, submit, ...content) {
+  const form = h("form", { method: "dialog", on: { submit: () => submit() } }, h("h2", {}, title), content);
+  const dialog = h("dialog", { "aria-label": title }, form);
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+export function closeDialog() {
+  document.querySelector("dialog[open]")?.close();
+}
+
 /** The title of a command or of a state: its name in words. */
 export function words(name) {
   const text = clean(name, 60).replaceAll("_", " ").replace(/\b(gc|cpu|pid)\b/g, (short) => short.toUpperCase());
@@ -154,24 +187,9 @@ export function commands(path, after = () => {}) {
   }
 
   function ask(command) {
-    const end = () => {
-      dialog.close();
-      dialog.remove();
-    };
-    const confirm = (event) => {
-      event.preventDefault();
-      end();
-      run(command);
-    };
-    const dialog = h("dialog", { "aria-label": words(command.name) }, h("form", { on: { submit: confirm } },
-      h("h2", {}, words(command.name)),
+    openDialog(words(command.name), () => run(command),
       h("p", {}, clean(command.text, 600)),
-      h("div", { class: "row" },
-        h("button", { type: "submit", class: "primary", "data-confirm": command.name }, "Send the command"),
-        h("button", { type: "button", on: { click: end } }, "Cancel"))));
-    dialog.addEventListener("cancel", () => dialog.remove());
-    document.body.append(dialog);
-    dialog.showModal();
+      h("div", { class: "row" }, h("button", { type: "submit", class: "primary", "data-confirm": command.name }, "Send the command"), button(closeDialog, "Cancel")));
   }
 
   async function run(command) {

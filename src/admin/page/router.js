@@ -37,3 +37,11 @@ export function keep(parameters) {
   const address = to(view, id, { ...Object.fromEntries(query), ...parameters });
   history.replaceState(null, "", address);
 }
+
+/** The same with an entry in the history: Back takes the change back. */
+export function step(parameters) {
+  const before = location.href;
+  const { view, id, query } = here();
+  const address = to(view, id, { ...Object.fromEntries(query), ...parameters });
+  if (new URL(address, before).href !== before) history.pushState(null, "", address);
+}

@@ -3,8 +3,21 @@
 // A profile is parallel arrays: `name` (index of `names`), `parent` (-1: a root), `value` (with callees), `self`, and
 // `before` where two spans of time are compared. Parents stand before their children.
 
+/** What was made of trees before. */
+const [known, layouts, inverted] = [new WeakMap(), new WeakMap(), new WeakMap()];
+
+/** The value of `made` for these nodes, made at the first call. */
+function once(made, nodes, make) {
+  if (!made.has(nodes)) made.set(nodes, make(nodes));
+  return made.get(nodes);
+}
+
+const NONE = [];
+
 /** Children of each node, the largest first, and the roots. */
-function childrenOf({ parent, value }) {
+const childrenOf = (nodes) => once(known, nodes, findChildren);
+
+function findChildren({ parent, value }) {
   const children = Array.from(parent, () => null);
   const roots = [];
   for (let id = 0; id < parent.length; id += 1) {
@@ -19,7 +32,9 @@ function childrenOf({ parent, value }) {
 }
 
 /** Rows of boxes for a flame graph; the largest child stands left. */
-export function layout(nodes) {
+export const layout = (nodes) => once(layouts, nodes, makeLayout);
+
+function makeLayout(nodes) {
   const { children, roots } = childrenOf(nodes);
   const rows = [];
   const start = new Float64Array(nodes.parent.length);
@@ -30,46 +45,60 @@ export function layout(nodes) {
     at += nodes.value[root];
   }
   while (level.length) {
-    const row = { id: level, from: Float64Array.from(level, (id) => start[id]), to: Float64Array.from(level, (id) => start[id] + nodes.value[id]) };
-    rows.push(row);
+    const [from, to] = [new Float64Array(level.length), new Float64Array(level.length)];
     const next = [];
-    for (const id of level) {
+    for (let index = 0; index < level.length; index += 1) {
+      const id = level[index];
       let place = start[id];
-      for (const child of children[id] ?? []) {
+      from[index] = place;
+      to[index] = place + nodes.value[id];
+      for (const child of children[id] ?? NONE) {
         start[child] = place;
         place += nodes.value[child];
-        next.push(child);
+        if (nodes.value[child] > 0) next.push(child);
       }
     }
-    level = next.filter((id) => nodes.value[id] > 0);
+    rows.push({ id: level, from, to });
+    level = next;
   }
   return { rows, total: at };
 }
 
 /** No callers are added to an inverted tree that has so many nodes or took so many steps: a complete one of 100,000 long stacks has millions. */
-const MOST_NODES = 100_000;
-const MOST_STEPS = 5_000_000;
+const MOST_NODES = 20_000;
+const MOST_STEPS = 300_000;
 
-/**
- * The same stacks from their ends: roots are the functions in which the time was spent, children their callers. The largest
- * nodes get their callers first, until a limit is reached; `isCut` then says that small nodes are without theirs.
- */
-export function invert(nodes) {
-  const { name, parent, self } = nodes;
-  const result = { name: [], parent: [], value: [], self: [], before: nodes.before ? [] : undefined, isCut: false };
+/** The same stacks from their ends: roots are the functions in which the time was spent, children their callers. */
+export const invert = (nodes) => once(inverted, nodes, makeInverted);
+
+function makeInverted(nodes) {
+  const { parent, self } = nodes;
   const selfBefore = nodes.before && Float64Array.from(nodes.before);
   if (selfBefore) parent.forEach((caller, id) => caller >= 0 && (selfBefore[caller] -= nodes.before[id]));
 
   // What a node stands for: places in the tree, with the values that go through them.
   const ends = { places: [], values: [], befores: [] };
-  let [total, totalBefore, steps] = [0, 0, 0];
   for (let id = 0; id < parent.length; id += 1) {
     const before = selfBefore ? selfBefore[id] : 0;
     if (!(self[id] > 0) && !(before > 0)) continue;
     add(ends, id, self[id], before);
-    total += self[id];
-    totalBefore += before;
   }
+  return callersOf(nodes, ends);
+}
+
+/**
+ * The stacks that end at these places, from their ends. The largest nodes get their callers first, until a limit is reached; `isCut` then says
+ * that small nodes are without theirs.
+ */
+function callersOf(nodes, ends) {
+  const { name, parent } = nodes;
+  const result = { name: [], parent: [], value: [], self: [], before: nodes.before ? [] : undefined, isCut: false };
+  const sumOf = (values) => values.reduce((sum, value) => sum + value, 0);
+  const [total, totalBefore] = [sumOf(ends.values), sumOf(ends.befores)];
+  let steps = 0;
+  // The number of a name, and of a caller, among those of one node; -1: none yet.
+  const ofName = new Int32Array(name.reduce((most, key) => Math.max(most, key), 0) + 1).fill(-1);
+  const ofCaller = new Int32Array(parent.length).fill(-1);
 
   // Nodes that wait for their callers, by the binary logarithm of their share, the largest first. A caller is never before its node.
   const waiting = Array.from({ length: 64 }, () => []);
@@ -78,7 +107,7 @@ export function invert(nodes) {
   waiting.forEach((list, level) => {
     for (const { id, parts } of list) {
       const isFull = result.name.length >= MOST_NODES || steps >= MOST_STEPS;
-      if (!isFull) addChildren(id, callers(parent, parts), level);
+      if (!isFull) addChildren(id, callers(parent, parts, ofCaller), level);
       else if (parts.places.some((place) => parent[place] >= 0)) result.isCut = true;
     }
   });
@@ -87,23 +116,24 @@ export function invert(nodes) {
   /** Adds a node below `above` for each name among the places. */
   function addChildren(above, { places, values, befores }, level) {
     steps += places.length;
-    const found = new Map();
+    const children = [];
     for (let at = 0; at < places.length; at += 1) {
       const key = name[places[at]];
-      let child = found.get(key);
+      let child = ofName[key] < 0 ? null : children[ofName[key]];
       if (!child) {
         const id = result.name.push(key) - 1;
         result.parent.push(above);
         result.value.push(0);
         result.self.push(0);
         result.before?.push(0);
-        found.set(key, (child = { id, parts: { places: [], values: [], befores: [] } }));
+        ofName[key] = children.push((child = { id, parts: { places: [], values: [], befores: [] } })) - 1;
       }
       result.value[child.id] += values[at];
       if (result.before) result.before[child.id] += befores[at];
       add(child.parts, places[at], values[at], befores[at]);
     }
-    for (const child of found.values()) {
+    for (const child of children) ofName[result.name[child.id]] = -1;
+    for (const child of children) {
       const share = Math.max(result.value[child.id] / total || 0, result.before ? result.before[child.id] / totalBefore || 0 : 0);
       const own = Math.min(waiting.length - 1, Math.floor(-Math.log2(Math.min(1, share))));
       waiting[Math.max(level, own)].push(child);
@@ -118,20 +148,83 @@ function add(parts, place, value, before) {
 }
 
 /** The callers of places. Places that have the same caller become one. */
-function callers(parent, { places, values, befores }) {
-  const found = new Map();
+function callers(parent, { places, values, befores }, ofCaller) {
   const result = { places: [], values: [], befores: [] };
   for (let at = 0; at < places.length; at += 1) {
     const caller = parent[places[at]];
     if (caller < 0) continue;
-    const known = found.get(caller);
-    if (known === undefined) {
-      found.set(caller, result.places.length);
+    const known = ofCaller[caller];
+    if (known < 0) {
+      ofCaller[caller] = result.places.length;
       add(result, caller, values[at], befores[at]);
     } else {
       result.values[known] += values[at];
       result.befores[known] += befores[at];
     }
+  }
+  for (const caller of result.places) ofCaller[caller] = -1;
+  return result;
+}
+
+/**
+ * One function between its callers and its callees: `rows` of boxes with the furthest callers first and `nodes` as of a tree, with `self` where
+ * it is known; `center` is the box of the function and `centerRow` its row. A call within a call of the same function counts once. `null`: no such call.
+ */
+export function sandwich(nodes, names, wanted) {
+  const { name, parent, value } = nodes;
+  const key = names.indexOf(wanted);
+  const isWithin = new Uint8Array(parent.length);
+  const ends = { places: [], values: [], befores: [] };
+  for (let id = 0; id < parent.length; id += 1) {
+    const isBelow = parent[id] >= 0 && isWithin[parent[id]] === 1;
+    const is = name[id] === key;
+    if (is && !isBelow) add(ends, id, value[id], nodes.before?.[id] ?? 0);
+    if (is || isBelow) isWithin[id] = 1;
+  }
+  if (!ends.places.length) return null;
+  const above = callersOf(nodes, ends);
+  const below = calleesOf(nodes, isWithin, new Set(ends.places));
+  // Both trees have the function as their root: the boxes of the callers come first, then those of the callees without it.
+  const [upper, lower] = [layout(above).rows, layout(below).rows];
+  const base = above.name.length - 1;
+  const both = { name: above.name, parent: above.parent, value: above.value, self: Array.from(above.value, () => 0), before: above.before, isCut: above.isCut };
+  both.self[0] = below.self[0];
+  for (let id = 1; id < below.name.length; id += 1) {
+    for (const key of ["name", "value", "self", "before"]) both[key]?.push(below[key][id]);
+    both.parent.push(below.parent[id] === 0 ? 0 : below.parent[id] + base);
+  }
+  const rows = [...upper.slice(1).reverse(), upper[0], ...lower.slice(1).map((row) => ({ ...row, id: row.id.map((id) => id + base) }))];
+  return { nodes: both, rows, center: 0, centerRow: upper.length - 1, callers: base + 1, total: above.value[0] };
+}
+
+/** What is called below these places, added up by name: a tree with one root. Nodes within are marked. */
+function calleesOf(nodes, isWithin, places) {
+  const { name, parent, value, self, before } = nodes;
+  const result = { name: [], parent: [], value: [], self: [], before: before ? [] : undefined };
+  const node = new Int32Array(parent.length).fill(-1);
+  const known = [];
+  const make = (key, above) => {
+    known.push(new Map());
+    result.parent.push(above);
+    result.value.push(0);
+    result.self.push(0);
+    result.before?.push(0);
+    return result.name.push(key) - 1;
+  };
+  for (let id = 0; id < parent.length; id += 1) {
+    if (!isWithin[id]) continue;
+    let at = 0;
+    if (places.has(id)) {
+      if (!result.name.length) make(name[id], -1);
+    } else {
+      const above = node[parent[id]];
+      at = known[above].get(name[id]);
+      if (at === undefined) known[above].set(name[id], (at = make(name[id], above)));
+    }
+    node[id] = at;
+    result.value[at] += value[id];
+    result.self[at] += self[id];
+    if (before) result.before[at] += before[id];
   }
   return result;
 }
@@ -139,31 +232,26 @@ function callers(parent, { places, values, befores }) {
 /** Functions with their self and total values. A recursive function counts once in its total. */
 export function functions(nodes, names) {
   const { children, roots } = childrenOf(nodes);
-  const rows = new Map();
-  const open = new Map();
-  const row = (name) => {
-    let found = rows.get(name);
-    if (!found) rows.set(name, (found = { name: names[name], self: 0, total: 0, before: 0 }));
-    return found;
-  };
-  const work = roots.map((id) => [id, true]);
+  const rows = names.map(() => null);
+  const open = new Int32Array(names.length);
+  const work = [...roots];
   while (work.length) {
-    const [id, isEntry] = work.pop();
-    const name = nodes.name[id];
-    const depth = open.get(name) ?? 0;
-    if (!isEntry) {
-      open.set(name, depth - 1);
+    // A call is entered, and left as the complement of its number.
+    const id = work.pop();
+    if (id < 0) {
+      open[nodes.name[~id]] -= 1;
       continue;
     }
-    const one = row(name);
+    const name = nodes.name[id];
+    const one = (rows[name] ??= { name: names[name], self: 0, total: 0, before: 0 });
     one.self += nodes.self[id];
-    if (depth === 0) {
+    if (open[name] === 0) {
       one.total += nodes.value[id];
       one.before += nodes.before?.[id] ?? 0;
     }
-    open.set(name, depth + 1);
-    work.push([id, false]);
-    for (const child of children[id] ?? []) work.push([child, true]);
+    open[name] += 1;
+    work.push(~id);
+    for (const child of children[id] ?? NONE) work.push(child);
   }
-  return [...rows.values()];
+  return rows.filter(Boolean);
 }

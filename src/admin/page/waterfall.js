@@ -1,9 +1,10 @@
 // The timeline of a trace: a line per span, its name on the left and its bar on the right, with a small map of the whole above.
 // Only the lines in sight exist.
 
-import { cleared } from "./canvas.js";
+import { cleared, onDrag } from "./canvas.js";
 import { categories, onScheme, variable } from "./colors.js";
-import { clean, framed, h, path, said, set } from "./dom.js";
+import { clean, framed, h, said, set } from "./dom.js";
+import { functionName } from "./names.js";
 import { tip } from "./parts.js";
 import * as units from "./units.js";
 
@@ -12,8 +13,11 @@ const SPARE = 8;
 const MAP_HEIGHT = 56;
 const TICKS = 5;
 
-/** `spans` in the order of the timeline. `choose(index)`: a span was selected. `isCode`: their names are those of methods. */
-export function waterfall(spans, duration, logs, { choose, isCode }) {
+/**
+ * `spans` in the order of the timeline. `choose(index)`: a span was selected. `critical`: pieces of the critical path by span. `isCode`: their
+ * names are those of methods.
+ */
+export function waterfall(spans, duration, logs, { choose, critical = new Map(), isCode }) {
   const whole = Math.max(1, duration ?? 0, ...ends(spans));
   const colors = categories(new Set(spans.map((span) => span.service || span.name)));
   const colorOf = (span) => colors.get(span.service || span.name);
@@ -67,7 +71,7 @@ export function waterfall(spans, duration, logs, { choose, isCode }) {
     h("div", { class: "label", role: "gridcell", style: { "--depth": String(depth) } }, toggle,
       h("i", { class: "swatch", style: { background: colorOf(span) } }),
       isError && h("span", { class: "bad-text", title: "error" }, "✕"),
-      isCode ? path(span.name, ".") : said(span.name), span.detail && span.detail !== span.name && said(span.detail, "soft")),
+      isCode ? functionName(span.name) : said(span.name), span.detail && span.detail !== span.name && said(span.detail, "soft")),
     h("div", { class: "track", role: "gridcell" }, bar(span, index, isError)));
   }
 
@@ -82,6 +86,7 @@ export function waterfall(spans, duration, logs, { choose, isCode }) {
     const end = right > 88 ? (left > 14 ? { right: `${100 - left}%` } : { right: `${Math.max(0, 100 - right)}%`, color: "var(--panel)" }) : { left: `${right}%` };
     return [
       h("div", { class: `bar${isError ? " is-error" : ""}${isOpen ? " is-open" : ""}`, style: { left: `${left}%`, width: `${Math.max(0, right - left)}%`, "--color": colorOf(span) } }),
+      (critical.get(index) ?? []).slice(0, 50).map((piece) => h("i", { class: "critical", style: { left: `${share(piece.from)}%`, width: `${share(piece.to) - share(piece.from)}%` } })),
       (logsOf.get(index) ?? []).slice(0, 20).map((log) => h("i", { class: `tick ${log.severity === "ERROR" ? "bad" : ""}`, title: clean(log.text ?? log.name), style: { left: `${share(log.at_ns)}%` } })),
       h("span", { class: "time num", style: end }, text),
     ];
@@ -184,21 +189,8 @@ export function waterfall(spans, duration, logs, { choose, isCode }) {
     event.preventDefault();
     look(...to);
   });
-  map.addEventListener("pointerdown", (event) => {
-    const bounds = map.getBoundingClientRect();
-    const at = (point) => Math.min(1, Math.max(0, (point.clientX - bounds.left) / bounds.width)) * whole;
-    const from = at(event);
-    map.setPointerCapture(event.pointerId);
-    const move = (point) => {
-      if (Math.abs(at(point) - from) > whole / 300) look(Math.min(from, at(point)), Math.max(from, at(point)));
-    };
-    const up = (point) => {
-      map.removeEventListener("pointermove", move);
-      if (Math.abs(at(point) - from) <= whole / 300) look(0, whole);
-    };
-    map.addEventListener("pointermove", move);
-    map.addEventListener("pointerup", up, { once: true });
-  });
+  const at = ([left]) => Math.min(1, Math.max(0, left / map.clientWidth)) * whole;
+  onDrag(map, (a, b) => look(...[at(a), at(b)].sort((one, two) => one - two)), (_, isDragged) => isDragged || look(0, whole));
   const watch = new ResizeObserver(() => { draw(); paintMap(); });
   watch.observe(element);
   const endScheme = onScheme(() => { variableBad = variable("--bad"); paintMap(); });
