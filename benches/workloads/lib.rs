@@ -11,6 +11,7 @@ pub mod endless;
 pub mod otlp;
 pub mod rbkit;
 pub mod zico;
+pub mod zico_packets;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,6 +98,7 @@ pub fn all() -> Vec<Workload> {
         endless::upload_in_gzip(),
         zico::trace(ZicoDialect::Gen1),
         zico::trace(ZicoDialect::Gen2),
+        zico_packets::traces(),
     ]
 }
 

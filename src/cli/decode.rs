@@ -20,7 +20,7 @@ use tributary_codec::terminal;
 use tributary_datadog::DatadogSession;
 use tributary_datadog_agent::DatadogAgentExchange;
 use tributary_driver::capture;
-use tributary_driver::decode::{self, Offline};
+use tributary_driver::decode::{self, Offline, OfflinePackets, PacketAnswer};
 use tributary_endless::EndlessExchange;
 use tributary_event::{Batch, Identity, Origin, UnixNanos};
 use tributary_explain::http;
@@ -403,7 +403,14 @@ impl Decoder<'_> {
             let OpenedFile { name, origin, counters } = named;
             let mut bytes = Vec::new();
             input.read_to_end(&mut bytes).map_err(|error| CommandLineError::Failed(format!("{name}: {error}")))?;
-            for request in decode::requests(&bytes).unwrap_or_else(|| vec![wrap(bytes)]) {
+            if let Some(mut packets) = OfflinePackets::of(exchange, &bytes, origin.clone(), counters.clone()) {
+                let now = self.clock.now();
+                self.packets(&mut packets, &bytes, &name, now);
+                packets.finish(now, &mut |batch| self.output.write(&batch));
+                bytes.clear();
+            }
+            let bodies = |bytes: Vec<u8>| if bytes.is_empty() { Vec::new() } else { vec![wrap(bytes)] };
+            for request in decode::requests(&bytes).unwrap_or_else(|| bodies(bytes)) {
                 let mut now = self.clock.now();
                 // A file of the quarantine has the time of receipt, which some event times depend on.
                 let received = request.head.header(RECEIVED_HEADER).and_then(|time| time.parse::<Timestamp>().ok());
@@ -419,6 +426,19 @@ impl Decoder<'_> {
             sum_up(&name, &counters);
         }
         self.play_requests(exchange, captures, playing)
+    }
+
+    /// Decodes packets, and reports on stderr what the daemon would answer if that is no success.
+    fn packets<E: Exchange>(&mut self, packets: &mut OfflinePackets<E>, bytes: &[u8], name: &str, now: Now) {
+        let answers = packets.feed(bytes, now, &mut |batch| self.output.write(&batch));
+        for PacketAnswer { bytes, quarantine_reason } in answers {
+            let status = bytes.get(4..6).map_or(0, |status| u16::from_be_bytes([status[0], status[1]]));
+            match quarantine_reason {
+                Some(why) => say(terminal::shown(&format!("{name}: a packet: {status}, {why}"))),
+                None if status != 0 => say(terminal::shown(&format!("{name}: a packet: {status}"))),
+                None => {}
+            }
+        }
     }
 
     /// Decodes one request, and reports on stderr what the daemon would respond.

@@ -50,7 +50,8 @@ pub(super) struct Arguments {
     /// Version of the protocol: bytefrog 1 to 4 [default: 4], endless 2 or 3 [default: 3]
     #[arg(long, alias = "version", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     protocol_version: Option<u8>,
-    /// Dialect: rbkit v0.1.10, master-2.1 (the default), master-2.1-raw or spec-2.1; zico doc, gen1 or gen2 (the default);
+    /// Dialect: rbkit v0.1.10, master-2.1 (the default), master-2.1-raw or spec-2.1; zico doc, fressian, gen1 or
+    /// gen2 (the default);
     /// datadog_agent v0.4, v0.5 (the default), v0.7, v1.0, stats, dogstatsd or profiles
     #[arg(long, value_name = "DIALECT")]
     dialect: Option<String>,
@@ -138,9 +139,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CommandLineError> {
             None | Some("gen2") => zico::ZicoDialect::Gen2,
             Some("gen1") => zico::ZicoDialect::Gen1,
             Some("doc") => zico::ZicoDialect::Doc,
+            Some("fressian") => zico::ZicoDialect::Fressian,
             Some(_) => {
                 return Err(CommandLineError::Misused(
-                    "--dialect: zico agents have the dialects doc, gen1 and gen2".to_owned(),
+                    "--dialect: zico agents have the dialects doc, fressian, gen1 and gen2".to_owned(),
                 ));
             }
         }),

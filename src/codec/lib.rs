@@ -3,9 +3,11 @@
 
 pub mod base64;
 pub mod cbor;
+pub mod crc;
 pub mod decompress;
 pub mod digest;
 pub mod edn;
+pub mod fressian;
 pub mod gvariant;
 pub mod http;
 pub mod inflate;

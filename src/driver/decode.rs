@@ -12,7 +12,8 @@ use crate::{Account, DriverStep, SessionDriver, call};
 use tributary_event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
 use tributary_pipeline::accounting::ListenerCounters;
 use tributary_protocol::{
-    End, Exchange, Flow, HeadDecision, Now, Output, Request, RequestHead, RequestOutcome, Response, Session, Work,
+    End, Exchange, Flow, Frame, HeadDecision, Now, Output, PacketAction, Packets, Request, RequestHead, RequestOutcome,
+    Response, Session, Work,
 };
 
 /// One recorded connection that is decoded.
@@ -151,6 +152,101 @@ pub fn answer<E: Exchange>(
     // Nothing is looked up elsewhere for a recording, so its work never waits.
     work.conclude(RequestOutcome::Delivered);
     (work.respond(RequestOutcome::Delivered, now), quarantine_reason)
+}
+
+/// A recorded connection of packets that is decoded.
+pub struct OfflinePackets<E: Exchange> {
+    packets: Box<dyn Packets<E::Work>>,
+    origin: Arc<Origin>,
+    counters: Arc<ListenerCounters>,
+    input: BytesMut,
+    number: u64,
+    /// The daemon would have closed the connection: what follows is lost for this reason.
+    closed: Option<Reason>,
+}
+
+/// The answer to a packet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PacketAnswer {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Why the daemon would write the packet to the quarantine.
+    pub quarantine_reason: Option<String>,
+}
+
+impl<E: Exchange> OfflinePackets<E> {
+    /// A connection that begins with these bytes; `None`: they begin no packet of this exchange.
+    pub fn of(exchange: &E, first: &[u8], origin: Arc<Origin>, counters: Arc<ListenerCounters>) -> Option<Self> {
+        let is_packet = exchange.packet_magic().is_some_and(|magic| first.starts_with(magic));
+        let packets = exchange.packets().filter(|_| is_packet)?;
+        Some(OfflinePackets { packets, origin, counters, input: BytesMut::new(), number: 0, closed: None })
+    }
+
+    /// The next bytes of the connection, in pieces of any size. Returns the answers that the daemon would send if the sinks wrote
+    /// the events.
+    pub fn feed(&mut self, bytes: &[u8], now: Now, take: &mut impl FnMut(Batch)) -> Vec<PacketAnswer> {
+        self.input.extend_from_slice(bytes);
+        let mut answers = Vec::new();
+        while self.closed.is_none() {
+            match self.packets.frame(&self.input) {
+                Frame::Needs(_) => break,
+                Frame::Whole(length) => {
+                    let packet = self.input.split_to(length).freeze();
+                    answers.push(self.answer(packet, now, take));
+                }
+                Frame::Refused { answer, reason, detail } => {
+                    answers.push(PacketAnswer { bytes: answer, quarantine_reason: None });
+                    self.closed = Some(reason);
+                    self.lose_rest(reason, &detail, now, take);
+                }
+            }
+        }
+        if let Some(reason) = self.closed {
+            self.lose_rest(reason, "a packet before was refused, and the connection closed", now, take);
+        }
+        answers
+    }
+
+    fn answer(&mut self, packet: Bytes, now: Now, take: &mut impl FnMut(Batch)) -> PacketAnswer {
+        self.number += 1;
+        let mut calls = ExchangeCalls::new(self.origin.clone(), &self.counters);
+        calls.account.received(&self.counters, packet.len() as u64);
+        let request = self.packets.request(packet, self.number);
+        let mut action = None;
+        calls.repeat(now, take, |out| {
+            action = Some(self.packets.take(request.clone(), None, now, out));
+            Flow::Continue
+        });
+        match action {
+            Some(PacketAction::Answer { answer, closes }) => {
+                self.closed = closes;
+                PacketAnswer { bytes: answer, quarantine_reason: None }
+            }
+            Some(PacketAction::Work(mut work)) => {
+                calls.repeat(now, take, |out| work.step(now, out));
+                let quarantine_reason = work.quarantine_reason().map(str::to_owned);
+                work.conclude(RequestOutcome::Delivered);
+                let response = work.respond(RequestOutcome::Delivered, now);
+                PacketAnswer { bytes: self.packets.answer(&response), quarantine_reason }
+            }
+            None => PacketAnswer { bytes: Vec::new(), quarantine_reason: None },
+        }
+    }
+
+    /// The connection ends.
+    pub fn finish(mut self, now: Now, take: &mut impl FnMut(Batch)) {
+        self.lose_rest(Reason::Truncated, "the connection ended inside a packet", now, take);
+    }
+
+    fn lose_rest(&mut self, reason: Reason, detail: &str, now: Now, take: &mut impl FnMut(Batch)) {
+        let rest = self.input.split();
+        if !rest.is_empty() {
+            let shown = self.packets.shown(&rest);
+            let excerpt = &shown[..shown.len().min(Loss::EXCERPT)];
+            let loss = Loss { reason, bytes: rest.len() as u64, events: None, detail, excerpt };
+            ExchangeCalls::new(self.origin.clone(), &self.counters).lose(now, Some(self.number + 1), loss, take);
+        }
+    }
 }
 
 /// A recorded connection ended inside a request; `rest` is the part that was received. A head that is complete is not

@@ -91,6 +91,8 @@ macro_rules! names {
 pub const TIME_BASIS_RECEIVED: &str = "received";
 /// Value of [`TIME_BASIS`]: the offset of the peer on a base that we measured.
 pub const TIME_BASIS_PEER_RELATIVE: &str = "peer_relative";
+/// Value of [`TIME_BASIS`]: computed from the peer's times around it, because the peer sends none.
+pub const TIME_BASIS_ESTIMATED: &str = "estimated";
 
 names! {
     // Marks that any event may carry.
@@ -638,6 +640,10 @@ names! {
     ZICO_CALLS = "zico.calls";
     /// The flags of a record, or of its trace.
     ZICO_FLAGS = "zico.flags";
+    /// Calls in a record that threw an exception, itself included.
+    ZICO_ERRORS = "zico.errors";
+    /// The flags of a trace, where a record has others.
+    ZICO_TRACE_FLAGS = "zico.trace.flags";
     /// The type of a trace.
     ZICO_TRACE_TYPE = "zico.trace.type";
     /// The span that a begin names as its parent.
@@ -646,6 +652,14 @@ names! {
     ZICO_ATTRIBUTE = "zico.attribute.";
     /// A record ends before it starts.
     ZICO_TIME_BACKWARD = "zico.time.backward";
+    /// Prefix of the names of an agent's metrics.
+    ZICO_METRIC = "zorka.";
+    /// The agent's number of a metric.
+    ZICO_METRIC_ID = "zico.metric.id";
+    /// A metric's description.
+    ZICO_METRIC_DESCRIPTION = "zico.metric.description";
+    /// The scanner that has read a metric.
+    ZICO_METRIC_SCANNER = "zico.metric.scanner";
     /// An exception.
     ZICO_EXCEPTION = "zico.exception";
     /// An exception's id.

@@ -16,7 +16,7 @@ use tributary_codec::http::RequestHead;
 use tributary_event::Reason;
 use tributary_memory::MemoryBudget;
 
-use super::{Flow, Now, Output};
+use super::{Flow, Now, Output, Packets};
 
 /// A protocol of requests and responses: one value per listener. It contains the state that requests share.
 pub trait Exchange: Send + Sync + 'static {
@@ -45,9 +45,13 @@ pub trait Exchange: Send + Sync + 'static {
         false
     }
 
-    /// Recognises the first bytes of a connection that are no HTTP as another protocol that senders of this one may speak.
-    /// `None`: they are unknown. The detail of the loss then says so, and what to set.
-    fn recognise(&self, _first: &[u8]) -> Option<Foreign> {
+    /// The first bytes of connections that speak packets instead of HTTP. `None`: there are none.
+    fn packet_magic(&self) -> Option<&'static [u8]> {
+        None
+    }
+
+    /// The packets of a new connection that begins with [`Exchange::packet_magic`].
+    fn packets(&self) -> Option<Box<dyn Packets<Self::Work>>> {
         None
     }
 
@@ -119,15 +123,6 @@ pub trait Work: Send + 'static {
 pub trait DatagramReader: Send + Sync + fmt::Debug + 'static {
     /// Reads a datagram from `start` on until the batch is full; returns where the rest begins. Every byte is decoded or lost.
     fn read(&self, datagram: &[u8], start: usize, now: Now, out: &mut Output) -> usize;
-}
-
-/// Another protocol than HTTP, by its first bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Foreign {
-    /// Which one it is, and what to do.
-    pub detail: &'static str,
-    /// The number of bytes at the front that contain no secret.
-    pub shown_bytes: usize,
 }
 
 /// What became of the events of a request.

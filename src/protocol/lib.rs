@@ -10,6 +10,7 @@ pub mod fault;
 mod loss_limit;
 pub mod nats;
 mod output;
+mod packets;
 pub mod repeats;
 
 use std::fmt;
@@ -20,11 +21,11 @@ use tributary_event::{Reason, UnixNanos};
 use tributary_explain::{Explain, Raw};
 
 pub use exchange::{
-    AnswerForm, DatagramReader, Exchange, Foreign, HeadDecision, RETRY_AFTER_SECONDS, Request, RequestOutcome,
-    Response, Work,
+    AnswerForm, DatagramReader, Exchange, HeadDecision, RETRY_AFTER_SECONDS, Request, RequestOutcome, Response, Work,
 };
 pub use loss_limit::LossLimit;
 pub use output::Output;
+pub use packets::{Frame, PacketAction, Packets};
 pub use tributary_codec::http::RequestHead;
 
 /// The protocols. Closed on purpose: a new one is a variant here, and the compiler lists the other places.
@@ -90,7 +91,7 @@ impl Protocol {
 
     /// Whether it leaves events out that were delivered before.
     pub fn recognizes_repeats(self) -> bool {
-        matches!(self, Protocol::Endless | Protocol::DatadogAgent | Protocol::Otlp)
+        matches!(self, Protocol::Endless | Protocol::DatadogAgent | Protocol::Otlp | Protocol::Zico)
     }
 
     /// The protocol of this name.

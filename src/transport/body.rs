@@ -55,6 +55,13 @@ impl UndecidedBytes {
         self.account.ignore_buffered(&self.context.counters, endpoint);
     }
 
+    /// Reports undecided bytes as lost, if there are any.
+    pub(super) async fn lose_rest(&mut self, reason: Reason, detail: &str) {
+        if self.account.buffered() > 0 {
+            self.lose(reason, detail, &[]).await;
+        }
+    }
+
     /// Reports every undecided byte as lost, and charges the peer for the event.
     pub(super) async fn lose(&mut self, reason: Reason, detail: &str, excerpt: &[u8]) {
         let excerpt = if self.is_secret { &[] } else { excerpt };

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
@@ -13,13 +12,15 @@ use super::context::ListenerContext;
 use super::datagrams::DatagramListener;
 use super::decode_buffers::DecodeBuffers;
 use super::http_state::{HttpState, SMALL_BODY_BYTES};
+use super::http_version::{Speaks, Spoken};
 use super::http2::HTTP2_BYTES;
 use super::options::HttpOptions;
 use super::quarantine::Quarantine;
 use super::read_buffer::CONNECTION_BYTES;
+use super::request::HttpConnection;
 use super::tcp::{Accepted, Listener};
 use super::ticker::Ticker;
-use super::{http_version, http1, http2};
+use super::{http_version, http1, http2, packets};
 
 /// The lease with which a connection is admitted, without its head, which is buffered twice, and TLS.
 const HTTP_CONNECTION_BYTES: u64 = CONNECTION_BYTES + SMALL_BODY_BYTES;
@@ -70,20 +71,26 @@ async fn serve_connection<E: Exchange>(accepted: Accepted, http: Arc<HttpState<E
         let _ = tokio::time::timeout(wait, context.stop.cancelled()).await;
         opened = context.clock.now().elapsed;
     }
-    if !http.exchange.speaks_http2() {
-        return http1::serve((stream, Bytes::new()), origin, context, opened, http).await;
-    }
+    let spoken = Spoken { http2: http.exchange.speaks_http2(), packet_magic: http.exchange.packet_magic() };
     // A recording of HTTP/2 contains no frames.
-    let mut recording = stream.take_recording();
-    let (first, is_http2) = http_version::read_first(&mut stream, &context, opened).await;
-    // Boxed: otherwise the future of each connection would have the size of the larger one.
-    if is_http2 {
-        Box::pin(http2::serve((stream, first, recording), origin, context, opened, http)).await;
-    } else {
-        if let Some(recording) = recording.as_mut().filter(|_| !first.is_empty()) {
-            recording.received(&first);
+    let mut recording = if spoken.http2 { stream.take_recording() } else { None };
+    let (first, speaks) = http_version::read_first(&mut stream, &context, opened, spoken).await;
+    if let Some(recording) = recording.as_mut().filter(|_| speaks != Speaks::Http2 && !first.is_empty()) {
+        recording.received(&first);
+    }
+    // Boxed: otherwise the future of each connection would have the size of the largest one.
+    match speaks {
+        Speaks::Http2 => Box::pin(http2::serve((stream, first, recording), origin, context, opened, http)).await,
+        Speaks::Packets => {
+            let Some(packets) = http.exchange.packets() else { return };
+            let requests = HttpConnection::new(http, origin.clone(), context.clone(), None);
+            Box::pin(packets::serve((stream, first), packets, requests, origin, context, opened)).await;
         }
-        stream.record(recording);
-        Box::pin(http1::serve((stream, first), origin, context, opened, http)).await;
+        Speaks::Http1 => {
+            if spoken.http2 {
+                stream.record(recording);
+            }
+            Box::pin(http1::serve((stream, first), origin, context, opened, http)).await;
+        }
     }
 }

@@ -68,6 +68,5 @@ pub(super) async fn serve<E: Exchange>(
         None => BadHead::Incomplete("a time limit passed"),
         Some(_) => BadHead::Incomplete("the connection ended"),
     };
-    let recognise = |first: &[u8]| http.exchange.recognise(first);
-    report_bad_head(bad, &unread, recognise, stream, &origin, &context).await;
+    report_bad_head(bad, &unread, stream, &origin, &context).await;
 }

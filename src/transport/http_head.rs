@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{timeout, timeout_at};
 
 use tributary_event::{Loss, Origin, Reason};
-use tributary_protocol::{Foreign, RequestHead, Response};
+use tributary_protocol::{RequestHead, Response};
 
 use super::body::{MAX_DRAINED_BYTES, UndecidedBytes};
 use super::context::ConnectionContext;
@@ -81,12 +81,10 @@ pub(super) enum BadHead {
     Incomplete(&'static str),
 }
 
-/// Reports bytes that are no head, and everything behind them, as lost. `unread` is what hyper had received of them;
-/// `recognise` knows other protocols by their first bytes.
+/// Reports bytes that are no head, and everything behind them, as lost. `unread` is what hyper had received of them.
 pub(super) async fn report_bad_head(
     bad: BadHead,
     unread: &[u8],
-    recognise: impl FnOnce(&[u8]) -> Option<Foreign>,
     mut stream: ConnectionStream,
     origin: &Arc<Origin>,
     context: &ConnectionContext,
@@ -101,11 +99,6 @@ pub(super) async fn report_bad_head(
                 let _ = timeout(RESPONSE_TIMEOUT, stream.write_all(BAD_REQUEST)).await;
             }
             read_rest(&mut stream, &mut excerpt, &mut undecided, context).await;
-            if let Some(foreign) = recognise(&excerpt) {
-                drop(stream);
-                excerpt.truncate(foreign.shown_bytes);
-                return undecided.lose(Reason::Unsupported, foreign.detail, &excerpt).await;
-            }
             (Reason::Malformed, format!("the peer does not send valid HTTP/1.1: {error}"))
         }
     };
@@ -115,7 +108,7 @@ pub(super) async fn report_bad_head(
 
 /// Ends our side and reads for a moment what the peer still sends, so that the peer receives the response rather than a
 /// reset.
-async fn read_rest(
+pub(super) async fn read_rest(
     stream: &mut ConnectionStream,
     excerpt: &mut Vec<u8>,
     undecided: &mut UndecidedBytes,

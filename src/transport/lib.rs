@@ -24,6 +24,7 @@ mod http_version;
 mod in_flight;
 pub mod nats;
 pub mod options;
+mod packets;
 pub mod port_holder;
 mod proxy;
 pub mod quarantine;

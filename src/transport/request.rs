@@ -42,7 +42,7 @@ const REPORT_TIME: Duration = Duration::from_millis(500);
 
 /// What all requests of a connection share.
 pub(super) struct HttpConnection<E> {
-    http: Arc<HttpState<E>>,
+    pub(super) http: Arc<HttpState<E>>,
     origin: Arc<Origin>,
     context: ConnectionContext,
     requests: AtomicU64,
@@ -127,7 +127,10 @@ impl<E: Exchange> HttpConnection<E> {
                 });
                 let is_secret = is_secret && !self.http.exchange.is_explained_without_keys(&head);
                 self.show(&head, number, || received.body.clone(), is_secret, false);
-                self.deliver(head, number, received).await
+                let ReceivedBody { body, memory, undecided } = received;
+                let request = Request { head, body, number };
+                let work = |request| exchange.work(request, Some(&self.context.memory), self.context.clock.now());
+                self.deliver(request, memory, undecided, work).await
             }
             Err(response) => response,
         }
@@ -152,7 +155,14 @@ impl<E: Exchange> HttpConnection<E> {
     }
 
     /// Shows a request on the taps.
-    fn show(&self, head: &RequestHead, number: u64, body: impl FnOnce() -> Bytes, is_secret: bool, is_cut: bool) {
+    pub(super) fn show(
+        &self,
+        head: &RequestHead,
+        number: u64,
+        body: impl FnOnce() -> Bytes,
+        is_secret: bool,
+        is_cut: bool,
+    ) {
         let taps = self.context.sender.taps();
         if taps.wire_count() > 0 {
             let (origin, head, body) = (self.origin.clone(), head.clone(), body());
@@ -160,9 +170,15 @@ impl<E: Exchange> HttpConnection<E> {
         }
     }
 
-    /// Decodes a complete request, and waits until its events are delivered or `delivery_timeout` has passed.
-    async fn deliver(self: &Arc<Self>, head: RequestHead, number: u64, received: ReceivedBody) -> Response {
-        let ReceivedBody { body, memory, mut undecided } = received;
+    /// Decodes a complete request with what `work` makes of it, and waits until its events are delivered or `delivery_timeout` has
+    /// passed.
+    pub(super) async fn deliver(
+        self: &Arc<Self>,
+        request: Request,
+        memory: RequestMemory,
+        mut undecided: UndecidedBytes,
+        work: impl FnOnce(Request) -> E::Work,
+    ) -> Response {
         let complete = Instant::now();
         let until = complete + self.http.options.delivery_timeout;
         let permit = tokio::select! {
@@ -172,20 +188,19 @@ impl<E: Exchange> HttpConnection<E> {
         };
         let Some(permit) = permit else {
             let why = "too many requests are being decoded (max_requests)";
-            if let Some(endpoint) = self.http.exchange.ignored_as(&head) {
+            if let Some(endpoint) = self.http.exchange.ignored_as(&request.head) {
                 undecided.ignore(endpoint);
             } else {
                 // Its report may wait for a sink that cannot write; the answer does not.
-                let _ = timeout(REPORT_TIME, Box::pin(undecided.lose(Reason::Failed, why, &body))).await;
+                let _ = timeout(REPORT_TIME, Box::pin(undecided.lose(Reason::Failed, why, &request.body))).await;
             }
-            return self.http.exchange.overloaded(&head, why);
+            return self.http.exchange.overloaded(&request.head, why);
         };
-        let early = self.http.exchange.early_answer(&head);
-        let request = Request { head, body, number };
+        let early = self.http.exchange.early_answer(&request.head);
         let delivery = self.context.sender.delivery();
         let unconfirmed = delivery.unconfirmed();
         let is_answered = Arc::<AtomicBool>::default();
-        let job = Job::new(request, undecided, self.clone(), is_answered.clone(), (memory, permit));
+        let job = Job::new(work(request), undecided, self.clone(), is_answered.clone(), (memory, permit));
         let job = InFlightRequest::new(job.run(delivery), unconfirmed.clone(), &self.context);
         let answered = tokio::select! {
             answered = timeout_at(until, job) => answered,
@@ -228,13 +243,13 @@ impl<E: Exchange> HttpConnection<E> {
         }
     }
 
-    fn take_loss_limit(&self) -> Option<Box<LossLimit>> {
+    pub(super) fn take_loss_limit(&self) -> Option<Box<LossLimit>> {
         let limit = self.loss_limit.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Another request of this connection may still use it, after its peer was asked to repeat it.
         Some(limit.unwrap_or_else(|| Box::new(self.context.loss_limit())))
     }
 
-    fn put_loss_limit_back(&self, limit: Option<Box<LossLimit>>) {
+    pub(super) fn put_loss_limit_back(&self, limit: Option<Box<LossLimit>>) {
         *self.loss_limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
     }
 }
@@ -261,14 +276,13 @@ struct Job<E: Exchange> {
 impl<E: Exchange> Job<E> {
     /// Boxed here: otherwise every future around it would contain its size.
     fn new(
-        request: Request,
+        work: E::Work,
         undecided: UndecidedBytes,
         connection: Arc<HttpConnection<E>>,
         is_answered: Arc<AtomicBool>,
         held: (RequestMemory, OwnedSemaphorePermit),
     ) -> Box<Self> {
         let HttpConnection { http, origin, context, .. } = &*connection;
-        let work = http.exchange.work(request, Some(&context.memory), context.clock.now());
         let out = http.decode_buffers.take(origin, &context.allowance, connection.take_loss_limit());
         Box::new(Job { work, out, undecided, connection, is_answered, _held: held })
     }

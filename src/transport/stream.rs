@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
@@ -80,6 +81,14 @@ impl ConnectionStream {
             Wire::Plain(stream) => stream.readable().await,
             Wire::Unix(stream) => stream.readable().await,
             Wire::Tls(stream) => stream.get_ref().0.readable().await,
+        }
+    }
+
+    /// Lets the system acknowledge what has arrived at once: a peer that writes a message in parts may wait for that before it
+    /// sends the next part, 40 ms each time (Nagle's algorithm and delayed acknowledgements).
+    pub(super) fn acknowledge_at_once(&self) {
+        if let Wire::Plain(stream) = &self.wire {
+            let _ = SockRef::from(stream).set_tcp_quickack(true);
         }
     }
 

@@ -119,6 +119,10 @@ impl Agents for AgentStore {
         Ok(found.map_err(|error| self.shared.refusal(&error))?.map(Arc::new))
     }
 
+    fn admits(&self, pass_phrase: &str) -> bool {
+        self.shared.admitted.as_ref().is_none_or(|keys| blocking::run(|| keys.admit(pass_phrase)))
+    }
+
     fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos) {
         self.shared.marks.count(requester, more, millis(now));
     }

@@ -236,6 +236,7 @@ fn every_option_of_a_zico_listener_is_read_from_the_file() {
     let text = "[listeners.all]\nprotocol = \"zico\"\nmax_body_bytes = \"1KiB\"\nmax_inflated_bytes = \"2KiB\"\n\
                 max_registration_bytes = \"3KiB\"\nmax_sessions = 4\nmax_symbols = 5\nmax_symbol_bytes = \"66KiB\"\n\
                 max_text_bytes = 70\nmax_record_bytes = \"8KiB\"\nmax_open_bytes = \"90KiB\"\ntrace_timeout = \"10s\"\n\
+                max_packet_bytes = \"70KiB\"\nmax_record_depth = 25\nresend_time = \"26s\"\n\
                 max_remembered = 11\nrecords = \"both\"\nmin_duration = \"21ms\"\nprofile_interval = \"22s\"\n\
                 max_nodes = 23\nmax_depth = 24\nmax_profile_bytes = \"1MiB\"\namplification = { ratio = 12, burst = \"13MiB\", rate = \"14MiB\" }\n\
                 state_dir = \"s\"\nkeys_file = \"k\"\nsession_timeout = \"15s\"\nmax_agents = 16\n\
@@ -251,6 +252,9 @@ fn every_option_of_a_zico_listener_is_read_from_the_file() {
         max_text_bytes: 70,
         max_record_bytes: 8 << 10,
         max_open_bytes: 90 << 10,
+        max_packet_bytes: 70 << 10,
+        max_record_depth: 25,
+        resend_time: Duration::from_secs(26),
         trace_timeout: Duration::from_secs(10),
         max_remembered: 11,
         records: zico::Records::Both,

@@ -179,6 +179,16 @@ impl Seeds {
             });
             self.put("zico", &[(3, 1)], &joined(&parts))?;
         }
+        for case in self.folders("zico_packets")? {
+            let is_input = |file: &PathBuf| file.to_string_lossy().contains("wire-in");
+            let connections = files(&case)?.into_iter().filter(is_input).map(fs::read);
+            let parts = connections.map(|bytes| Ok((0, bytes?))).collect::<io::Result<Vec<_>>>()?;
+            self.put("zico", &[], &joined(&parts))?;
+            self.put("zico", &[(2, 1), (0, 1)], &joined(&parts))?;
+            for (_, bytes) in &parts {
+                self.put_bare("explain", &[&[15, 7], &bytes[..]].concat())?;
+            }
+        }
         Ok(())
     }
 

@@ -1,9 +1,18 @@
 //! Work grows with the bytes received, whatever they are: adversarial bodies of size n and 2n.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::agent_store::limits::registrations;
 use crate::growth_support::{Case, assert_linear, requests};
 use crate::zico_support::cbor::{array, gen1, gen2, int, map, null, reference, tag, text};
+use crate::zico_support::fressian::Content;
+use tributary::decode::OfflinePackets;
+use tributary::event::{Origin, UnixNanos};
 use tributary::memory::MemoryBudget;
+use tributary::pipeline::accounting::ListenerCounters;
+use tributary::protocol::Now;
+use tributary::protocol::zico::fressian::packet::{code, packet};
 use tributary::protocol::zico::{Options, ZicoExchange};
 use tributary::protocol::{Protocol, RequestHead};
 
@@ -23,6 +32,41 @@ fn case(name: &'static str, size: u64, session: &'static str, attack: fn(i64) ->
             assert!(statuses.iter().all(|status| *status == 202), "{statuses:?}");
         }
     })
+}
+
+/// Packets of these contents, on one connection each.
+fn packets(name: &'static str, size: u64, attack: fn(i64) -> Vec<Vec<u8>>) -> Case {
+    Case::new(name, size, move |size| {
+        let mut hello = Content::default();
+        hello.open("HelloRequest_v1", 3);
+        hello.int(1);
+        hello.text("host");
+        hello.text("changeme");
+        let hello = packet(code::HELLO, &hello.bytes);
+        let connections: Vec<Vec<u8>> = attack(i64::try_from(size).unwrap())
+            .iter()
+            .map(|content| [&hello[..], &packet(code::DATA, content)].concat())
+            .collect();
+        let options = Options { max_record_depth: 1_000_000, ..Options::default() };
+        let exchange = ZicoExchange::recorded(options, false, &MemoryBudget::new(256 << 20));
+        let counters = ListenerCounters::new("test".into(), Protocol::Zico);
+        let now = Now { unix: UnixNanos(1_795_176_900_000_000_000), elapsed: Duration::ZERO };
+        move || {
+            for (number, bytes) in (1..).zip(&connections) {
+                let origin = Arc::new(Origin::new("zico", "test".into(), "192.0.2.1:1".into(), number));
+                let packets = OfflinePackets::of(&exchange, bytes, origin, counters.clone());
+                let mut packets = packets.unwrap();
+                let answers = packets.feed(bytes, now, &mut drop);
+                assert!(answers.iter().all(|answer| answer.bytes[5] == 0), "{answers:?}");
+            }
+        }
+    })
+}
+
+fn content(write: impl FnOnce(&mut Content)) -> Vec<u8> {
+    let mut content = Content::default();
+    write(&mut content);
+    content.bytes
 }
 
 fn head(session: &str, path: &str) -> RequestHead {
@@ -103,6 +147,93 @@ fn twice_the_bodies_are_at_most_two_and_a_half_times_the_work() {
             let copies = repeat(n, |at| [call(at as u64, 3), call(at as u64, 1000)].concat());
             let outer = [gen1::open(0, 9), gen1::begin(5, 2), copies, gen1::close(9000, 1)].concat();
             (0..n).map(|_| ("trc", call(0, 3))).chain([("trc", outer)]).collect()
+        }),
+        packets("records of Fressian nested deeper and deeper", 500, |n| {
+            vec![content(|content| {
+                for at in 0..n {
+                    content.record(1 + n - at, (at == 0).then_some(5));
+                    content.null();
+                    content.list(1);
+                }
+                content.leaf(1, None);
+            })]
+        }),
+        packets("records of Fressian that never end", 500, |n| {
+            vec![content(|content| {
+                for at in 0..n {
+                    content.record(1, (at == 0).then_some(5));
+                    content.null();
+                    content.bytes.push(0xEE);
+                }
+            })]
+        }),
+        packets("traces of Fressian that are delivered, and copies of all of them in one", 300, |n| {
+            let inner = content(|content| (0..n).for_each(|at| content.leaf(at, Some(5))));
+            let outer = content(|content| {
+                content.record(1_000_000, Some(4));
+                content.null();
+                content.list(2 * n);
+                (0..n).for_each(|at| {
+                    content.leaf(at, Some(5));
+                    content.leaf(at + n, Some(6));
+                });
+            });
+            vec![inner, outer]
+        }),
+        packets("equal traces of Fressian, and copies of all of them and of others", 300, |n| {
+            let inner = content(|content| (0..n).for_each(|_| content.leaf(3, Some(5))));
+            let outer = content(|content| {
+                content.record(1_000_000, Some(4));
+                content.null();
+                content.list(2 * n);
+                (0..n).for_each(|_| {
+                    content.leaf(3, Some(5));
+                    content.leaf(1000, Some(5));
+                });
+            });
+            vec![inner, outer]
+        }),
+        packets("a packet of Fressian that is sent again and again", 30, |n| {
+            let sent = content(|content| (0..n).for_each(|at| content.leaf(at, Some(5))));
+            vec![sent; 10]
+        }),
+        packets("attributes of one record of Fressian", 500, |n| {
+            vec![content(|content| {
+                content.record(1, Some(5));
+                content.attributes(n);
+                content.null();
+            })]
+        }),
+        packets("symbols of Fressian defined again and again, and used", 300, |n| {
+            vec![content(|content| {
+                (0..n).for_each(|at| {
+                    content.symbol(1 + at % 3, &at.to_string());
+                    content.leaf(at, Some(5));
+                });
+            })]
+        }),
+        packets("cached values of Fressian, and references to them", 500, |n| {
+            vec![content(|content| {
+                content.record(1, Some(5));
+                content.bytes.push(0xC0);
+                content.list(4 * n);
+                for at in 0..n {
+                    content.int(4 + at);
+                    content.bytes.push(0xCD);
+                    content.text("a text that is cached");
+                    content.int(4 + n + at);
+                    content.bytes.push(0xCC);
+                    content.int(at);
+                }
+                content.null();
+            })]
+        }),
+        packets("lists of Fressian in one another beside records", 500, |n| {
+            vec![content(|content| {
+                content.leaf(1, Some(5));
+                (0..n).for_each(|_| content.list(1));
+                content.null();
+            })]
         }),
         // A scan of the table with each registration would make it quadratic.
         Case::new("registrations beside more and more agents", 12, registrations),

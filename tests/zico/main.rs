@@ -9,12 +9,14 @@ mod cli_agents;
 mod decode;
 mod durable;
 mod floods;
+mod fressian;
 mod growth;
 mod hostile;
 mod http;
 mod kill;
 mod law;
 mod meaning;
+mod packets;
 mod simulate;
 mod simulated;
 

@@ -40,6 +40,7 @@ impl Found {
             ZicoDialect::Doc => 0x0B,
             ZicoDialect::Gen1 => 8,
             ZicoDialect::Gen2 => 3,
+            ZicoDialect::Fressian => return,
         };
         let word = |bytes: &[u8]| {
             let bytes: [u8; 8] = bytes.try_into().unwrap();

@@ -153,6 +153,9 @@ fn fault(event: EventView<'_>) -> Option<RequestError> {
 /// Makes the explainer of a file; `true`: it is the last file.
 type Make = dyn Fn(&Received, bool) -> Box<dyn Explain>;
 
+/// Makes the explainer of a connection of packets with these faults.
+type MakePackets = fn(Vec<RequestError>) -> Box<dyn Explain>;
+
 /// The explainers of a protocol.
 enum Explainers {
     /// A file has the bytes of a connection, or a part of a conversation.
@@ -162,6 +165,8 @@ enum Explainers {
         bodies: Body,
         is_secret: Arc<dyn Fn(&RequestHead) -> bool + Send + Sync>,
         wrap: Box<dyn Fn(Vec<u8>) -> Request>,
+        /// How connections begin that have packets instead, and their explainer.
+        packets: Option<(&'static [u8], MakePackets)>,
     },
 }
 
@@ -194,11 +199,13 @@ impl Explainers {
                 bodies: datadog_agent::explain::body,
                 is_secret: Arc::new(|_| false),
                 wrap: Box::new(traces(arguments.path.clone())),
+                packets: None,
             },
             ProtocolOptions::Otlp(..) => Explainers::Requests {
                 bodies: otlp::explain::body,
                 is_secret: Arc::new(|_| false),
                 wrap: Box::new(export(arguments.path.clone())),
+                packets: None,
             },
             ProtocolOptions::Endless(own, ..) => {
                 let exchange = EndlessExchange::new(own, &memory);
@@ -207,6 +214,7 @@ impl Explainers {
                     bodies: endless::explain::body,
                     is_secret: Arc::new(move |head| exchange.is_secret(head)),
                     wrap: Box::new(move |bundle| upload(version, bundle)),
+                    packets: None,
                 }
             }
             ProtocolOptions::Nats(_) => return Err(CommandLineError::Misused("nats: no agent speaks it".to_owned())),
@@ -218,6 +226,9 @@ impl Explainers {
                         exchange.is_secret(head) && !exchange.is_explained_without_keys(head)
                     }),
                     wrap: Box::new(submitted),
+                    packets: Some((&zico::fressian::packet::MAGIC, |faults| {
+                        Box::new(zico::explain::PacketsExplainer::new(faults))
+                    })),
                 }
             }
         })
@@ -235,7 +246,11 @@ impl Explainers {
                 let sheet = Sheet::new(0, faults.into_iter().map(|fault| fault.fault));
                 play(&mut *make(file, is_last), &file.pieces, PIECE_BYTES, sheet, out)
             }
-            Explainers::Requests { bodies, is_secret, wrap } => {
+            Explainers::Requests { bodies, is_secret, wrap, packets } => {
+                let start: Vec<u8> = file.pieces.iter().flat_map(|piece| &piece.bytes).take(4).copied().collect();
+                if let Some((_, make)) = packets.filter(|(magic, _)| start.starts_with(magic)) {
+                    return play(&mut *make(faults), &file.pieces, PIECE_BYTES, Sheet::default(), out);
+                }
                 let is_secret = is_secret.clone();
                 let requests = |faults| Requests::new(*bodies, move |head| is_secret(head), faults);
                 if file.is_capture {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::cli::captures::{Captures, ConnectionStep, FileContent};
 use crate::cli::input::Input;
 use crate::cli::{CommandLineError, say};
-use tributary_driver::decode;
+use tributary_driver::decode::{self, OfflinePackets};
 use tributary_event::UnixNanos;
 use tributary_protocol::{Exchange, Now, Session};
 use tributary_rbkit::Player;
@@ -16,8 +16,10 @@ use tributary_rbkit::Player;
 use super::{Decoded, Decoder, OpenedFile, START_BYTES, has_events, sum_up};
 
 /// A connection with requests.
-struct Carrier {
+struct Carrier<E: Exchange> {
     named: OpenedFile,
+    /// The connection has packets instead.
+    packets: Option<OfflinePackets<E>>,
     /// The bytes of an incomplete request.
     bytes: Vec<u8>,
     requests: u64,
@@ -121,16 +123,26 @@ impl Decoder<'_> {
         mut captures: Captures,
         connections: Vec<OpenedFile>,
     ) -> Result<(), CommandLineError> {
-        let carrier = |named| Carrier { named, bytes: Vec::new(), requests: 0 };
-        let mut carriers: Vec<_> = connections.into_iter().map(carrier).collect();
+        let carrier = |named| Carrier { named, packets: None, bytes: Vec::new(), requests: 0 };
+        let mut carriers: Vec<Carrier<E>> = connections.into_iter().map(carrier).collect();
         let start = captures.start();
         while let Some((number, at, step)) = captures.next()? {
             let now = moment(start, at);
             self.played = Some(now);
-            let Carrier { named: OpenedFile { name, origin, counters }, bytes, requests } = &mut carriers[number];
+            let Carrier { named: OpenedFile { name, origin, counters }, packets, bytes, requests } =
+                &mut carriers[number];
             match step {
                 ConnectionStep::Bytes(more) => {
                     bytes.extend_from_slice(&more);
+                    if *requests == 0 && packets.is_none() {
+                        *packets = OfflinePackets::of(exchange, bytes, origin.clone(), counters.clone());
+                    }
+                    if let Some(packets) = packets {
+                        decode::tick(exchange, origin.clone(), counters, now, &mut |batch| self.output.write(&batch));
+                        self.packets(packets, &take(bytes), name, now);
+                        self.output.flush()?;
+                        continue;
+                    }
                     while let Some((request, size)) = decode::whole_request(bytes, *requests + 1) {
                         *requests += 1;
                         bytes.drain(..size);
@@ -140,6 +152,10 @@ impl Decoder<'_> {
                     self.output.flush()?;
                 }
                 ConnectionStep::End(_) => {
+                    if let Some(packets) = packets.take() {
+                        packets.finish(now, &mut |batch| self.output.write(&batch));
+                        self.output.flush()?;
+                    }
                     let rest = take(bytes);
                     if !rest.is_empty() {
                         say(format_args!("{name}: the last {} bytes are an incomplete request", rest.len()));

@@ -44,6 +44,9 @@ pub trait Agents: Send + Sync + 'static {
     /// [`ZicoAgentError::Broken`].
     fn agent(&self, name: &str) -> Result<Option<Arc<ZicoAgent>>, ZicoAgentError>;
 
+    /// Whether agents may connect with this pass phrase (Fressian). Compared in constant time.
+    fn admits(&self, pass_phrase: &str) -> bool;
+
     /// Counts a request, for operators. Never waits. A kill of the process may lose the latest second.
     fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos);
 }
@@ -141,7 +144,7 @@ pub enum Requester<'a> {
     },
     /// An agent that does not register and chooses its session id itself (gen2).
     Unregistered {
-        /// The digest of the session's id ([`session_digest`]).
+        /// The digest of the session's id ([`session_digest`]); of an agent of the binary protocol, its host.
         session: &'a str,
         /// The sender's address, without a port.
         address: &'a str,
@@ -318,6 +321,10 @@ impl Agents for Recorded {
     fn agent(&self, name: &str) -> Result<Option<Arc<ZicoAgent>>, ZicoAgentError> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(agents.iter().find(|agent| agent.is_called(name)).cloned())
+    }
+
+    fn admits(&self, _pass_phrase: &str) -> bool {
+        true
     }
 
     fn seen(&self, _whom: Requester<'_>, _more: Counters, _now: UnixNanos) {}

@@ -1,9 +1,10 @@
 //! The state of reading one body, and its losses.
 
+use tributary_codec::fressian::Definitions as FressianDefinitions;
 use tributary_event::{Header, Loss, Position, Reason, semconv};
 use tributary_protocol::Output;
 
-use super::delivered::Changes;
+use super::delivered::{Changes, Delivered};
 use super::normalize::{BodyContext, Buffers};
 use super::options::{Options, Records};
 use super::profile::BodyCalls;
@@ -46,6 +47,10 @@ pub(super) struct BodyState {
     pub(super) has_spans: bool,
     /// Shorter records are added to their parents, in nanoseconds.
     pub(super) min_nanos: u64,
+    /// The traces of the packet, which may have copies in it (Fressian).
+    pub(super) own: Option<Delivered>,
+    /// What the packet has defined (Fressian).
+    pub(super) defined: FressianDefinitions,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +100,8 @@ impl BodyState {
             calls: None,
             has_spans: true,
             min_nanos: 0,
+            own: None,
+            defined: FressianDefinitions::default(),
         }
     }
 

@@ -27,6 +27,12 @@ impl Anchor {
         Anchor { wall: i128::from(clock_millis) * 1_000_000, start }
     }
 
+    /// The same, but not before `earliest`.
+    pub(super) fn not_before(self, earliest: Option<UnixNanos>) -> Self {
+        let earliest = earliest.map_or(self.wall, |earliest| i128::from(earliest.0));
+        Anchor { wall: self.wall.max(earliest), ..self }
+    }
+
     /// The calendar time of `at`. A time before the anchor is a step back, not a wrapped counter.
     pub(super) fn time(self, at: Option<u64>, dialect: ZicoDialect) -> Option<UnixNanos> {
         let nanos = self.wall + step(self.start?, at?, dialect);
@@ -47,7 +53,7 @@ pub(super) fn ticks(start: u64, stop: u64) -> u64 {
 /// The nanoseconds from one time to another, the shorter way around the counter.
 fn step(from: u64, to: u64, dialect: ZicoDialect) -> i128 {
     match dialect {
-        ZicoDialect::Gen2 => i128::from(to.wrapping_sub(from) as i64),
+        ZicoDialect::Gen2 | ZicoDialect::Fressian => i128::from(to.wrapping_sub(from) as i64),
         ZicoDialect::Doc | ZicoDialect::Gen1 => {
             let unused = u64::BITS - TICK_BITS;
             let ticks = (to.wrapping_sub(from) << unused) as i64 >> unused;

@@ -41,6 +41,8 @@ pub(super) struct Changes {
     pub(super) copied: Vec<(Fingerprint, u64)>,
     /// The numbers of those, and of traces that the body already links to.
     pub(super) linked: HashSet<u64, RandomState>,
+    /// Traces of the body whose copies the body has, too, with their ticks (Fressian).
+    inner: Vec<(Fingerprint, u64)>,
 }
 
 impl Changes {
@@ -102,6 +104,11 @@ impl Delivered {
         self.fingerprint((2u8, clock, trace_type, method))
     }
 
+    /// The fingerprint of a trace of a type that began in this millisecond with this method and took this long (Fressian).
+    pub(super) fn timed_call(&self, clock: i64, trace_type: u64, nanos: u64, method: impl Hash) -> Fingerprint {
+        self.fingerprint((3u8, clock, trace_type, nanos, method))
+    }
+
     /// Whether any trace is remembered.
     pub(super) fn is_empty(&self) -> bool {
         self.known.is_empty()
@@ -138,9 +145,34 @@ impl Delivered {
         for fresh in changes.fresh.iter().rev().take(self.limit).rev() {
             self.learn(*fresh);
         }
+        for (fingerprint, ticks) in &changes.inner {
+            let equal = self.known.get(fingerprint).into_iter().flatten();
+            if let Some(number) = equal.filter(|known| known.ticks == *ticks).map(|known| known.number).next() {
+                self.forget(*fingerprint, number);
+            }
+        }
     }
 
-    fn learn(&mut self, Fresh { fingerprint, ticks, link }: Fresh) {
+    /// An empty memory for the traces of one body, with the same fingerprints.
+    pub(super) fn of_body(&self) -> Delivered {
+        // Their numbers are none of this one's.
+        Delivered { hashers: self.hashers.clone(), learned: 1 << 63, ..Delivered::new(self.limit) }
+    }
+
+    /// The oldest trace of this body, like [`Delivered::original`]. It has one copy.
+    pub(super) fn take_original(
+        &mut self,
+        fingerprint: Fingerprint,
+        ticks: u64,
+        changes: &mut Changes,
+    ) -> Option<DeliveredTrace> {
+        let known = self.original(fingerprint, ticks, changes)?;
+        self.forget(fingerprint, known.number);
+        changes.inner.push((fingerprint, known.ticks));
+        Some(known)
+    }
+
+    pub(super) fn learn(&mut self, Fresh { fingerprint, ticks, link }: Fresh) {
         let equal = self.known.entry(fingerprint).or_insert_with(|| VecDeque::with_capacity(1));
         if equal.len() == MAX_EQUAL {
             equal.pop_front();

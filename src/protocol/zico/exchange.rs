@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use tributary_event::Reason;
 use tributary_memory::{MemoryBudget, MemoryLease};
-use tributary_protocol::{Exchange, Flow, Foreign, HeadDecision, Now, Output, Request, RequestHead, Response};
+use tributary_protocol::{Exchange, Flow, HeadDecision, Now, Output, Packets, Request, RequestHead, Response};
 
 use super::agents::Recorded;
 use super::body::BodyState;
+use super::fressian::connection::Connection;
+use super::fressian::packet::{HEADER_BYTES, MAGIC};
 use super::normalize::BodyContext;
 use super::options::Options;
 use super::profile::Profiles;
@@ -18,11 +20,6 @@ use super::sessions::Sessions;
 use super::shared::{SharedExchange, refused};
 use super::symbols::{SymbolLimits, SymbolTable, Symbols};
 use super::work::ZicoWork;
-
-/// The first bytes of each packet of the older protocol: the port 8640 in hexadecimal digits, and two more.
-const OLD_MAGIC: [u8; 4] = [0x21, 0xC0, 0xBA, 0xBE];
-/// They, and the type, length and checksum of the packet.
-const OLD_HEADER_BYTES: usize = 18;
 
 /// The protocol of one `zico` listener.
 #[derive(Debug)]
@@ -98,23 +95,26 @@ impl Exchange for ZicoExchange {
 
     /// Registrations and session requests contain keys (rule 27), also if they are sent to a wrong path, and forms can.
     fn is_secret(&self, head: &RequestHead) -> bool {
-        !matches!(Route::read(head.path()), Some(Route::Submit(_)))
+        !matches!(Route::read(head.path()), Some(Route::Submit(_) | Route::Packet))
     }
 
     fn is_explained_without_keys(&self, head: &RequestHead) -> bool {
         matches!(Route::read(head.path()), Some(Route::Form))
     }
 
-    /// Agents of 1.90 send the older protocol by default, and to the same port. Its packets contain a password behind the
-    /// header of 18 bytes.
-    fn recognise(&self, first: &[u8]) -> Option<Foreign> {
-        let detail = "a Zorka agent with the older ZICO protocol (Fressian over TCP), which is not supported; set \
-                      tracer.net.protocol = cbor and tracer.net.http.url = http://HOST:PORT/ in its zorka.properties";
-        first.starts_with(&OLD_MAGIC).then_some(Foreign { detail, shown_bytes: OLD_HEADER_BYTES })
+    /// Agents up to 1.90.6 send the binary protocol, and to the same port.
+    fn packet_magic(&self) -> Option<&'static [u8]> {
+        Some(&MAGIC)
+    }
+
+    fn packets(&self) -> Option<Box<dyn Packets<ZicoWork>>> {
+        Some(Box::new(Connection::new(self.shared.clone())))
     }
 
     fn admit(&self, head: &RequestHead, now: Now) -> HeadDecision {
-        let Some(route) = Route::read(head.path()) else {
+        // Over HTTP nobody has said hello.
+        let route = Route::read(head.path()).filter(|route| *route != Route::Packet || self.shared.is_recorded);
+        let Some(route) = route else {
             let sentence = "agents post to /agent/register, /agent/session, /agent/submit/agd, /agent/submit/trc, \
                             and /submit/agent";
             return HeadDecision::Answer(Response::text(404, sentence), Reason::Unsupported);
@@ -132,6 +132,10 @@ impl Exchange for ZicoExchange {
                 Err(refusal) => HeadDecision::Answer(refused(&refusal), Reason::Unauthorized),
             },
             Route::Form => self.take_body(),
+            Route::Packet => {
+                let max_body_bytes = options.max_packet_bytes.saturating_add(HEADER_BYTES as u64);
+                HeadDecision::Take { max_body_bytes, key: "max_packet_bytes" }
+            }
         }
     }
 

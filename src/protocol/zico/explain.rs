@@ -1,6 +1,7 @@
 //! Explains the bytes of a request: compression, definitions, nested records (section 2).
 
 mod items;
+mod packets;
 
 use tributary_codec::base64;
 use tributary_explain::words::counted;
@@ -12,6 +13,8 @@ use super::options::Options;
 use super::route::Route;
 use super::wire::{self, Carries, ZicoDialect};
 
+pub use packets::PacketsExplainer;
+
 /// Writes the body of a request onto the sheet, with the decoder's faults. A body with keys is shown as plain bytes: the
 /// sheet must be shown only to readers with access to the keys.
 ///
@@ -22,6 +25,7 @@ pub fn body(head: &RequestHead, body: &[u8], faults: Vec<DecoderError>, sheet: &
         _ if body.is_empty() => write_faults(&faults, sheet),
         Some(Route::Submit(carries)) => submitted(head, carries, body, faults, sheet),
         Some(Route::Form) => form(body, faults, sheet),
+        Some(Route::Packet) => sheet.inner(faults, |sheet| packets::write(body, sheet)),
         Some(Route::Register | Route::Session) => {
             sheet.inner(faults, |sheet| sheet.secret(body, "keys", "hidden"));
         }

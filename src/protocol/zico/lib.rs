@@ -11,6 +11,7 @@ mod delivered;
 mod exchange;
 pub mod explain;
 pub mod forms;
+pub mod fressian;
 mod ids;
 mod normalize;
 mod options;

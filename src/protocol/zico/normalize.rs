@@ -1,9 +1,12 @@
 //! Records, exceptions, definitions and session changes → the events of `docs/event-model.md`.
 
+mod fressian;
+
 use std::fmt::Write;
 use std::sync::Arc;
 
 use tributary_codec::cbor::{CborError, CborItem, Reader};
+use tributary_codec::fressian::Definitions as FressianDefinitions;
 use tributary_codec::text::{cut, repair};
 use tributary_event::{
     EventBuilder, Header, Key, Link, Name as EventName, Position, Resource, ResourceValue, Severity, SpanData, SpanId,
@@ -20,8 +23,10 @@ use super::wire::{self, Definition, Exception, Form, TextOrSymbol, ZicoDialect};
 
 /// The error flag of a gen1 record (rule 23).
 const GEN1_ERROR: u64 = 8;
-/// The error flag of a gen2 trace (rule 23).
+/// The error flag of a trace of gen2 and of Fressian (rule 23).
 const GEN2_ERROR: u64 = 0x1000;
+/// The flag of a record that threw the exception of its last child (Fressian).
+const SAME_EXCEPTION: u64 = 4;
 /// The line number of a frame in native code.
 const NATIVE: i64 = -2;
 
@@ -81,6 +86,7 @@ impl Buffers {
         record: &OpenRecord,
         around: &SpanContext<'_>,
         symbols: &mut Symbols<'_>,
+        defined: &mut FressianDefinitions,
         context: &BodyContext,
         out: &mut Output,
     ) -> bool {
@@ -92,6 +98,10 @@ impl Buffers {
         let place = &mut ValueTarget { batch: &mut out.batch, symbols, dialect };
         for kept in &record.attributes {
             // Attributes were checked when they were read.
+            if let (Form::Fressian, Some(offset)) = (kept.form(), kept.offset()) {
+                let _ = self.writer.fressian_attributes(around.body, offset, defined, &mut self.members, place);
+                continue;
+            }
             let _ = self.writer.attributes(kept.bytes(around.body), kept.form(), &mut self.members, place);
         }
         if self.members.len() > 1 {
@@ -115,6 +125,17 @@ impl Buffers {
         }
         if let Some(flags) = record.flags() {
             event.attribute(names::ZICO_FLAGS, flags);
+        }
+        if dialect == ZicoDialect::Fressian {
+            if let Some(errors) = record.errors.filter(|errors| *errors > 0) {
+                event.attribute(names::ZICO_ERRORS, errors);
+            }
+            if let Some(flags) = record.epilog.and_then(|epilog| epilog.flags) {
+                event.attribute(names::ZICO_TRACE_FLAGS, flags);
+            }
+            if record.begin.is_none() {
+                event.text(names::TIME_BASIS, names::TIME_BASIS_ESTIMATED);
+            }
         }
         if let Some(trace_type) = trace_type {
             event.attribute(names::ZICO_TRACE_TYPE, trace_type);
@@ -208,7 +229,7 @@ impl Buffers {
         let class = self.owned(&exception.class, symbols);
         let message = self.owned(&exception.message, symbols);
         let stack = self.stack(&exception, class.as_deref(), message.as_deref(), symbols)?;
-        let thrown = Thrown { id: exception.id, class, message, stack };
+        let thrown = Thrown { id: Some(exception.id), class, message, stack };
         self.members.clear();
         self.writer.credit = self.record_bytes;
         if let Some(attributes) = exception.attributes.clone() {
@@ -231,13 +252,13 @@ impl Buffers {
         out: &mut Output,
     ) {
         self.members.clear();
-        self.thrown(id, known, true, 0, span, context, out);
+        self.thrown(Some(id), known, true, 0, span, context, out);
     }
 
     #[expect(clippy::too_many_arguments, reason = "two callers, next to it")]
     fn thrown(
         &mut self,
-        id: u64,
+        id: Option<u64>,
         known: Option<&Thrown>,
         is_reference: bool,
         cause: u64,
@@ -256,7 +277,9 @@ impl Buffers {
             }
             event.text(names::EXCEPTION_STACKTRACE, &thrown.stack);
         }
-        event.attribute(names::ZICO_EXCEPTION_ID, signed(id));
+        if let Some(id) = id {
+            event.attribute(names::ZICO_EXCEPTION_ID, signed(id));
+        }
         if cause != 0 {
             event.attribute(names::ZICO_EXCEPTION_CAUSE, signed(cause));
         }
@@ -383,7 +406,8 @@ impl Buffers {
 /// A written exception, for references to it.
 #[derive(Clone, Debug)]
 pub(super) struct Thrown {
-    pub(super) id: u64,
+    /// `None`: the dialect has none.
+    pub(super) id: Option<u64>,
     class: Option<String>,
     message: Option<String>,
     stack: String,
@@ -429,6 +453,10 @@ pub(super) fn is_failed(record: &OpenRecord, dialect: ZicoDialect) -> bool {
         || match dialect {
             ZicoDialect::Gen2 => record.begin.is_some() && has(GEN2_ERROR),
             ZicoDialect::Doc | ZicoDialect::Gen1 => has(GEN1_ERROR),
+            ZicoDialect::Fressian => {
+                let trace = record.epilog.and_then(|epilog| epilog.flags).unwrap_or_default();
+                has(SAME_EXCEPTION) || trace & GEN2_ERROR != 0
+            }
         }
 }
 

@@ -30,6 +30,14 @@ options! {
         pub max_record_bytes: u64 = size(1 << 20, 1 << 10..=64 << 20),
         /// The memory of open records of one session. The default is enough for more than 200,000 nested calls.
         pub max_open_bytes: u64 = size(64 << 20, 64 << 10..=1 << 30),
+        /// The largest packet of the binary protocol (Fressian over TCP). Agents send up to 8 MiB and one record.
+        pub max_packet_bytes: u64 = size(16 << 20, 64 << 10..=1 << 30),
+        /// How deep records of the binary protocol may nest; the records below are lost. Agents send about 1,000 at most, unless
+        /// their threads have larger stacks.
+        pub max_record_depth: usize = count(2_000, 1..=1_000_000),
+        /// How long the records of the latest packet of a connection are remembered, so that they are recognised when an agent sends
+        /// them again. Agents try for 128 s. "0s": they are not.
+        pub resend_time: Duration = duration(Duration::from_secs(600), Duration::ZERO..=LONGEST),
         /// How long a trace in several parts waits for its next part; then its open records are emitted as they are.
         pub trace_timeout: Duration = duration(Duration::from_secs(300), Duration::from_secs(1)..=LONGEST),
         /// The number of delivered traces that are remembered per session, so that a copy inside another trace is recognised.
@@ -70,7 +78,7 @@ impl Options {
     pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         let what = format!("{} sessions, beside what they define (max_sessions)", self.max_sessions);
         bounds.add(of, what, (self.max_sessions as u64).saturating_mul(SESSION_BYTES));
-        bounds.need(self.max_body_bytes.max(self.max_inflated_bytes));
+        bounds.need(self.max_body_bytes.max(self.max_inflated_bytes).max(self.max_packet_bytes));
     }
 }
 

@@ -26,8 +26,10 @@ pub(super) struct OpenRecord {
     pub(super) settled_bytes: u32,
     /// Attributes over a limit were left out.
     pub(super) lacks_attributes: bool,
-    /// Its flags (gen1).
+    /// Its flags (gen1, Fressian).
     pub(super) own_flags: Option<u64>,
+    /// The number of its calls that threw an exception (Fressian).
+    pub(super) errors: Option<u64>,
     /// An exception was thrown out of it.
     pub(super) has_thrown: bool,
     /// Its id was used by a child or an exception, so it cannot change.
@@ -112,6 +114,14 @@ impl RecordAttributes {
         match self {
             RecordAttributes::Here(_, range) => body.get(range.clone()).unwrap_or_default(),
             RecordAttributes::Settled(bytes) => bytes,
+        }
+    }
+
+    /// Where they begin in the body, if they are not copied.
+    pub(super) fn offset(&self) -> Option<usize> {
+        match self {
+            RecordAttributes::Here(_, range) => Some(range.start),
+            RecordAttributes::Settled(_) => None,
         }
     }
 

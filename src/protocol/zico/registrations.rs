@@ -31,6 +31,9 @@ pub trait Registrations: Send + Sync + 'static {
     /// See [`Agents::agent`].
     fn agent(&self, name: &str) -> Reply<Option<Arc<ZicoAgent>>>;
 
+    /// See [`Agents::admits`].
+    fn admits(&self, pass_phrase: &str) -> bool;
+
     /// See [`Agents::seen`].
     fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos);
 }
@@ -50,6 +53,10 @@ impl<T: Agents> Registrations for T {
 
     fn agent(&self, name: &str) -> Reply<Option<Arc<ZicoAgent>>> {
         Reply::Now(Agents::agent(self, name))
+    }
+
+    fn admits(&self, pass_phrase: &str) -> bool {
+        Agents::admits(self, pass_phrase)
     }
 
     fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos) {

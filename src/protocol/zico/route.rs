@@ -9,7 +9,14 @@ pub(super) enum Route {
     Session,
     Submit(Carries),
     Form,
+    /// A packet of the binary protocol. Only recordings and the quarantine have it in a request.
+    Packet,
 }
+
+/// The path of a packet where it is kept as a request.
+pub(super) const PACKET_PATH: &str = "/tcp/packet";
+/// The header with the host that its hello has named.
+pub(super) const HOST_HEADER: &str = "x-zorka-host";
 
 impl Route {
     pub(super) fn read(path: &str) -> Option<Route> {
@@ -19,6 +26,7 @@ impl Route {
             "/agent/submit/agd" => Route::Submit(Carries::Definitions),
             "/agent/submit/trc" => Route::Submit(Carries::Trace),
             "/submit/agent" => Route::Form,
+            PACKET_PATH => Route::Packet,
             _ => return None,
         })
     }

@@ -16,6 +16,7 @@ use tributary_memory::{Allowance, MemoryBudget, MemoryLease};
 use super::Options;
 use super::agents::{ZicoAgent, session_digest};
 use super::delivered::Delivered;
+use super::fressian::resends::Resends;
 use super::normalize;
 use super::symbols::{SymbolLimits, SymbolTable};
 use super::trace::OpenTrace;
@@ -30,6 +31,8 @@ pub(super) enum SessionKey {
     Own(Box<str>),
     /// The forms of a host.
     Host(Box<str>),
+    /// The connections of a host (Fressian). Symbols are those of each connection.
+    Connected(Box<str>),
 }
 
 /// The sessions of one listener.
@@ -66,6 +69,8 @@ pub(super) struct Session {
     agent_attributes: Vec<(String, ResourceValue)>,
     pub(super) resource: Arc<Resource>,
     pub(super) delivered: Delivered,
+    /// What may be sent again (Fressian).
+    pub(super) resends: Resends,
     /// The number of traces without an id so far.
     pub(super) unnamed: u64,
     parked: HashMap<TraceId, Parked, RandomState>,
@@ -136,7 +141,7 @@ impl Sessions {
             text: bytes(options.max_text_bytes),
         };
         let (name, digest) = match key {
-            SessionKey::Host(_) => ("", String::new()),
+            SessionKey::Host(_) | SessionKey::Connected(_) => ("", String::new()),
             SessionKey::Opened(name) | SessionKey::Own(name) => (&**name, session_digest(name)),
         };
         let mut session = Session {
@@ -148,6 +153,7 @@ impl Sessions {
             agent_attributes: Vec::new(),
             resource: Arc::default(),
             delivered: Delivered::new(options.max_remembered),
+            resends: Resends::new(options.resend_time, options.max_remembered),
             unnamed: 0,
             parked: HashMap::default(),
             resource_bytes: 0,
@@ -279,8 +285,11 @@ impl Session {
 
     /// Charges the session's memory to the budget. `false`: the budget is exhausted.
     pub(super) fn hold(&mut self) -> bool {
-        let bytes =
-            self.table.memory_bytes() + self.delivered.memory_bytes() + self.parked_bytes() + self.resource_bytes;
+        let bytes = self.table.memory_bytes()
+            + self.delivered.memory_bytes()
+            + self.parked_bytes()
+            + self.resource_bytes
+            + self.resends.memory_bytes();
         self.lease.resize(bytes as u64)
     }
 

@@ -5,6 +5,7 @@
 
 use hashbrown::HashMap;
 
+use tributary_codec::mutf8::{self, Repair};
 use tributary_codec::text;
 use tributary_event::{Interned, InternedRun};
 
@@ -32,6 +33,8 @@ pub(super) struct SymbolTable {
     /// The index of each method in `methods`.
     places: HashMap<u64, usize, foldhash::quality::RandomState>,
     methods: Vec<MethodEntry>,
+    /// Ids of methods that the agent names by their parts only (Fressian).
+    by_parts: HashMap<[u64; 3], u64, foldhash::quality::RandomState>,
     /// Bytes of texts.
     text_bytes: usize,
     /// Bytes of composed methods.
@@ -95,6 +98,7 @@ impl SymbolTable {
             strings: HashMap::default(),
             places: HashMap::default(),
             methods: Vec::new(),
+            by_parts: HashMap::default(),
             text_bytes: 0,
             method_bytes: 0,
             generation: 0,
@@ -108,7 +112,8 @@ impl SymbolTable {
 
     /// The approximate memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.text_bytes + self.method_bytes + (self.strings.len() + self.methods.len()) * ENTRY_BYTES
+        let entries = self.strings.len() + self.methods.len() + self.by_parts.len();
+        self.text_bytes + self.method_bytes + entries * ENTRY_BYTES
     }
 
     /// Defines or redefines a string.
@@ -120,12 +125,27 @@ impl SymbolTable {
         let kept = text::cut_bytes(bytes, self.limits.text);
         let is_cut = kept.len() < bytes.len();
         let (text, is_repaired) = text::repair(kept);
+        self.define(id, text.into(), is_repaired, is_cut)
+    }
+
+    /// Defines or redefines a string of Java.
+    pub(super) fn define_java_string(&mut self, id: u64, bytes: &[u8]) -> Result<(), Full> {
+        let (text, repair) = mutf8::read(bytes);
+        let kept = text::cut(&text, self.limits.text);
+        if self.strings.get(&id).is_some_and(|known| *known.text == *kept) {
+            return Ok(());
+        }
+        self.define(id, kept.into(), repair != Repair::None, kept.len() < text.len())
+    }
+
+    fn define(&mut self, id: u64, text: Box<str>, is_repaired: bool, is_cut: bool) -> Result<(), Full> {
+        let known = self.strings.get(&id);
         let (before, entries) = known.map_or((0, 1), |known| (known.text.len(), 0));
         self.check_space(text.len(), before, entries)?;
         self.text_bytes = self.text_bytes + text.len() - before;
         self.generation += 1;
         let (is_reserved, memo) = (is_reserved(&text), Interned::default());
-        self.strings.insert(id, Symbol { text: text.into(), is_repaired, is_cut, is_reserved, memo });
+        self.strings.insert(id, Symbol { text, is_repaired, is_cut, is_reserved, memo });
         Ok(())
     }
 
@@ -141,6 +161,17 @@ impl SymbolTable {
             }
         }
         Ok(())
+    }
+
+    /// The id of the method with these parts, which is defined if it was not.
+    pub(super) fn method_of(&mut self, parts: [u64; 3]) -> Result<u64, Full> {
+        if let Some(id) = self.by_parts.get(&parts) {
+            return Ok(*id);
+        }
+        let id = self.methods.len() as u64;
+        self.define_method(id, parts)?;
+        self.by_parts.insert(parts, id);
+        Ok(id)
     }
 
     fn check_space(&self, bytes: usize, before: usize, entries: usize) -> Result<(), Full> {

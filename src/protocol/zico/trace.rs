@@ -5,6 +5,7 @@
 //! body is dropped (a trace in several parts), open records are settled: their parts are copied with their symbols filled in.
 
 mod copies;
+mod fressian;
 
 use std::ops::Range;
 
@@ -26,6 +27,8 @@ use super::symbols::{ResolvedMethod, Symbols};
 use super::value;
 use super::wire::{self, Attributes, Begin, BodyItem, Order, Prolog, ZicoDialect};
 use copies::Copy;
+
+pub(super) use fressian::FressianPlace;
 
 /// One trace, as far as it is not written yet.
 #[derive(Debug)]
@@ -223,6 +226,7 @@ impl OpenTrace {
             settled_bytes: 0,
             lacks_attributes: false,
             own_flags: None,
+            errors: None,
             has_thrown: false,
             is_named: false,
             order,
@@ -328,13 +332,27 @@ impl OpenTrace {
         delivered: &Delivered,
         state: &mut BodyState,
     ) {
+        let place = self.top(begin);
+        if self.copy.is_some() {
+            return;
+        }
+        let start = self.records.last().and_then(|record| record.prolog).map(|prolog| prolog.start);
+        match self.dialect {
+            ZicoDialect::Gen2 => self.look_for_copy(begin, place, start, reader, delivered, state),
+            ZicoDialect::Gen1 => self.look_for_local_copy(begin, place, reader, symbols, delivered, state),
+            ZicoDialect::Doc | ZicoDialect::Fressian => {}
+        }
+    }
+
+    /// Makes the innermost record the top of a trace; returns its place.
+    fn top(&mut self, begin: Begin) -> usize {
         let place = self.records.len().saturating_sub(1);
         // The last of several begins of one record counts.
         if let Some(top) = self.records.last_mut().and_then(|record| record.begin.take()) {
             self.tops.pop();
             self.forget(top.type_id, top.outer);
         }
-        let Some(record) = self.records.last_mut() else { return };
+        let Some(record) = self.records.last_mut() else { return place };
         let start = record.prolog.map(|prolog| prolog.start);
         let place32 = u32::try_from(place).unwrap_or(u32::MAX);
         record.begin = Some(Box::new(Top {
@@ -352,14 +370,7 @@ impl OpenTrace {
         }
         self.tops.push(place32);
         self.changed(place);
-        if self.copy.is_some() {
-            return;
-        }
-        match self.dialect {
-            ZicoDialect::Gen2 => self.look_for_copy(begin, place, start, reader, delivered, state),
-            ZicoDialect::Gen1 => self.look_for_local_copy(begin, place, reader, symbols, delivered, state),
-            ZicoDialect::Doc => {}
-        }
+        place
     }
 
     fn exception(
@@ -385,7 +396,7 @@ impl OpenTrace {
         let Ok(thrown) = state.buffers.exception(bytes, span, symbols, &state.context, out) else { return };
         if self.thrown_bytes + thrown.bytes() <= state.limits.bytes {
             self.thrown_bytes += thrown.bytes();
-            if let Some(older) = self.thrown.insert(thrown.id, thrown) {
+            if let Some(older) = self.thrown.insert(thrown.id.unwrap_or_default(), thrown) {
                 self.thrown_bytes -= older.bytes();
             }
         }
@@ -465,7 +476,8 @@ impl OpenTrace {
                 links: &self.links[unlinked..],
             };
             if is_written {
-                let is_unresolved = state.buffers.span(&record, &around, symbols, &state.context, out);
+                let is_unresolved =
+                    state.buffers.span(&record, &around, symbols, &mut state.defined, &state.context, out);
                 state.unresolved += u64::from(is_unresolved);
             }
             self.links.truncate(unlinked);
@@ -474,7 +486,11 @@ impl OpenTrace {
             {
                 let link = Link { trace_id: self.id, span_id: record.id };
                 let ticks = clock::ticks(prolog.start, epilog.stop);
-                state.changes.remember(Fresh { fingerprint: call, ticks, link });
+                let fresh = Fresh { fingerprint: call, ticks, link };
+                state.changes.remember(fresh);
+                if let Some(own) = &mut state.own {
+                    own.learn(fresh);
+                }
             }
         }
         if record.attributes.capacity() > 0 && self.spare.len() < MAX_SPARE {

@@ -1,5 +1,7 @@
 //! Values of attributes → values of events, or → bytes that are independent of the session's symbols.
 
+mod fressian;
+
 use std::hash::BuildHasher;
 
 use foldhash::quality::RandomState;
@@ -12,6 +14,9 @@ use tributary_event::{BatchBuilder, Key, Text, Value, semconv, write_hex};
 use super::reserved::is_reserved;
 use super::symbols::{Symbols, placeholder};
 use super::wire::{self, Form, TextOrSymbol, ZicoDialect};
+
+pub(super) use super::wire::MAX_VALUE_DEPTH;
+pub(super) use fressian::check_attributes;
 
 /// The tag of a string reference in doc and gen1.
 const REFERENCE: u64 = 6;
@@ -102,6 +107,8 @@ impl Writer {
                 CborItem::Map(pairs) => pairs,
                 _ => Some(0),
             },
+            // They are read by [`Writer::fressian_attributes`].
+            Form::Fressian => Some(0),
         };
         while wire::next_of(&mut reader, &mut left)? {
             let key = wire::key(&mut reader, form != Form::Map)?;

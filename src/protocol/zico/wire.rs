@@ -33,6 +33,8 @@ pub enum ZicoDialect {
     Gen1,
     /// Agents from 1.90.7 on.
     Gen2,
+    /// Agents up to 1.90.6: Fressian over TCP (section 6).
+    Fressian,
 }
 
 impl ZicoDialect {
@@ -42,6 +44,7 @@ impl ZicoDialect {
             ZicoDialect::Doc => "doc",
             ZicoDialect::Gen1 => "gen1",
             ZicoDialect::Gen2 => "gen2",
+            ZicoDialect::Fressian => "fressian",
         }
     }
 }
@@ -269,6 +272,8 @@ pub enum Form {
     SymbolMap,
     /// One key, which is a symbol, and its value.
     Pair,
+    /// A map of Fressian, whose keys are symbols.
+    Fressian,
 }
 
 /// The byte order of the words of a doc record. Its epilog does not name its own.

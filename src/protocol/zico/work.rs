@@ -1,6 +1,6 @@
 //! One request: a registration, a session request, or a body that is decompressed and read in bounded steps.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context as TaskContext, Poll};
 
 use serde_json::json;
@@ -16,12 +16,16 @@ use super::body::{BodyState, TraceError};
 use super::definitions::{self, Definitions};
 use super::delivered::Changes;
 use super::forms::{self, Unpacking};
+use super::fressian::connection::{self, Link};
+use super::fressian::digest::RecordDigest;
+use super::fressian::reading::PacketReader;
+use super::fressian::resends::Resend;
 use super::ids;
 use super::normalize::{self, BodyContext};
 use super::profile::BodyCalls;
 use super::reading::{BodyProgress, TraceReader};
 use super::registrations::Reply;
-use super::route::Route;
+use super::route::{HOST_HEADER, Route};
 use super::sessions::{Parked, Session, SessionKey, SessionSlot, bytes};
 use super::shared::{SharedExchange, is_reset, json, name, refused};
 use super::trace::OpenTrace;
@@ -49,6 +53,10 @@ pub struct ZicoWork {
     /// What is remembered of its traces once they are delivered.
     changes: Changes,
     counters: Counters,
+    /// The connection of a packet.
+    link: Option<Arc<Mutex<Link>>>,
+    /// That a packet is being worked on, and its records when it was read.
+    resend: Option<(Resend, Vec<RecordDigest>)>,
     /// Its calls, and whose they are, if they are summed up.
     calls: Option<(BodyCalls, Arc<Resource>, Arc<Origin>)>,
     /// Why the request goes to the quarantine.
@@ -66,6 +74,7 @@ enum RequestStage {
     Unpacking(Box<Unpacking>),
     Definitions(Box<Definitions>),
     Trace(Box<TraceReader>),
+    Packet(Box<PacketReader>),
     Done,
 }
 
@@ -97,6 +106,8 @@ impl ZicoWork {
             received: now.unix,
             peer: "".into(),
             changes: Changes::default(),
+            link: None,
+            resend: None,
             calls: None,
             quarantine_reason: None,
             answer: Response::empty(202),
@@ -119,6 +130,7 @@ impl Work for ZicoWork {
             RequestStage::Unpacking(unpacking) => self.unpack(unpacking, now, out),
             RequestStage::Definitions(definitions) => self.define(definitions, out),
             RequestStage::Trace(reading) => self.read(reading, now, out),
+            RequestStage::Packet(reading) => self.read_packet(reading, now, out),
             RequestStage::Done => {}
         }
         let expanded = out.batch.total_expanded_bytes() - before;
@@ -135,6 +147,9 @@ impl Work for ZicoWork {
             RequestStage::Registering(reply) => reply.poll(context),
             RequestStage::Opening(reply) => reply.poll(context),
             RequestStage::LookingUp(reply, _) => reply.poll(context),
+            RequestStage::Start => {
+                self.link.as_ref().map_or(Poll::Ready(()), |link| connection::lock(link).poll(context))
+            }
             _ => Poll::Ready(()),
         }
     }
@@ -147,7 +162,10 @@ impl Work for ZicoWork {
         &self.request
     }
 
-    fn respond(self, outcome: RequestOutcome, now: Now) -> Response {
+    fn respond(mut self, outcome: RequestOutcome, now: Now) -> Response {
+        if let Some((resend, digests)) = self.resend.take() {
+            resend.end((outcome != RequestOutcome::Failed).then_some((now.elapsed, digests)));
+        }
         if let Some(slot) = &self.slot {
             let mut session = slot.lock();
             if outcome != RequestOutcome::Failed {
@@ -160,6 +178,10 @@ impl Work for ZicoWork {
             drop(session);
             let address = without_port(&self.peer);
             match agent {
+                Some(agent) if self.route == Route::Packet => {
+                    let requester = Requester::Unregistered { session: &agent.name, address };
+                    self.shared.agents.seen(requester, self.counters, now.unix);
+                }
                 Some(agent) => {
                     let requester = Requester::Agent { id: agent.id };
                     self.shared.agents.seen(requester, self.counters, now.unix);
@@ -193,7 +215,73 @@ impl ZicoWork {
                 Err(refusal) => self.refuse(&refusal, out),
             },
             Route::Form => self.form(now, out),
+            Route::Packet => self.packet(now, out),
         }
+    }
+
+    /// The same for a packet of this connection.
+    pub(super) fn with_link(self, link: Arc<Mutex<Link>>) -> Self {
+        ZicoWork { link: Some(link), ..self }
+    }
+
+    /// Section 6.4.
+    fn packet(&mut self, now: Now, out: &mut Output) {
+        let context = self.context(ZicoDialect::Fressian);
+        let connection = out.batch.origin().connection;
+        let link = self.link.get_or_insert_with(|| {
+            // A packet that is kept as a request, by itself.
+            let host = self.request.head.header(HOST_HEADER).unwrap_or_default();
+            Arc::new(Mutex::new(Link::open(&self.shared, host, connection, now)))
+        });
+        let mut link = connection::lock(link);
+        let slot = link.session(&self.shared, now);
+        let mut session = slot.lock();
+        session.charge_to(self.lease.budget());
+        out.batch.set_origin(out.batch.origin().with_version(ZicoDialect::Fressian.as_str()).into());
+        out.batch.set_resource(session.resource.clone());
+        self.resend = Some((Resend::begin(slot.clone(), &mut session.resends, connection), Vec::new()));
+        let own = session.delivered.of_body();
+        drop(session);
+        let options = &self.shared.options;
+        let body = self.request.body.len();
+        let mut state = BodyState::new(context, self.shared.open_limits(), body, true, options.max_remembered);
+        state.own = Some(own);
+        let is_first = std::mem::take(&mut link.is_first);
+        let reader =
+            PacketReader::new(state.with(options), options.max_record_depth, self.shared.emit_definitions, is_first);
+        self.stage = RequestStage::Packet(Box::new(reader));
+        drop(link);
+        self.slot = Some(slot);
+    }
+
+    fn read_packet(&mut self, mut reading: Box<PacketReader>, now: Now, out: &mut Output) {
+        let (Some(link), Some(slot)) = (self.link.clone(), self.slot.clone()) else { return };
+        let (mut link, mut session) = (connection::lock(&link), slot.lock());
+        let body = &self.request.body;
+        let is_read = reading.read(body, &mut link, &session, now, out);
+        let calls = reading.state.calls.as_ref().map_or(0, BodyCalls::memory_bytes);
+        let has_memory = self.lease.resize((reading.memory_bytes() + calls) as u64)
+            && link.hold(self.lease.budget())
+            && session.hold();
+        if !has_memory && reading.fault.is_none() {
+            let detail = "the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)";
+            self.answer = Response::unavailable(detail);
+            reading.give_up((Reason::Failed, reading.state.at, detail.to_owned()));
+        } else if is_read {
+            reading.report(body, out);
+            if let Some((reason, offset, detail)) = reading.fault.take() {
+                reading.state.lose(reason, (offset, body.len()), None, &detail, body, out);
+                self.quarantine_reason = (reason != Reason::Failed).then_some(detail);
+            }
+            if let Some((_, digests)) = &mut self.resend {
+                *digests = std::mem::take(&mut reading.digests);
+            }
+            let resource = session.resource.clone();
+            drop((link, session));
+            self.settle(reading.state, resource, out);
+            return;
+        }
+        self.stage = RequestStage::Packet(reading);
     }
 
     /// Section 1.1, step 1.
@@ -516,7 +604,12 @@ impl ZicoWork {
                 self.quarantine_reason = Some(detail);
             }
         }
-        out.decoded_bytes += (body.len() as u64).saturating_sub(state.lost);
+        self.settle(state, resource, out);
+    }
+
+    /// Counts what of a body was decoded, and keeps what counts when it is delivered.
+    fn settle(&mut self, state: BodyState, resource: Arc<Resource>, out: &mut Output) {
+        out.decoded_bytes += (self.body().len() as u64).saturating_sub(state.lost);
         self.changes = state.changes;
         self.calls = state.calls.map(|mut calls| {
             calls.allowance = out.allowance().cloned();
@@ -551,7 +644,7 @@ impl ZicoWork {
 
     /// Reports the whole body as lost. A body with keys is not shown (rule 27).
     fn lose_whole(&mut self, reason: Reason, detail: &str, out: &mut Output) {
-        let is_secret = !matches!(self.route, Route::Submit(_));
+        let is_secret = !matches!(self.route, Route::Submit(_) | Route::Packet);
         let bytes = self.request.body.len() as u64;
         let excerpt = if is_secret { &[][..] } else { &self.request.body };
         let position = Position { sequence: Some(self.request.number), offset: 0, length: bytes };

@@ -15,12 +15,15 @@ use super::super::tcp::{Outcome, SimulatedConnection, unix_nanos};
 use super::{Counts, Jvm, Submission, ZicoDialect, base64};
 
 /// How often a request is sent that the collector does not accept.
-const ATTEMPTS: u32 = 10;
+pub(super) const ATTEMPTS: u32 = 10;
 /// How long an agent waits before the second attempt; the wait doubles with each further one.
-const FIRST_WAIT: Duration = Duration::from_millis(125);
+pub(super) const FIRST_WAIT: Duration = Duration::from_millis(125);
 
 /// Runs an agent as `connection` plans.
 pub(in super::super) async fn run(connection: SimulatedConnection, seed: u64, dialect: ZicoDialect) -> Outcome {
+    if dialect == ZicoDialect::Fressian {
+        return super::packets::run(connection, seed).await;
+    }
     let outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };
     let jvm = Jvm::new(seed, connection.number, unix_nanos(), dialect);
     let mut agent = AgentConversation {

@@ -1,11 +1,13 @@
 //! A simulated Java program with a Zorka agent: its calls become traces, and names are defined before they are used.
 //!
 //! Records are those of a small shop: pages, queries, a job that counts the stock, now and then an exception that passes
-//! through its callers. As in real agents, the local tracers (1.90.6 and gen2 here) submit an inner trace that is slow enough
+//! through its callers. As in real agents, the local tracers (1.90.6, gen2 and Fressian here) submit an inner trace that is slow enough
 //! by itself when it ends, and again inside each enclosing trace: with other ids, unless there is a distributed context, and in
 //! gen1 with times that are counted from the start of the trace that is submitted. Each record counts once.
 
 mod conversation;
+mod fressian;
+mod packets;
 mod shop;
 mod write;
 
@@ -33,6 +35,9 @@ pub enum ZicoDialect {
     /// Agents since 1.90.7.
     #[default]
     Gen2,
+    /// Agents up to 1.90.6: packets of Fressian over TCP. Every second one begins without a hello, and one of 50 packets is sent
+    /// again.
+    Fressian,
 }
 
 /// One JVM. Equal arguments give equal traces, except for times.

@@ -1,4 +1,4 @@
-//! Writes calls as bytes, in each of the three dialects. Values are written by a library, the framing by this module.
+//! Writes calls as bytes, in each of the three dialects of CBOR. Values are written by a library, the framing by this module.
 
 use std::collections::{HashMap, HashSet};
 
@@ -131,7 +131,7 @@ impl Writer<'_> {
                 out.extend_from_slice(&[0xC8, 0x9F, if self.is_streaming { 0xCB } else { 0xCA }, 0x48]);
                 self.word(start / TICK_NANOS, method, out);
             }
-            ZicoDialect::Doc => {
+            ZicoDialect::Doc | ZicoDialect::Fressian => {
                 out.extend_from_slice(&[0xCB, 0x9F, 0x48]);
                 self.word(start / TICK_NANOS, method, out);
             }
@@ -215,7 +215,7 @@ impl Writer<'_> {
     /// The key of an attribute: a text in the documented dialect, a reference in others.
     fn key(&mut self, text: &'static str) -> Value {
         match self.dialect {
-            ZicoDialect::Doc => text.into(),
+            ZicoDialect::Doc | ZicoDialect::Fressian => text.into(),
             _ => Value::Tag(6, Box::new(self.symbols.string(text, STRING, self.dialect).into())),
         }
     }
@@ -223,7 +223,7 @@ impl Writer<'_> {
     fn exception(&mut self, exception: &Exception, out: &mut Vec<u8>) {
         let dialect = self.dialect;
         let class = match dialect {
-            ZicoDialect::Doc => exception.class.into(),
+            ZicoDialect::Doc | ZicoDialect::Fressian => exception.class.into(),
             ZicoDialect::Gen1 => Value::Tag(6, Box::new(self.symbols.string(exception.class, CLASS, dialect).into())),
             ZicoDialect::Gen2 => self.symbols.string(exception.class, CLASS, dialect).into(),
         };
@@ -246,7 +246,7 @@ impl Writer<'_> {
                 out.extend_from_slice(&[if self.is_streaming { 0xCD } else { 0xCC }, 0x48]);
                 self.word(end / TICK_NANOS, calls, out);
             }
-            ZicoDialect::Doc => {
+            ZicoDialect::Doc | ZicoDialect::Fressian => {
                 out.extend_from_slice(&[0xCD, 0x48]);
                 self.word(end / TICK_NANOS, calls, out);
             }
@@ -263,7 +263,7 @@ impl Writer<'_> {
 }
 
 /// The source file of a class.
-fn file(class: &str) -> &'static str {
+pub(super) fn file(class: &str) -> &'static str {
     match class {
         "shop.web.Controller" => "Controller.java",
         "org.h2.jdbc.JdbcPreparedStatement" => "JdbcPreparedStatement.java",

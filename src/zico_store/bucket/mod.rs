@@ -28,6 +28,7 @@ use tracing::warn;
 use tributary_event::UnixNanos;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_nats::{Bucket, BucketOptions, NatsError};
+use tributary_system::blocking;
 use tributary_zico::agents::{
     Counters, Opened, Opening, Registered, Registration, Requester, UNKNOWN_AGENT, ZicoAgent, ZicoAgentError,
 };
@@ -154,6 +155,10 @@ impl Registrations for SharedStore {
             let (record, _) = inner.record(&uuid).await?;
             Ok(record.map(|record| Arc::new(record.agent())))
         }))
+    }
+
+    fn admits(&self, pass_phrase: &str) -> bool {
+        self.0.admitted.as_ref().is_none_or(|keys| blocking::run(|| keys.admit(pass_phrase)))
     }
 
     fn seen(&self, requester: Requester<'_>, more: Counters, _now: UnixNanos) {

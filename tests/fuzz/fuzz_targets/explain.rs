@@ -49,6 +49,10 @@ fn property(input: &[u8]) {
                 cut,
             );
         }
+        15 => {
+            let make = || Box::new(zico::explain::PacketsExplainer::new(Vec::new()));
+            assert_eq!(name(make(), bytes, 0), name(make(), bytes, cut), "in pieces");
+        }
         form => {
             let body: Body = if form % 2 == 0 { endless::explain::body } else { zico::explain::body };
             let is_file = form < 13;

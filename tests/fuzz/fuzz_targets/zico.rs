@@ -1,13 +1,14 @@
-//! Requests of Zorka agents to one listener, as bytes with heads: the bytes of every body are decoded or lost.
+//! Requests of Zorka agents to one listener, as bytes with heads, and connections of packets in pieces: the bytes of every body and
+//! packet are decoded or lost.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::time::Duration;
 
-use tributary::decode;
+use tributary::decode::{self, OfflinePackets};
 use tributary::memory::MemoryBudget;
 use tributary::protocol::Protocol;
 use tributary::protocol::zico::{Options, ZicoExchange};
-use tributary_fuzz::{Output, Setting, counters, now, origin, parts};
+use tributary_fuzz::{Output, Setting, counters, now, origin, parts, pieces};
 
 tributary_fuzz::target!(property);
 
@@ -20,6 +21,17 @@ fn property(input: &[u8]) {
     let mut elapsed = Duration::from_secs(1);
     for (number, part) in (1..).zip(parts(rest)) {
         let origin = origin(Protocol::Zico, number);
+        if let Some(mut packets) = OfflinePackets::of(&exchange, part.bytes, origin.clone(), counters.clone()) {
+            let take = &mut |batch| output.take(&batch);
+            for piece in pieces(part.bytes, part.order) {
+                for answer in packets.feed(piece, now(elapsed), take) {
+                    assert_eq!(answer.bytes.len(), 18);
+                }
+            }
+            packets.finish(now(elapsed), take);
+            output.check_totals([&counters.totals()]);
+            continue;
+        }
         match decode::requests(part.bytes) {
             None => decode::cut(part.bytes, origin.clone(), &counters, now(elapsed), &mut |batch| output.take(&batch)),
             Some(requests) => {
@@ -66,6 +78,7 @@ fn options(setting: &Setting) -> Options {
         max_symbols,
         max_symbol_bytes,
         max_text_bytes,
+        max_record_depth: setting.pick(SIZES, &[2000, 3, 1, 100]),
         max_remembered: setting.pick(FLAGS, &[4096, 4096, 0, 1]),
         ..usual
     }

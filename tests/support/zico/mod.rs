@@ -4,6 +4,7 @@ pub mod cbor;
 pub mod client;
 pub mod compare;
 pub mod contract;
+pub mod fressian;
 pub mod offline;
 
 use std::collections::BTreeMap;

@@ -229,6 +229,7 @@ impl Items<'_> {
             ZicoDialect::Doc => "an item of the dialect doc",
             ZicoDialect::Gen1 => "an item of the dialect gen1",
             ZicoDialect::Gen2 => "an item of the dialect gen2",
+            ZicoDialect::Fressian => "a packet",
         };
         CborError { offset: self.reader.offset(), fault: CborErrorKind::Expected(expected) }
     }

@@ -96,6 +96,42 @@ impl OpenTrace {
         }
     }
 
+    /// The same for agents of the binary protocol: copies have the same clock, type, method and duration.
+    pub(super) fn look_for_sent_copy(
+        &mut self,
+        begin: Begin,
+        place: usize,
+        nanos: u64,
+        symbols: &mut Symbols<'_>,
+        delivered: &Delivered,
+        state: &mut BodyState,
+    ) {
+        let Some(record) = self.records.last_mut() else { return };
+        let Some(prolog) = record.prolog else { return };
+        if place > 0 && delivered.is_empty() && state.own.as_ref().is_none_or(Delivered::is_empty) {
+            return;
+        }
+        let ticks = clock::ticks(prolog.start, prolog.start.wrapping_add(nanos));
+        let call = match symbols.method(prolog.method) {
+            Some(method) => {
+                delivered.timed_call(begin.clock, begin.trace_type, nanos, (&method.name, &method.signature))
+            }
+            None => return,
+        };
+        if place == 0 {
+            if let Some(top) = &mut record.begin {
+                top.call = Some(call);
+            }
+        } else if let Some(known) = delivered.original(call, ticks, &state.changes) {
+            state.changes.copied.push((call, known.number));
+            self.skip(place, known, state);
+        } else if let Some(known) =
+            state.own.as_mut().and_then(|own| own.take_original(call, ticks, &mut state.changes))
+        {
+            self.skip(place, known, state);
+        }
+    }
+
     /// Skips the copy of a delivered trace that began with the innermost record. The record that encloses it links to the
     /// delivered trace, once.
     fn skip(&mut self, place: usize, known: DeliveredTrace, state: &mut BodyState) {
