@@ -233,11 +233,10 @@ impl Collected {
         }
     }
 
-    /// Sums up the traces whose spans are all in the first of `parts` equal parts of those that wait. Spans that come later have lost
-    /// their parents.
-    pub fn sum_up_first_spans(&mut self, parts: usize) {
+    /// Sums up traces before all of their spans have come: see [`Spans::sum_up_half`].
+    pub fn sum_up_half(&mut self, has_one: bool) {
         if let Some(stacks) = self.stacks.get_mut(&StackSource::Spans) {
-            self.spans.sum_up_part(parts, stacks);
+            self.spans.sum_up_half(has_one, stacks);
         }
     }
 

@@ -3,6 +3,8 @@
 //! The self time of a span is its duration without those of its children. A child that sticks out of its parent is cut at the
 //! parent's ends. A span without an end counts as a call and has no time; its children count for the span around it.
 
+use std::collections::VecDeque;
+
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
@@ -14,15 +16,23 @@ const MAX_SPANS: usize = 4 << 20;
 /// No span.
 const NONE: u32 = u32::MAX;
 /// The parents of larger traces are found by a table.
-const SMALL_TRACE: usize = 8;
+const SMALL_TRACE: usize = 16;
 
-/// Spans whose traces are not summed up, in the order in which they came.
+/// The process and the id of a trace.
+type TraceKey = (u32, u128);
+
+/// Spans whose traces are not summed up.
 #[derive(Clone, Debug)]
 pub struct Spans {
-    held: Vec<Held>,
+    /// In the order in which they came, with those of some traces that are summed up.
+    held: VecDeque<Held>,
+    /// The number of the first of them: each has the next one.
+    first: u64,
+    /// The number of the last span of each trace.
+    traces: HashMap<TraceKey, u64, RandomState>,
     max_held: usize,
-    /// The number that was held when [`Spans::sum_up_quiet`] was called last.
-    older: usize,
+    /// The number of the next span when [`Spans::sum_up_quiet`] was called last.
+    older: u64,
     added: u64,
     /// Traces that were summed up early.
     early: u64,
@@ -41,6 +51,9 @@ struct Held {
     /// The nodes of its process and thread.
     process: u32,
     thread: u32,
+    /// How many spans before it the previous one of its trace is; 0: there is none.
+    back: u32,
+    is_summed: bool,
 }
 
 impl Default for Spans {
@@ -52,8 +65,16 @@ impl Default for Spans {
 impl Spans {
     /// No spans; at most `max_held` are held.
     pub fn bounded(max_held: usize) -> Self {
-        let max_held = max_held.min(MAX_SPANS);
-        Spans { held: Vec::new(), max_held, older: 0, added: 0, early: 0, scratch: TraceTree::default() }
+        Spans {
+            held: VecDeque::new(),
+            first: 0,
+            traces: HashMap::default(),
+            max_held: max_held.min(MAX_SPANS),
+            older: 0,
+            added: 0,
+            early: 0,
+            scratch: TraceTree::default(),
+        }
     }
 
     /// Adds a span, for `stacks`.
@@ -63,37 +84,55 @@ impl Spans {
         let detail = span.detail.as_deref().filter(|detail| !detail.is_empty() && *detail != span.name);
         let frame = stacks.span_frame(&span.name, detail);
         let ProfileSpan { id, parent, start, duration, trace, .. } = *span;
-        self.held.push(Held { trace, id, parent: parent.unwrap_or(0), start, duration, frame, process, thread });
+        let number = self.first + self.held.len() as u64;
+        let before = self.traces.insert((process, trace), number);
+        let back = before.map_or(0, |before| (number - before) as u32);
+        let parent = parent.unwrap_or(0);
+        self.held.push_back(Held {
+            trace,
+            id,
+            parent,
+            start,
+            duration,
+            frame,
+            process,
+            thread,
+            back,
+            is_summed: false,
+        });
         self.added += 1;
         if self.held.len() > self.max_held {
-            self.early += self.sum_up_first(self.held.len() / 2, stacks);
+            self.early += self.sum_up_half(false, stacks);
             if self.held.len() > self.max_held {
-                self.early += self.sum_up_first(self.held.len(), stacks);
+                self.early += self.sum_up_half(true, stacks);
             }
         }
     }
 
     /// Sums up all that are held.
     pub fn finish(&mut self, stacks: &mut Stacks) {
-        self.sum_up_first(self.held.len(), stacks);
+        self.sum_up_first(self.held.len(), true, stacks);
     }
 
     /// Sums up the traces that got no span since the last call.
     pub fn sum_up_quiet(&mut self, stacks: &mut Stacks) {
-        self.sum_up_first(self.older, stacks);
-        self.older = self.held.len();
+        self.sum_up_first(self.older.saturating_sub(self.first) as usize, false, stacks);
+        self.older = self.first + self.held.len() as u64;
         self.shrink();
     }
 
-    /// Sums up the traces whose spans are all in the first of `parts` equal parts of those that are held.
-    pub fn sum_up_part(&mut self, parts: usize, stacks: &mut Stacks) {
-        self.sum_up_first(self.held.len().div_ceil(parts), stacks);
+    /// Sums up the traces whose spans are all in the older half of those that are held, or that have one there. Returns the number of
+    /// these traces.
+    pub fn sum_up_half(&mut self, has_one: bool, stacks: &mut Stacks) -> u64 {
+        let summed = self.sum_up_first(self.held.len().div_ceil(2), has_one, stacks);
         self.shrink();
+        summed
     }
 
     fn shrink(&mut self) {
         if self.held.capacity() > 4 * self.held.len() + 64 {
             self.held.shrink_to(2 * self.held.len());
+            self.traces.shrink_to(2 * self.traces.len());
         }
     }
 
@@ -104,7 +143,7 @@ impl Spans {
 
     /// Bytes of those that are held, approximately.
     pub fn memory_bytes(&self) -> usize {
-        self.held.len() * size_of::<Held>()
+        self.held.len() * (size_of::<Held>() + size_of::<(TraceKey, u64)>())
     }
 
     /// How many traces were summed up before the end, because there are too many spans: spans that came later have lost their
@@ -113,29 +152,39 @@ impl Spans {
         self.early
     }
 
-    /// Sums up the traces whose spans are all among the first `count`. Returns the number of these traces.
-    fn sum_up_first(&mut self, count: usize, stacks: &mut Stacks) -> u64 {
-        if count == 0 {
-            return 0;
+    /// Sums up the traces whose spans are all among the first `count`, or that have one there. Returns the number of these traces.
+    fn sum_up_first(&mut self, count: usize, has_one: bool, stacks: &mut Stacks) -> u64 {
+        let mut summed = 0;
+        for at in 0..count.min(self.held.len()) {
+            let Held { process, trace, is_summed, .. } = self.held[at];
+            if is_summed {
+                continue;
+            }
+            let key = (process, trace);
+            let last = self.traces.get(&key).map(|last| (last - self.first) as usize);
+            let Some(last) = last.filter(|last| has_one || *last < count) else { continue };
+            self.traces.remove(&key);
+            let mut members = std::mem::take(&mut self.scratch.spans);
+            let mut at = last;
+            loop {
+                let held = &mut self.held[at];
+                held.is_summed = true;
+                members.push(*held);
+                if held.back == 0 {
+                    break;
+                }
+                at -= held.back as usize;
+            }
+            members.reverse();
+            self.scratch.sum_up(&members, stacks);
+            members.clear();
+            self.scratch.spans = members;
+            summed += 1;
         }
-        let mut order: Vec<u32> = (0..self.held.len() as u32).collect();
-        let trace_of = |at: &u32| {
-            let held = &self.held[*at as usize];
-            (held.trace, held.process)
-        };
-        order.sort_by_key(trace_of);
-        let is_whole = |trace: &&[u32]| trace.last().is_some_and(|last| (*last as usize) < count);
-        let mut traces: Vec<&[u32]> = order.chunk_by(|a, b| trace_of(a) == trace_of(b)).filter(is_whole).collect();
-        traces.sort_unstable_by_key(|trace| trace[0]);
-        let mut is_held = vec![true; self.held.len()];
-        for trace in &traces {
-            self.scratch.sum_up(&self.held, trace, stacks);
-            trace.iter().for_each(|at| is_held[*at as usize] = false);
+        while self.held.front().is_some_and(|held| held.is_summed) {
+            self.held.pop_front();
+            self.first += 1;
         }
-        let summed = traces.len() as u64;
-        self.older = is_held.iter().take(self.older).filter(|is_held| **is_held).count();
-        let mut is_held = is_held.into_iter();
-        self.held.retain(|_| is_held.next().unwrap_or(true));
         summed
     }
 }
@@ -164,16 +213,16 @@ struct TraceMember {
 /// The memory for one trace, used again for the next.
 #[derive(Clone, Debug, Default)]
 struct TraceTree {
+    spans: Vec<Held>,
     members: Vec<TraceMember>,
     places: HashMap<u64, u32, RandomState>,
     waiting: Vec<(usize, Around)>,
 }
 
 impl TraceTree {
-    /// Adds the spans at these places, which are those of one trace.
-    fn sum_up(&mut self, held: &[Held], trace: &[u32], stacks: &mut Stacks) {
-        let span = |at: usize| &held[trace[at] as usize];
-        let TraceTree { members, places, waiting } = self;
+    /// Adds the spans of one trace.
+    fn sum_up(&mut self, trace: &[Held], stacks: &mut Stacks) {
+        let TraceTree { members, places, waiting, .. } = self;
         let member = TraceMember {
             child: NONE,
             sibling: NONE,
@@ -188,13 +237,13 @@ impl TraceTree {
         places.clear();
         if trace.len() > SMALL_TRACE {
             (0..trace.len()).for_each(|at| {
-                places.entry(span(at).id).or_insert(at as u32);
+                places.entry(trace[at].id).or_insert(at as u32);
             });
         }
         for at in 0..trace.len() {
-            let parent = span(at).parent;
+            let parent = trace[at].parent;
             let place = match trace.len() {
-                ..=SMALL_TRACE => (0..trace.len()).find(|other| span(*other).id == parent),
+                ..=SMALL_TRACE => (0..trace.len()).find(|other| trace[*other].id == parent),
                 _ => places.get(&parent).map(|place| *place as usize),
             };
             if let Some(place) = place.filter(|place| parent != 0 && *place != at) {
@@ -213,7 +262,7 @@ impl TraceTree {
                     if std::mem::replace(&mut members[at].is_visited, true) {
                         continue;
                     }
-                    let span = span(at);
+                    let span = &trace[at];
                     let caller = match around.node {
                         None => span.thread,
                         Some(node) if stacks.thread_of(node) == span.thread => node,

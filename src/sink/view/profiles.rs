@@ -212,10 +212,10 @@ impl ProfileSums {
 
     /// Sees to it that there is enough memory.
     fn look(&mut self) {
-        // First the traces that got no span lately, then all.
-        for part in [2, 1] {
+        // First the traces that got no span lately, then the older half of all.
+        for has_one in [false, true] {
             if self.bytes[1] > self.limit / 8 {
-                self.agents.iter_mut().for_each(|(_, agent)| agent.collected.sum_up_first_spans(part));
+                self.agents.iter_mut().for_each(|(_, agent)| agent.collected.sum_up_half(has_one));
                 self.measure_all();
             }
         }
