@@ -2,7 +2,7 @@
 //!
 //! Every stack begins with two frames that are no calls: its process and its thread. [`Stacks::merged`] removes them.
 
-use std::hash::{BuildHasher as _, Hash, Hasher as _};
+use std::hash::{BuildHasher as _, Hash};
 use std::io::{self, Write};
 
 use foldhash::quality::RandomState;
@@ -167,9 +167,7 @@ impl Stacks {
         is_it: impl Fn(&TreeFrame) -> bool,
         make: impl FnOnce() -> TreeFrame,
     ) -> u32 {
-        let mut hasher = self.hasher.build_hasher();
-        of.hash(&mut hasher);
-        let hash = hasher.finish();
+        let hash = self.hasher.hash_one(of);
         let is_known = |(known, number): &(u64, u32)| *known == hash && is_it(&self.frames[*number as usize]);
         if let Some((_, number)) = self.known.find(hash, is_known) {
             return *number;

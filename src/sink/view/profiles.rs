@@ -433,7 +433,7 @@ mod tests {
         for (frames, value) in samples {
             let texts: Vec<_> = frames.iter().rev().map(|frame| batch.push_text(frame)).collect();
             let frames: Vec<_> =
-                texts.into_iter().map(|text| Frame { function: Some(text.into()), file: None, line: None }).collect();
+                texts.into_iter().map(|text| Frame { function: Some(text), file: None, line: None }).collect();
             let name: Name = semconv::RBKIT_CPU;
             let event = batch.event(Header::observed_at(name, at(0), Position::default()));
             event.sample(SampleData::new("cpu", "count", Number::U64(*value)), &frames);
