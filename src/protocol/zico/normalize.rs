@@ -127,15 +127,7 @@ impl Buffers {
             event.attribute(names::ZICO_FLAGS, flags);
         }
         if dialect == ZicoDialect::Fressian {
-            if let Some(errors) = record.errors.filter(|errors| *errors > 0) {
-                event.attribute(names::ZICO_ERRORS, errors);
-            }
-            if let Some(flags) = record.epilog.and_then(|epilog| epilog.flags) {
-                event.attribute(names::ZICO_TRACE_FLAGS, flags);
-            }
-            if record.begin.is_none() {
-                event.text(names::TIME_BASIS, names::TIME_BASIS_ESTIMATED);
-            }
+            fressian::record_attributes(&mut event, record);
         }
         if let Some(trace_type) = trace_type {
             event.attribute(names::ZICO_TRACE_TYPE, trace_type);

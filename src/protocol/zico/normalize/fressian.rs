@@ -7,16 +7,31 @@ use tributary_codec::fressian::{Definitions as FressianDefinitions, FressianErro
 use tributary_codec::mutf8::{self, Repair};
 use tributary_codec::text::cut;
 use tributary_event::{
-    Header, Label, MetricData, MetricType, Number, Position, SpanId, TraceId, UnixNanos, Value, semconv as names,
+    EventBuilder, Header, Label, MetricData, MetricType, Number, Position, SpanId, TraceId, UnixNanos, Value,
+    semconv as names,
 };
 use tributary_protocol::Output;
 
 use super::super::fressian::metrics::Metric;
 use super::super::fressian::structs::{self, ExceptionPart, Sample};
+use super::super::record::OpenRecord;
 use super::super::symbols::{Symbols, placeholder};
 use super::super::value::ValueTarget;
 use super::super::wire::{TextOrSymbol, ZicoDialect};
 use super::{BodyContext, Buffers, NATIVE, Thrown};
+
+/// Writes what records of Fressian have beside those of other dialects.
+pub(super) fn record_attributes(event: &mut EventBuilder<'_>, record: &OpenRecord) {
+    if let Some(errors) = record.errors.filter(|errors| *errors > 0) {
+        event.attribute(names::ZICO_ERRORS, errors);
+    }
+    if let Some(flags) = record.epilog.and_then(|epilog| epilog.flags) {
+        event.attribute(names::ZICO_TRACE_FLAGS, flags);
+    }
+    if record.begin.is_none() {
+        event.text(names::TIME_BASIS, names::TIME_BASIS_ESTIMATED);
+    }
+}
 
 impl Buffers {
     /// Writes the log of an exception with its cause.
