@@ -214,7 +214,7 @@ impl ProfileSums {
     fn look(&mut self) {
         // First the traces that got no span lately, then the older half of all.
         for has_one in [false, true] {
-            if self.bytes[1] > self.limit / 8 {
+            if self.bytes[1] > self.limit / 4 {
                 self.agents.iter_mut().for_each(|(_, agent)| agent.collected.sum_up_half(has_one));
                 self.measure_all();
             }
