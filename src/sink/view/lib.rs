@@ -231,10 +231,19 @@ impl View {
     }
 
     fn expire(&self, now: UnixNanos) {
-        self.services(|services| services.advance(now));
-        self.profiles(|profiles| profiles.advance(now));
+        let of_services = self.services(|services| {
+            services.advance(now);
+            services.numbers().memory_bytes
+        });
+        let of_profiles = self.profiles(|profiles| {
+            profiles.advance(now);
+            profiles.memory_bytes()
+        });
+        let options = self.options();
         let mut state = self.state();
+        let tables = of_services + of_profiles + state.heaps.memory_bytes() + state.code.memory_bytes();
         if state.readers == 0 {
+            state.store.set_limit(store_limit(&options, tables));
             state.store.expire(now);
         }
     }
@@ -245,6 +254,15 @@ fn parts(options: &Options) -> [usize; 5] {
     let part = usize::try_from(options.memory).unwrap_or(usize::MAX) / 32;
     // Batches that wait take a quarter of the store.
     [part * 12 / (WAITING_PART + 1) * WAITING_PART, part * 8, part * 6, part * 3, part * 3]
+}
+
+/// The most bytes of kept events beside tables of this many bytes: what these do not use, without an eighth of all, by which they may grow
+/// until this is computed again.
+fn store_limit(options: &Options, tables: usize) -> usize {
+    let memory = usize::try_from(options.memory).unwrap_or(usize::MAX);
+    let [store, ..] = parts(options);
+    let free = memory - memory / 8 - store / WAITING_PART;
+    free.saturating_sub(tables).max(store)
 }
 
 /// Kept batches, in the order in which they came.

@@ -108,6 +108,11 @@ impl ViewStore {
         }
     }
 
+    /// Sets the most bytes of what is kept; those of batches that wait stay.
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     /// Bytes of memory.
     pub fn memory_bytes(&self) -> usize {
         self.bytes + self.notable.memory_bytes()
