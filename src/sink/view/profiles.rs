@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use crate::services::{STEP_SECONDS, STEPS, pop_if};
-use tributary_event::{AgentFacts, Batch, EventView, Kind, UnixNanos};
+use tributary_event::{AgentFacts, Batch, EventView, Kind, Origin, Resource, UnixNanos};
 use tributary_profile::collected::{About, Collected, StackSource};
 use tributary_profile::stacks::{OTHERS, Stacks, process_text};
 use tributary_profile::{Counted, ProfileItem, events};
@@ -21,6 +21,8 @@ const NANOS_PER_STEP: u64 = STEP_SECONDS * 1_000_000_000;
 const AGENT_BYTES: usize = 2048;
 /// Memory of a step beside its sums.
 const STEP_BYTES: usize = 64;
+/// The most resources whose agents are remembered.
+const MAX_RECENT: usize = 32;
 
 /// The sums of all agents.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub struct ProfileSums {
     /// By the number of the agent.
     agents: Vec<(Box<str>, AgentProfile)>,
     numbers: HashMap<Box<str>, usize, RandomState>,
+    /// The numbers of the agents of resources that came lately.
+    recent: Vec<(Arc<Resource>, Arc<Origin>, usize)>,
     now: u64,
     /// Bytes of stacks, of what waits, and of steps, of all agents.
     bytes: [usize; 3],
@@ -79,6 +83,7 @@ impl ProfileSums {
             limit,
             agents: Vec::new(),
             numbers: HashMap::default(),
+            recent: Vec::new(),
             now: 0,
             bytes: [0; 3],
             is_full: false,
@@ -117,29 +122,44 @@ impl ProfileSums {
             return;
         }
         self.batches += 1;
-        // Events of several resources can alternate.
-        let mut known: Vec<(usize, usize)> = Vec::new();
-        let mut last = 0;
+        let (mut last, mut touched) = (None, Vec::new());
         for event in batch.events() {
             let Ok(Some(item)) = events::item_of_known_agent(event) else { continue };
             if !has_stack(&item) {
                 continue;
             }
             let resource = Arc::as_ptr(event.resource()).addr();
-            if known.get(last).is_none_or(|(of, _)| *of != resource) {
-                last = known.iter().position(|(of, _)| *of == resource).unwrap_or_else(|| {
-                    known.push((resource, self.agent(event)));
-                    known.len() - 1
-                });
-            }
-            self.agents[known[last].1].1.collected.add(&item);
-        }
-        for (_, agent) in known {
+            let agent = match last {
+                Some((known, agent)) if known == resource => agent,
+                _ => self.known_agent(event),
+            };
+            last = Some((resource, agent));
             let of_agent = &mut self.agents[agent].1;
-            (of_agent.last, of_agent.last_batch) = (self.now, self.batches);
-            self.measure(agent);
+            of_agent.collected.add(&item);
+            of_agent.last = self.now;
+            if std::mem::replace(&mut of_agent.last_batch, self.batches) != self.batches {
+                touched.push(agent);
+            }
         }
+        touched.into_iter().for_each(|agent| self.measure(agent));
         self.look();
+    }
+
+    /// The number of the agent of an event. Events of several resources can alternate.
+    fn known_agent(&mut self, event: EventView<'_>) -> usize {
+        let (resource, origin) = (event.resource(), event.origin());
+        let is_it = |(known, of, _): &&(Arc<Resource>, Arc<Origin>, usize)| {
+            Arc::ptr_eq(known, resource) && Arc::ptr_eq(of, origin)
+        };
+        if let Some((.., agent)) = self.recent.iter().find(is_it) {
+            return *agent;
+        }
+        let agent = self.agent(event);
+        if self.recent.len() >= MAX_RECENT {
+            self.recent.clear();
+        }
+        self.recent.push((resource.clone(), origin.clone(), agent));
+        agent
     }
 
     /// The number of the agent of an event, which has sums then.
@@ -185,6 +205,7 @@ impl ProfileSums {
             agent.expire(oldest, ended, limit / 8);
             agent.last >= oldest
         });
+        self.recent.clear();
         self.numbers = self.agents.iter().enumerate().map(|(number, (words, _))| (words.clone(), number)).collect();
         self.measure_all();
         while self.bytes[2] > self.limit / 4 && self.agents.iter_mut().any(|(_, agent)| agent.lengthen_steps()) {
