@@ -46,8 +46,8 @@ pub use span::{DroppedCounts, Link, SpanData, SpanEvent, SpanExtras, SpanKind, S
 pub use text::{Text, output_len};
 pub use value::{Key, Span32, Value};
 pub use view::{
-    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LinkView, LossView, Member, Members,
-    MetricView, RunView, SampleView, SpanEventView, SpanExtrasView, SpanView, TextView, ValueView, Values,
+    AttributeMembers, AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LinkView, LossView, Member,
+    Members, MetricView, RunView, SampleView, SpanEventView, SpanExtrasView, SpanView, TextView, ValueView, Values,
 };
 pub use whole_number::{names_whole_number, whole_number};
 

@@ -1,11 +1,12 @@
 //! Reads a batch: borrowed views that hide the layout of the arena.
 
+mod attributes;
 mod span;
 
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::batch::{Attribute, Event, EventData, Frame, LossData, Run};
+use super::batch::{Event, EventData, Frame, LossData};
 use super::distribution::Distribution;
 use super::text::{Escapes, Text};
 use super::value::{Key, KeyContent, Span32, Value};
@@ -14,6 +15,8 @@ use super::{
     Severity, SeverityNumber, TraceContext, UnixNanos, semconv,
 };
 
+use attributes::text_in;
+pub use attributes::{AttributeMembers, AttributeView, Attributes, Member, Members, RunView};
 pub(super) use span::of_span;
 pub use span::{LinkView, SpanEventView, SpanExtrasView, SpanView};
 
@@ -115,76 +118,6 @@ impl<'a> KeyView<'a> {
     }
 }
 
-/// An attribute of an event, or several that it shares with other events.
-#[derive(Clone, Copy, Debug)]
-pub enum AttributeView<'a> {
-    /// An attribute of this event only.
-    One(Member<'a>),
-    /// A run, never empty.
-    Run(RunView<'a>),
-}
-
-/// A key and its value, looked up on access: copying them through memory is slower.
-#[derive(Clone, Copy, Debug)]
-pub struct Member<'a> {
-    batch: &'a Batch,
-    key: Key,
-    value: Value,
-}
-
-impl<'a> Member<'a> {
-    /// The key.
-    #[inline(always)]
-    pub fn key(self) -> KeyView<'a> {
-        self.batch.key(self.key)
-    }
-
-    /// The value.
-    #[inline(always)]
-    pub fn value(self) -> ValueView<'a> {
-        self.batch.value(self.value)
-    }
-}
-
-/// Attributes that several events of a batch share.
-#[derive(Clone, Copy, Debug)]
-pub struct RunView<'a> {
-    batch: &'a Batch,
-    index: u32,
-    run: &'a Run,
-}
-
-impl<'a> RunView<'a> {
-    /// The attributes.
-    #[inline]
-    pub fn members(self) -> Members<'a> {
-        Members { batch: self.batch, members: &self.batch.members[self.run.members.range()] }
-    }
-
-    /// Its position among the runs of the batch.
-    #[inline]
-    pub fn index(self) -> usize {
-        self.index as usize
-    }
-
-    /// Whether more than one event has it.
-    #[inline]
-    pub fn is_shared(self) -> bool {
-        self.run.uses > 1
-    }
-
-    /// Their rendering by an encoder, once for all events. `None`: too few events share them to keep a rendering.
-    #[inline]
-    pub fn rendered(self, render: impl FnOnce(Members<'a>, &mut Vec<u8>)) -> Option<&'a [u8]> {
-        let keep = || {
-            let mut out = Vec::with_capacity(self.run.expanded);
-            render(self.members(), &mut out);
-            out.into_boxed_slice()
-        };
-        self.is_shared().then(|| &**self.run.rendered.get_or_init(keep))
-    }
-}
-
 /// The value of an attribute or of a body.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
@@ -216,12 +149,6 @@ impl<'a> ValueView<'a> {
             _ => None,
         }
     }
-}
-
-/// The text of the member with this name; `None`: there is none, or it is no text.
-#[inline]
-fn text_in<'a>(mut members: impl Iterator<Item = Member<'a>>, name: Name) -> Option<&'a str> {
-    members.find_map(|member| if member.key().is(name) { member.value().as_text() } else { None })
 }
 
 impl ResourceValue {
@@ -386,23 +313,14 @@ impl<'a> EventView<'a> {
 
     /// The same, looked up on access.
     #[inline]
-    pub fn attribute_members(&self) -> impl Iterator<Item = Member<'a>> {
-        self.attribute_parts().flat_map(|part| {
-            let (one, run) = match part {
-                AttributeView::One(member) => (Some(member), None),
-                AttributeView::Run(run) => (None, Some(run.members())),
-            };
-            one.into_iter().chain(run.into_iter().flatten())
-        })
+    pub fn attribute_members(&self) -> AttributeMembers<'a> {
+        self.attribute_parts().members()
     }
 
     /// The text of the attribute with this name; `None`: there is none, or it is no text.
     #[inline]
     pub fn text_of(&self, name: Name) -> Option<&'a str> {
-        self.attribute_parts().find_map(|part| match part {
-            AttributeView::One(member) => text_in(std::iter::once(member), name),
-            AttributeView::Run(run) => text_in(run.members(), name),
-        })
+        text_in(self.attribute_members(), name)
     }
 
     /// The service of a span: that of its resource, else its own.
@@ -530,73 +448,5 @@ impl<'a> Iterator for Values<'a> {
         let (first, rest) = self.values.split_first()?;
         self.values = rest;
         Some(self.batch.value(*first))
-    }
-}
-
-/// The attributes of an event.
-#[derive(Clone, Copy, Debug)]
-pub struct Attributes<'a> {
-    batch: &'a Batch,
-    attributes: &'a [Attribute],
-}
-
-impl Attributes<'_> {
-    /// Whether it has none.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.attributes.is_empty()
-    }
-}
-
-impl<'a> Iterator for Attributes<'a> {
-    type Item = AttributeView<'a>;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<Self::Item> {
-        let (first, rest) = self.attributes.split_first()?;
-        self.attributes = rest;
-        Some(match first {
-            Attribute::One(key, value) => AttributeView::One(Member { batch: self.batch, key: *key, value: *value }),
-            Attribute::Run(run) => {
-                AttributeView::Run(RunView { batch: self.batch, index: *run, run: &self.batch.runs[*run as usize] })
-            }
-        })
-    }
-}
-
-/// Keys and values: members of a map, or of a run of attributes.
-#[derive(Clone, Copy, Debug)]
-pub struct Members<'a> {
-    batch: &'a Batch,
-    members: &'a [(Key, Value)],
-}
-
-impl<'a> Members<'a> {
-    /// The text of the member with this name; `None`: there is none, or it is no text.
-    pub fn text_of(self, name: Name) -> Option<&'a str> {
-        text_in(self, name)
-    }
-
-    /// Whether it has none.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
-    }
-
-    /// Their number.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.members.len()
-    }
-}
-
-impl<'a> Iterator for Members<'a> {
-    type Item = Member<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        let ((key, value), rest) = self.members.split_first()?;
-        self.members = rest;
-        Some(Member { batch: self.batch, key: *key, value: *value })
     }
 }
