@@ -129,6 +129,11 @@ impl CollectedLimits {
     fn of_stacks(self) -> (usize, usize) {
         if self.is_full { (0, 0) } else { (self.nodes, self.name_bytes) }
     }
+
+    fn stacks(self) -> Stacks {
+        let (nodes, name_bytes) = self.of_stacks();
+        Stacks::bounded(nodes, name_bytes)
+    }
 }
 
 /// Memory of a call path, of a span or an entry that waits, and of what is known of a process.
@@ -176,12 +181,8 @@ impl Collected {
             ProfileItem::Method(_) | ProfileItem::Lines(_) | ProfileItem::Object(_) | ProfileItem::DumpEnd(_) => return,
         };
         let limits = self.limits;
-        let stacks = self.stacks.entry(source).or_insert_with(|| {
-            limits.map_or_else(Stacks::default, |limits| {
-                let (nodes, name_bytes) = limits.of_stacks();
-                Stacks::bounded(nodes, name_bytes)
-            })
-        });
+        let new = || limits.map_or_else(Stacks::default, CollectedLimits::stacks);
+        let stacks = self.stacks.entry(source).or_insert_with(new);
         let mut key = (source, process_text(agent));
         if limits.is_some_and(|limits| self.about.len() >= limits.processes) && !self.about.contains_key(&key) {
             OTHERS.clone_into(&mut key.1);
@@ -261,8 +262,7 @@ impl Collected {
         if source == StackSource::Spans {
             self.spans.finish(stacks);
         }
-        let (nodes, name_bytes) = limits.of_stacks();
-        Some(std::mem::replace(stacks, Stacks::bounded(nodes, name_bytes)))
+        Some(std::mem::replace(stacks, limits.stacks()))
     }
 
     /// A copy of one source.

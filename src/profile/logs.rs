@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use super::call_order::CallOrder;
 use super::calls::OpenCalls;
 use super::stacks::Stacks;
-use super::{Call, CallStep, ProfileFrame, Site};
+use super::{Call, CallStep};
 
 /// Open calls of a process.
 const MAX_OPEN_CALLS: usize = 1 << 20;
@@ -54,7 +54,7 @@ impl CallLogs {
     pub fn add(&mut self, call: &Call<'_>, stacks: &mut Stacks) {
         let thread = stacks.thread(&call.agent, call.thread.as_deref());
         let process = stacks.tree().nodes()[thread as usize].caller;
-        let frame = stacks.frame(&ProfileFrame { function: Some(call.function.clone()), site: Site::default() });
+        let frame = stacks.function(&call.function);
         let process = self.processes.entry(process).or_insert_with(|| ProcessLogs {
             order: CallOrder::new(call.sequence),
             open: OpenCalls::new(MAX_OPEN_CALLS),
@@ -108,10 +108,7 @@ impl ProcessLogs {
             self.open.end_all();
         } else if step == CallStep::Entry {
             self.open.enter(thread_id, frame, time, |caller| {
-                let caller = match caller {
-                    Some(caller) if stacks.thread_of(caller) != thread => stacks.moved(caller, thread),
-                    caller => caller.unwrap_or(thread),
-                };
+                let caller = stacks.caller_in(thread, caller);
                 let node = stacks.callee(caller, frame);
                 stacks.count(node, 1, 1);
                 node

@@ -263,11 +263,7 @@ impl TraceTree {
                         continue;
                     }
                     let span = &trace[at];
-                    let caller = match around.node {
-                        None => span.thread,
-                        Some(node) if stacks.thread_of(node) == span.thread => node,
-                        Some(node) => stacks.moved(node, span.thread),
-                    };
+                    let caller = stacks.caller_in(span.thread, around.node);
                     let node = stacks.callee(caller, span.frame);
                     stacks.count(node, 1, 1);
                     members[at].node = node;

@@ -147,11 +147,14 @@ impl Stacks {
         self.known_frame((function, file, line), is_it, || named(frame))
     }
 
+    /// The number of the frame of a function whose place is not known.
+    pub fn function(&mut self, name: &str) -> u32 {
+        self.frame(&ProfileFrame { function: Some(name.into()), site: Site::default() })
+    }
+
     /// The number of the frame of a span: its name, and what it worked on.
     pub(super) fn span_frame(&mut self, name: &str, detail: Option<&str>) -> u32 {
-        let Some(detail) = detail else {
-            return self.frame(&ProfileFrame { function: Some(name.into()), site: Site::default() });
-        };
+        let Some(detail) = detail else { return self.function(name) };
         let is_it = |known: &TreeFrame| {
             let rest = known.function.as_deref().and_then(|function| function.strip_prefix(name));
             rest.and_then(|rest| rest.strip_prefix(' ')) == Some(detail) && known.file.is_none()
@@ -208,14 +211,14 @@ impl Stacks {
         node
     }
 
-    /// The same calls as those of `node`, in another thread.
-    pub fn moved(&mut self, node: u32, thread: u32) -> u32 {
-        self.tree.moved(node, thread)
-    }
-
-    /// The thread of a node.
-    pub fn thread_of(&self, node: u32) -> u32 {
-        self.tree.nodes()[node as usize].base
+    /// The node under which a call in `thread` stands that `caller` has made: the same calls in this thread. Without a caller, the
+    /// thread.
+    pub fn caller_in(&mut self, thread: u32, caller: Option<u32>) -> u32 {
+        match caller {
+            None => thread,
+            Some(caller) if self.tree.nodes()[caller as usize].base == thread => caller,
+            Some(caller) => self.tree.moved(caller, thread),
+        }
     }
 
     /// Adds to a sum of a node.

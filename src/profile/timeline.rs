@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use super::call_order::CallOrder;
 use super::call_stack::{CallStack, MethodCall};
 use super::stacks::Stacks;
-use super::{Call, CallStep, Counted, ProfileFrame, ProfileItem, ProfileSample, ProfileSpan, Site};
+use super::{Call, CallStep, Counted, ProfileItem, ProfileSample, ProfileSpan};
 pub use shown::ShownTimeline;
 pub(crate) use shown::{CallChange, ProcessTracks, Track};
 
@@ -234,12 +234,9 @@ impl Timeline {
         }
         let thread = self.stacks.thread(&span.agent, span.thread.as_deref());
         let track = self.track(thread, None);
-        let mut frame = |text: &str| {
-            let function = Some(text.into());
-            self.stacks.frame(&ProfileFrame { function, site: Site::default() })
-        };
-        let name = frame(&span.name);
-        let detail = span.detail.as_deref().filter(|detail| !detail.is_empty()).map(frame);
+        let name = self.stacks.function(&span.name);
+        let detail = span.detail.as_deref().filter(|detail| !detail.is_empty());
+        let detail = detail.map(|detail| self.stacks.function(detail));
         let ProfileSpan { duration, trace, id, parent, .. } = *span;
         self.spans.push(TimedSpan { track, name, detail, start, duration, trace, id, parent });
     }
@@ -255,7 +252,7 @@ impl Timeline {
         };
         let thread = self.stacks.thread(&call.agent, call.thread.as_deref());
         let process = self.stacks.tree().nodes()[thread as usize].caller;
-        let frame = self.stacks.frame(&ProfileFrame { function: Some(call.function.clone()), site: Site::default() });
+        let frame = self.stacks.function(&call.function);
         let mut calls = self.open.remove(&process).unwrap_or_else(|| ProcessCalls {
             order: CallOrder::new(call.sequence),
             threads: HashMap::default(),
@@ -290,10 +287,7 @@ impl Timeline {
                 return true;
             }
             let depth = calls.calls.len() as u32;
-            let caller = match calls.calls.last().map(|call| call.node) {
-                Some(caller) if self.stacks.thread_of(caller) != thread => self.stacks.moved(caller, thread),
-                caller => caller.unwrap_or(thread),
-            };
+            let caller = self.stacks.caller_in(thread, calls.calls.last().map(|call| call.node));
             let node = self.stacks.callee(caller, frame);
             let track = match calls.calls.last().map(|call| call.track) {
                 Some(track) => track,
