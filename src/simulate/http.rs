@@ -4,10 +4,10 @@ use std::io;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::time::{Duration, Instant, MissedTickBehavior};
+use tokio::time::{Duration, Instant};
 
 use super::Counts;
-use super::pace::SLICE;
+use super::pace::slices;
 use super::tcp::{Outcome, SimulatedConnection, unix_nanos};
 
 /// The most events in an upload.
@@ -39,12 +39,9 @@ pub(super) struct Upload {
 
 /// Runs `connection`. `agent` creates the agent, given the time in nanoseconds since 1970.
 pub(super) async fn run<U: Uploader>(connection: SimulatedConnection, agent: impl FnOnce(u64) -> U) -> Outcome {
-    let mut outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };
-    if let Err(error) = converse(&connection, agent, &mut outcome).await {
-        let text = format!("connection {} to {}: {error}", connection.number, connection.to);
-        outcome.fault = Some(io::Error::new(error.kind(), text));
-    }
-    outcome
+    let mut outcome = Outcome::new();
+    let result = converse(&connection, agent, &mut outcome).await;
+    outcome.ended(&connection, result)
 }
 
 async fn converse<U: Uploader>(
@@ -52,25 +49,12 @@ async fn converse<U: Uploader>(
     agent: impl FnOnce(u64) -> U,
     outcome: &mut Outcome,
 ) -> io::Result<()> {
-    let stream = tokio::select! {
-        stream = TcpStream::connect(connection.to) => stream?,
-        () = connection.halt.cancelled() => return Ok(()),
-    };
-    stream.set_nodelay(true)?;
+    let Some(stream) = connection.open().await? else { return Ok(()) };
     let mut stream = BufReader::new(stream);
-    let mut slices = tokio::time::interval(SLICE);
-    slices.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut slices = slices();
     let mut agent = agent(unix_nanos());
     let host = connection.to.to_string();
-    while outcome.counts.events < connection.events && !connection.halt.is_cancelled() {
-        let due = connection.pace.due(connection.start.elapsed()).min(connection.events);
-        if outcome.counts.events >= due {
-            tokio::select! {
-                _ = slices.tick() => {}
-                () = connection.halt.cancelled() => {}
-            }
-            continue;
-        }
+    while let Some(due) = connection.due_after(outcome.counts.events, &mut slices).await {
         agent.set_clock(unix_nanos());
         let upload = agent.upload((due - outcome.counts.events).min(MOST_EVENTS), &host)?;
         deliver(&mut stream, &upload.request, outcome).await?;

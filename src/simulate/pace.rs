@@ -2,9 +2,18 @@
 
 use std::time::Duration;
 
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
 /// How often a paced connection checks whether events are due. Short enough that a second looks even, long enough that
 /// the wake-ups cost little.
-pub(super) const SLICE: Duration = Duration::from_millis(10);
+const SLICE: Duration = Duration::from_millis(10);
+
+/// The times at which a paced connection checks that.
+pub(super) fn slices() -> Interval {
+    let mut slices = interval(SLICE);
+    slices.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    slices
+}
 
 /// The share of one connection in a rate.
 ///

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, Interval};
 use tokio_util::sync::CancellationToken;
 
 use super::Counts;
 use super::datadog::Tracer;
-use super::pace::{Pace, SLICE};
+use super::pace::{Pace, slices};
 
 /// The size of a chunk: large enough that system calls do not matter.
 const CHUNK: usize = 256 * 1024;
@@ -49,41 +49,75 @@ pub(super) struct Outcome {
     pub(super) fault: Option<io::Error>,
 }
 
+impl Outcome {
+    /// Nothing is sent yet.
+    pub(super) fn new() -> Outcome {
+        Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None }
+    }
+
+    /// The same at the end of its connection.
+    pub(super) fn ended(self, connection: &SimulatedConnection, result: io::Result<()>) -> Outcome {
+        let SimulatedConnection { number, to, .. } = connection;
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("connection {number} to {to}: {error}"));
+        Outcome { fault: result.err().map(named), ..self }
+    }
+}
+
 impl SimulatedConnection {
     /// Runs the connection. `tracer` creates the tracer, given the time in nanoseconds since 1970.
     pub(super) async fn run(self, tracer: impl FnOnce(u64) -> Tracer) -> Outcome {
-        let mut outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };
-        if let Err(error) = self.converse(tracer, &mut outcome).await {
-            let text = format!("connection {} to {}: {error}", self.number, self.to);
-            outcome.fault = Some(io::Error::new(error.kind(), text));
+        let mut outcome = Outcome::new();
+        let result = self.converse(tracer, &mut outcome).await;
+        outcome.ended(&self, result)
+    }
+
+    /// Connects to the collector. `None`: the agent halts.
+    ///
+    /// # Errors
+    /// The collector cannot be reached.
+    pub(super) async fn open(&self) -> io::Result<Option<TcpStream>> {
+        tokio::select! {
+            stream = self.connect() => stream.map(Some),
+            () = self.halt.cancelled() => Ok(None),
         }
-        outcome
+    }
+
+    /// The same, also while the agent halts.
+    ///
+    /// # Errors
+    /// The collector cannot be reached.
+    pub(super) async fn connect(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(self.to).await?;
+        // At a low rate a few events fill no segment and must still be sent.
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// Waits until more than `sent` events are due, and returns how many are; `None`: all are sent, or the agent halts.
+    pub(super) async fn due_after(&self, sent: u64, slices: &mut Interval) -> Option<u64> {
+        while sent < self.events && !self.halt.is_cancelled() {
+            let due = self.pace.due(self.start.elapsed()).min(self.events);
+            if sent < due {
+                return Some(due);
+            }
+            tokio::select! {
+                _ = slices.tick() => {}
+                () = self.halt.cancelled() => {}
+            }
+        }
+        None
     }
 
     async fn converse(&self, tracer: impl FnOnce(u64) -> Tracer, outcome: &mut Outcome) -> io::Result<()> {
-        let mut stream = tokio::select! {
-            stream = TcpStream::connect(self.to) => stream?,
-            () = self.halt.cancelled() => return Ok(()),
-        };
-        // At a low rate a few events fill no segment and must still be sent.
-        stream.set_nodelay(true)?;
-        let mut slices = tokio::time::interval(SLICE);
-        slices.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let Some(mut stream) = self.open().await? else { return Ok(()) };
+        let mut slices = slices();
         let mut tracer = tracer(unix_nanos());
         let mut chunk = Vec::with_capacity(CHUNK + CHUNK / 8);
 
         // At any pace: a collector does not wait long for the first bytes.
         let hello = tracer.hello(&mut chunk);
         self.write(&mut stream, &mut chunk, hello, outcome).await?;
-        while outcome.counts.events < self.events && !self.halt.is_cancelled() {
-            let due = self.pace.due(self.start.elapsed()).min(self.events);
-            if outcome.counts.events >= due {
-                tokio::select! {
-                    _ = slices.tick() => {}
-                    () = self.halt.cancelled() => {}
-                }
-                continue;
-            }
+        while let Some(due) = self.due_after(outcome.counts.events, &mut slices).await {
             let traces =
                 self.fill(&mut tracer, due - outcome.counts.events, self.events - outcome.counts.events, &mut chunk);
             self.write(&mut stream, &mut chunk, traces, outcome).await?;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::super::pace::{Pace, SLICE};
+use super::super::pace::{Pace, slices};
 use super::super::rng::Rng;
 use super::buffers::Buffer;
 use super::control::ControlEvent;
@@ -56,8 +56,7 @@ impl TracedProgram<'_> {
         // The events that were due while the program was not traced.
         let mut skipped = 0;
         let mut flushed = Instant::now();
-        let mut slices = interval(SLICE);
-        slices.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut slices = slices();
         while made < self.events && !self.halt.is_cancelled() {
             let run_mode = *self.run_mode.borrow_and_update();
             match run_mode {
@@ -115,7 +114,7 @@ impl TracedProgram<'_> {
             self.report(ControlEvent::Break(self.program.next_sequence()));
             self.program.run_untraced();
         }
-        let mut slices = interval(SLICE);
+        let mut slices = slices();
         while *self.run_mode.borrow() == run_mode && !self.halt.is_cancelled() {
             self.send_returned();
             tokio::select! {

@@ -24,10 +24,10 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::pace::{Pace, SLICE};
+use super::pace::{Pace, slices};
 use super::tcp::{out_of_patience, unix_nanos};
 use super::{Amount, Sent};
 use heap::SimulatedDump;
@@ -224,8 +224,7 @@ impl Main {
         let (mut sent, mut dumps, mut waiting_dumps, mut waiting_collections) = (0, 0, 0, 0);
         let mut started = None;
         let mut flushed = Instant::now();
-        let mut slices = interval(SLICE);
-        slices.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut slices = slices();
         while sent < max_events && !self.halt.is_cancelled() {
             while let Ok(subscriber) = self.new.try_recv() {
                 publisher.add(subscriber);

@@ -1,18 +1,17 @@
 //! The HTTP requests of a Zorka agent, and its retries (sections 1.1 to 1.3).
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use super::super::http::{LAST_ANSWER, answer};
-use super::super::pace::SLICE;
+use super::super::pace::slices;
 use super::super::tcp::{Outcome, SimulatedConnection, unix_nanos};
-use super::{Counts, Jvm, Submission, ZicoDialect, base64};
+use super::{Jvm, Submission, ZicoDialect, base64};
 
 /// How often a request is sent that the collector does not accept.
 pub(super) const ATTEMPTS: u32 = 10;
@@ -24,7 +23,7 @@ pub(in super::super) async fn run(connection: SimulatedConnection, seed: u64, di
     if dialect == ZicoDialect::Fressian {
         return super::packets::run(connection, seed).await;
     }
-    let outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };
+    let outcome = Outcome::new();
     let jvm = Jvm::new(seed, connection.number, unix_nanos(), dialect);
     let mut agent = AgentConversation {
         jvm,
@@ -35,18 +34,8 @@ pub(in super::super) async fn run(connection: SimulatedConnection, seed: u64, di
         outcome,
         connection,
     };
-    if let Err(error) = agent.converse().await {
-        let SimulatedConnection { number, to, .. } = agent.connection;
-        let text = format!("connection {number} to {to}: {error}");
-        agent.outcome.fault = Some(io::Error::new(error.kind(), text));
-    }
-    agent.outcome
-}
-
-async fn connect(to: SocketAddr) -> io::Result<BufReader<TcpStream>> {
-    let stream = TcpStream::connect(to).await?;
-    stream.set_nodelay(true)?;
-    Ok(BufReader::new(stream))
+    let result = agent.converse().await;
+    agent.outcome.ended(&agent.connection, result)
 }
 
 struct AgentConversation {
@@ -65,24 +54,13 @@ struct AgentConversation {
 impl AgentConversation {
     async fn converse(&mut self) -> io::Result<()> {
         // A collector that is not there is a mistake of the caller. One that goes away is waited for, as real agents do.
-        tokio::select! {
-            stream = connect(self.connection.to) => self.stream = Some(stream?),
-            () = self.connection.halt.cancelled() => return Ok(()),
-        }
+        let Some(stream) = self.connection.open().await? else { return Ok(()) };
+        self.stream = Some(BufReader::new(stream));
         if !self.introduce().await? {
             return Ok(());
         }
-        let mut slices = tokio::time::interval(SLICE);
-        slices.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        while self.outcome.counts.events < self.connection.events && !self.connection.halt.is_cancelled() {
-            let due = self.connection.pace.due(self.connection.start.elapsed()).min(self.connection.events);
-            if self.outcome.counts.events >= due {
-                tokio::select! {
-                    _ = slices.tick() => {}
-                    () = self.connection.halt.cancelled() => {}
-                }
-                continue;
-            }
+        let mut slices = slices();
+        while self.connection.due_after(self.outcome.counts.events, &mut slices).await.is_some() {
             // Traces are not divided for the rate.
             let left = self.connection.events - self.outcome.counts.events;
             // The start of a session is an event, too.
@@ -260,7 +238,7 @@ impl AgentConversation {
         let request = [head.as_bytes(), body].concat();
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
-            None => connect(host).await?,
+            None => BufReader::new(self.connection.connect().await?),
         };
         stream.write_all(&request).await?;
         self.outcome.bytes += request.len() as u64;

@@ -16,7 +16,6 @@ use std::io::{self, Write};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
-use super::Counts;
 use super::rng::Rng;
 
 pub(super) use conversation::run;

@@ -5,15 +5,15 @@ use std::io;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, MissedTickBehavior, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::super::http::LAST_ANSWER;
-use super::super::pace::SLICE;
+use super::super::pace::slices;
 use super::super::tcp::{Outcome, SimulatedConnection, unix_nanos};
 use super::conversation::{ATTEMPTS, FIRST_WAIT};
 use super::fressian::{self, FressianSymbols};
 use super::shop::Call;
-use super::{Counts, Jvm, ZicoDialect};
+use super::{Jvm, ZicoDialect};
 
 /// One of this many packets gets an answer that the agent does not read.
 const UNREAD: u64 = 50;
@@ -22,15 +22,11 @@ const ANSWER_BYTES: usize = 18;
 
 /// Runs an agent as `connection` plans.
 pub(super) async fn run(connection: SimulatedConnection, seed: u64) -> Outcome {
-    let outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };
+    let outcome = Outcome::new();
     let jvm = Jvm::new(seed, connection.number, unix_nanos(), ZicoDialect::Fressian);
     let mut agent = PacketAgent { jvm, symbols: FressianSymbols::default(), stream: None, outcome, connection };
-    if let Err(error) = agent.converse().await {
-        let SimulatedConnection { number, to, .. } = agent.connection;
-        let text = format!("connection {number} to {to}: {error}");
-        agent.outcome.fault = Some(io::Error::new(error.kind(), text));
-    }
-    agent.outcome
+    let result = agent.converse().await;
+    agent.outcome.ended(&agent.connection, result)
 }
 
 struct PacketAgent {
@@ -44,10 +40,8 @@ struct PacketAgent {
 impl PacketAgent {
     async fn converse(&mut self) -> io::Result<()> {
         // A collector that is not there is a mistake of the caller. One that goes away is waited for, as real agents do.
-        tokio::select! {
-            opened = connect(&self.connection) => self.stream = Some(opened?),
-            () = self.connection.halt.cancelled() => return Ok(()),
-        }
+        let Some(stream) = self.connection.open().await? else { return Ok(()) };
+        self.stream = Some(stream);
         // An agent whose collector was away begins without a hello.
         if !self.connection.number.is_multiple_of(2) {
             let early = fressian::data(&[], &mut self.symbols);
@@ -58,17 +52,8 @@ impl PacketAgent {
             self.close();
         }
         self.hello().await?;
-        let mut slices = tokio::time::interval(SLICE);
-        slices.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        while self.outcome.counts.events < self.connection.events && !self.connection.halt.is_cancelled() {
-            let due = self.connection.pace.due(self.connection.start.elapsed()).min(self.connection.events);
-            if self.outcome.counts.events >= due {
-                tokio::select! {
-                    _ = slices.tick() => {}
-                    () = self.connection.halt.cancelled() => {}
-                }
-                continue;
-            }
+        let mut slices = slices();
+        while self.connection.due_after(self.outcome.counts.events, &mut slices).await.is_some() {
             // Traces are not divided for the rate.
             let left = self.connection.events - self.outcome.counts.events;
             let trace = self.jvm.trace(left, unix_nanos());
@@ -133,7 +118,7 @@ impl PacketAgent {
         let mut rest = packet;
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
-            None => connect(&self.connection).await?,
+            None => self.connection.connect().await?,
         };
         if self.outcome.bytes == 0 || self.symbols.is_new() {
             stream.write_all(&rest[..1]).await?;
@@ -156,10 +141,4 @@ impl PacketAgent {
         self.stream = None;
         self.symbols.forget();
     }
-}
-
-async fn connect(connection: &SimulatedConnection) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(connection.to).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
 }
