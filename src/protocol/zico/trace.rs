@@ -382,16 +382,7 @@ impl OpenTrace {
         body: &[u8],
         out: &mut Output,
     ) {
-        let Some(span) = self.thrown_in(state.context.position(start, range.end)) else { return };
-        if let Some(copy) = &mut self.copy {
-            copy.events += 1;
-            return;
-        }
-        let limit = state.limits.record_bytes;
-        if range.len() > limit {
-            let detail = format!("an exception is over the limit of {limit} bytes (max_record_bytes)");
-            return state.lose(Reason::TooLarge, (start, range.end), Some(1), &detail, body, out);
-        }
+        let Some(span) = self.span_of_exception((start, range.end), range.len(), state, body, out) else { return };
         let bytes = body.get(range).unwrap_or_default();
         let Ok(thrown) = state.buffers.exception(bytes, span, symbols, &state.context, out) else { return };
         if self.thrown_bytes + thrown.bytes() <= state.limits.bytes {
@@ -400,6 +391,30 @@ impl OpenTrace {
                 self.thrown_bytes -= older.bytes();
             }
         }
+    }
+
+    /// Notes that an exception of this place and length was thrown, and returns what its log says of the innermost record. `None`: it is
+    /// in no record, or in a copy, or over a limit.
+    fn span_of_exception(
+        &mut self,
+        (start, end): (usize, usize),
+        len: usize,
+        state: &mut BodyState,
+        body: &[u8],
+        out: &mut Output,
+    ) -> Option<(TraceId, SpanId, Option<UnixNanos>, Position)> {
+        let span = self.thrown_in(state.context.position(start, end))?;
+        if let Some(copy) = &mut self.copy {
+            copy.events += 1;
+            return None;
+        }
+        let limit = state.limits.record_bytes;
+        if len > limit {
+            let detail = format!("an exception is over the limit of {limit} bytes (max_record_bytes)");
+            state.lose(Reason::TooLarge, (start, end), Some(1), &detail, body, out);
+            return None;
+        }
+        Some(span)
     }
 
     /// Marks the innermost record as left by an exception; returns its trace and id, and its start.

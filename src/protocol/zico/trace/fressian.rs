@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tributary_event::{Reason, UnixNanos};
+use tributary_event::UnixNanos;
 use tributary_protocol::Output;
 
 use super::super::body::BodyState;
@@ -91,16 +91,8 @@ impl OpenTrace {
         body: &[u8],
         out: &mut Output,
     ) {
-        let Some(span) = self.thrown_in(state.context.position(range.start, range.end)) else { return };
-        if let Some(copy) = &mut self.copy {
-            copy.events += 1;
-            return;
-        }
-        let limit = state.limits.record_bytes;
-        if range.len() > limit {
-            let detail = format!("an exception is over the limit of {limit} bytes (max_record_bytes)");
-            return state.lose(Reason::TooLarge, (range.start, range.end), Some(1), &detail, body, out);
-        }
+        let place = (range.start, range.end);
+        let Some(span) = self.span_of_exception(place, range.len(), state, body, out) else { return };
         let BodyState { buffers, defined, context, .. } = state;
         // It was checked when it was read.
         let _ = buffers.java_exception(body, range, span, symbols, defined, context, out);
