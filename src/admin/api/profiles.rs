@@ -94,7 +94,7 @@ impl Steps {
     fn of(window: &mut Window, profiles: &ProfileSums) -> Result<Steps, ApiError> {
         let now = profiles.now().max(now_ms() / STEP_MS);
         let oldest = (now + 1).saturating_sub(STEPS);
-        let (first, last) = ((window.from_ms / STEP_MS).max(oldest), window.to_ms / STEP_MS);
+        let (first, last) = ((window.from_ms / STEP_MS).max(oldest), (window.to_ms / STEP_MS).min(now));
         if last < first {
             return Err(bad(format!("sums of profiles begin at {} (milliseconds since 1970)", oldest * STEP_MS)));
         }

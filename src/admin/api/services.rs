@@ -39,7 +39,8 @@ impl Minutes {
         let oldest = (now / MINUTE_MS + 1).saturating_sub(MINUTES);
         let number = |name| Ok::<_, ApiError>(context.query.number(name)?.map(|at_ms| at_ms / MINUTE_MS));
         let first = number("from_ms")?.unwrap_or(oldest).max(oldest);
-        let last = number("to_ms")?.unwrap_or(now / MINUTE_MS);
+        let present = now / MINUTE_MS;
+        let last = number("to_ms")?.unwrap_or(present).min(present);
         if last < first {
             return Err(bad("to_ms is before from_ms, or before the window"));
         }

@@ -1,5 +1,7 @@
 //! Who may read the page and the API, and how its errors look.
 
+use tributary::simulate::datadog::DatadogDialect;
+
 use super::*;
 
 #[tokio::test]
@@ -116,6 +118,23 @@ async fn every_answer_says_over_which_time_it_looks_and_how_much_it_has() {
         checked += 1;
     }
     assert!(checked >= 8, "{checked}");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_time_far_in_the_future_ends_now() {
+    let daemon = of_spans().await;
+    simulate(&daemon, "test", AgentKind::Datadog(DatadogDialect::default()), 50).await;
+    until(&daemon, "services", |services| !array(services, "services").is_empty()).await;
+    let paths =
+        ["services?", "map?", "traces?", "events?", "losses?", "profiles/flame?type=calls&", "profiles/chart?agent=x&"];
+    for path in paths {
+        let answer = json(&daemon, &format!("{path}to_ms={}", u64::MAX)).await;
+        let window = &answer["window"];
+        assert!(number(&window["from_ms"]) < number(&window["to_ms"]), "{path}: {window}");
+    }
+    let services = json(&daemon, &format!("services?to_ms={}", u64::MAX)).await;
+    assert!(number(&services["window"]["to_ms"]) - number(&services["window"]["from_ms"]) <= 900_000, "{services}");
     daemon.stop().await;
 }
 
