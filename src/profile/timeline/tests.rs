@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::collected::Collected;
 use crate::stacks::process_text;
-use crate::{firefox, perfetto};
+use crate::{ProfileFrame, Site, firefox, perfetto};
 
 const START: u64 = 1_795_446_890_000_000_000;
 const MILLI: u64 = 1_000_000;
