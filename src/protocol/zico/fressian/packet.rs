@@ -51,7 +51,7 @@ impl PacketHeader {
 
     /// Whether the checksum is that of the content.
     pub fn is_intact(&self, content: &[u8]) -> bool {
-        let expected = if content.is_empty() { 0 } else { u64::from(crc32(content)) };
+        let expected = u64::from(crc32(content));
         // The high half is 0.
         self.checksum == expected
     }
@@ -67,7 +67,7 @@ pub fn answer(status: u16) -> Vec<u8> {
 
 /// A packet with this content.
 pub fn packet(kind: u16, content: &[u8]) -> Vec<u8> {
-    let checksum = if content.is_empty() { 0 } else { u64::from(crc32(content)) };
+    let checksum = u64::from(crc32(content));
     let mut packet = MAGIC.to_vec();
     packet.extend_from_slice(&kind.to_be_bytes());
     packet.extend_from_slice(&u32::try_from(content.len()).unwrap_or(u32::MAX).to_be_bytes());
