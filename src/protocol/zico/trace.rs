@@ -210,6 +210,7 @@ impl OpenTrace {
         }
     }
 
+    #[inline(always)]
     fn open(&mut self, prolog: Option<Prolog>, order: Order, offset: usize) {
         if let Some(parent) = self.records.last_mut() {
             parent.is_named = true;

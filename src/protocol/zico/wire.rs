@@ -290,7 +290,7 @@ pub enum Order {
 ///
 /// # Errors
 /// It is no item of the dialect. The reader does not move.
-#[inline]
+#[inline(always)]
 pub fn entry(reader: &mut Reader<'_>, dialect: ZicoDialect, order: &mut Order) -> Result<BodyItem, WireError> {
     match (dialect, reader.rest()) {
         // The items of most records are read directly.
