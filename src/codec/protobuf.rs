@@ -3,6 +3,8 @@
 //! A field is a tag (its number and wire type) and a value. All fields that are written here, but some of 4 bytes, have numbers
 //! below 16, so a tag is one byte.
 
+pub use tributary_event::varint::{push_varint, read_varint, varint_len, zigzag};
+
 /// The tag of a field whose value is a varint.
 pub(crate) const fn varint_tag(field: u8) -> u8 {
     field << 3
@@ -16,23 +18,6 @@ pub(crate) const fn fixed64_tag(field: u8) -> u8 {
 /// The tag of a field whose value begins with its length: text, bytes, messages and packed lists.
 pub const fn len_tag(field: u8) -> u8 {
     field << 3 | 2
-}
-
-/// Length of a varint in bytes.
-#[inline]
-pub const fn varint_len(value: u64) -> usize {
-    let bits = 64 - (value | 1).leading_zeros() as usize;
-    bits.div_ceil(7)
-}
-
-/// Appends a varint.
-#[inline]
-pub fn push_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 /// Appends a field whose value is a varint.
@@ -54,12 +39,6 @@ pub fn push_fixed64_field(out: &mut Vec<u8>, field: u8, value: u64) {
 #[inline]
 pub fn push_zigzag_field(out: &mut Vec<u8>, field: u8, value: i32) {
     push_varint_field(out, field, u64::from((value << 1 ^ value >> 31) as u32));
-}
-
-/// The signed number of such a varint.
-#[inline]
-pub fn zigzag(varint: u64) -> i64 {
-    (varint >> 1) as i64 ^ -((varint & 1) as i64)
 }
 
 /// Appends a field of 4 bytes, of any number.
@@ -233,26 +212,6 @@ pub fn varint_of(message: &[u8], number: u64) -> u64 {
         _ => None,
     });
     found.unwrap_or_default()
-}
-
-#[inline]
-pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    match bytes {
-        // Most varints are tags and short lengths.
-        [byte @ 0..0x80, rest @ ..] => Some((u64::from(*byte), rest)),
-        _ => read_long_varint(bytes),
-    }
-}
-
-fn read_long_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let mut value = 0u64;
-    for (at, byte) in bytes.iter().enumerate().take(10) {
-        value |= u64::from(byte & 0x7f) << (7 * at);
-        if byte & 0x80 == 0 {
-            return Some((value, &bytes[at + 1..]));
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod full_disk;
 mod http;
 mod nats;
 mod otlp;
+mod packed;
 mod parquet;
 mod pipeline;
 mod select;

@@ -106,7 +106,7 @@ impl Coverage {
 
 /// The number of events in a snapshot.
 pub(super) fn kept(snapshot: &Snapshot) -> u64 {
-    snapshot.batches.iter().map(|(_, kept)| kept.batch.len() as u64).sum()
+    snapshot.batches.iter().map(|(_, kept)| kept.len() as u64).sum()
 }
 
 /// The events of these kinds of the listeners for which `is_wanted` that passed in the window.

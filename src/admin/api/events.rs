@@ -144,7 +144,8 @@ pub(super) fn newest(
 ) -> Result<(Vec<ShownEvent>, bool), ApiError> {
     let (mut lines, mut shown) = (LineEncoder::new(&context.subject), Vec::new());
     for (_, kept) in snapshot.batches.iter().rev() {
-        let events: Vec<EventView<'_>> = kept.batch.events().collect();
+        let batch = kept.batch();
+        let events: Vec<EventView<'_>> = batch.events().collect();
         for (index, event) in events.into_iter().enumerate().rev() {
             if !is_wanted(event, &mut lines) {
                 continue;
@@ -202,7 +203,8 @@ pub(super) fn one(context: &ApiContext, id: &str) -> Result<Made, ApiError> {
     let (number, index) = id.split_once('.').ok_or_else(|| ApiError::gone("event"))?;
     let (Ok(number), Ok(index)) = (number.parse(), index.parse::<usize>()) else { return Err(ApiError::gone("event")) };
     let kept = context.view()?.batch(number).ok_or_else(|| ApiError::gone("event"))?;
-    let event = kept.batch.events().nth(index).ok_or_else(|| ApiError::gone("event"))?;
+    let batch = kept.batch();
+    let event = batch.events().nth(index).ok_or_else(|| ApiError::gone("event"))?;
     let shown = LineEncoder::new(&context.subject).shown(&kept, index, event).ok_or_else(ApiError::failed)?;
     context.json(&shown)
 }

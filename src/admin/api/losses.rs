@@ -100,7 +100,8 @@ pub(super) fn make(context: &ApiContext) -> Result<Made, ApiError> {
     let mut groups: BTreeMap<(&'static str, String, String), Group> = BTreeMap::new();
     let (memory, mut is_cut) = (context.memory.half(), false);
     for (_, kept) in &snapshot.batches {
-        for (index, event) in kept.batch.events().enumerate() {
+        let batch = kept.batch();
+        for (index, event) in batch.events().enumerate() {
             let DataView::Loss(loss) = event.data() else { continue };
             if reason.is_some_and(|reason| reason != loss.reason.as_str()) {
                 continue;

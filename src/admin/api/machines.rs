@@ -87,7 +87,8 @@ impl Fleet {
         let mut fleet = Fleet::default();
         let step_ms = (window.limit_ms / STEPS).max(1);
         for (_, kept) in &snapshot.batches {
-            for event in kept.batch.events() {
+            let batch = kept.batch();
+            for event in batch.events() {
                 let Some(name) = name_of(event) else { continue };
                 if filter.name.is_some_and(|wanted| wanted != name) {
                     continue;

@@ -111,7 +111,8 @@ impl Steps {
 pub(super) fn items(snapshot: &Snapshot, mut take: impl FnMut(&ProfileItem<'_>)) {
     for (class, kept) in &snapshot.batches {
         let mut broken: BTreeSet<String> = BTreeSet::new();
-        for item in events::items(&kept.batch) {
+        let batch = kept.batch();
+        for item in events::items(&batch) {
             if *class == Class::Calls
                 && kept.follows_gap
                 && let ProfileItem::Call(call) = &item

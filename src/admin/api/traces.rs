@@ -15,12 +15,12 @@ use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::id;
 use super::query::bad;
 use tributary_event::{
-    DataView, EventView, Kind, LinkView, Resource, SpanData, SpanEventView, SpanKind, SpanView, Status, TraceId,
+    Batch, DataView, EventView, Kind, LinkView, Resource, SpanData, SpanEventView, SpanKind, SpanView, Status, TraceId,
     ValueView, semconv,
 };
 use tributary_profile::events;
-use tributary_sink_view::Class;
 use tributary_sink_view::store::KeptBatch;
+use tributary_sink_view::{Class, Snapshot};
 
 /// Services that are named for a trace, and for the list.
 const MAX_SERVICES: usize = 50;
@@ -46,17 +46,17 @@ struct TraceSummary {
     duration_ns: Option<u64>,
     spans: u64,
     errors: u64,
-    services: Vec<String>,
+    services: Names,
     is_complete: bool,
 }
 
 #[derive(Serialize)]
-struct TraceList<'a, T> {
+struct TraceList<T> {
     window: Window,
     coverage: Coverage,
     traces: T,
     total: usize,
-    services: BTreeSet<&'a str>,
+    services: Names,
     is_cut: bool,
 }
 
@@ -73,14 +73,27 @@ struct TraceSums {
     matches: Matches,
 }
 
+/// Names, each once.
+type Names = BTreeSet<String>;
+
 /// What is shown of a trace beside its sums.
-struct Detail<'a> {
-    /// The place of the span that stands for the trace: its root, else a span without a parent, else any.
-    root: (&'a KeptBatch, usize),
+struct Detail {
+    /// The span that stands for the trace: its root, else a span without a parent, else any.
+    root: Root,
     rank: Rank,
     /// The span and its parent.
     spans: Vec<([u8; 8], Option<[u8; 8]>)>,
-    services: BTreeSet<&'a str>,
+    services: Names,
+}
+
+/// What is shown of a span that stands for its trace.
+#[derive(Default)]
+struct Root {
+    protocol: &'static str,
+    listener: String,
+    service: String,
+    name: String,
+    detail: Option<String>,
 }
 
 /// A span without a parent is a better root than one with, and of these the one that began first.
@@ -88,7 +101,7 @@ type Rank = (bool, u64, u64, usize);
 
 /// Memory of the sums of a trace, and of the rest.
 const SUMS_BYTES: usize = 2 * size_of::<(TraceId, TraceSums)>();
-const DETAIL_BYTES: usize = 2 * size_of::<(TraceId, Detail<'_>)>() + 256;
+const DETAIL_BYTES: usize = 2 * size_of::<(TraceId, Detail)>() + 256;
 const SPAN_BYTES: usize = 2 * size_of::<([u8; 8], Option<[u8; 8]>)>();
 
 /// Which filters a span of the trace matches.
@@ -113,6 +126,8 @@ struct TraceFilter<'a> {
     max_nanos: Option<u64>,
 }
 
+/// For at most this many traces, batches that have none of them are not read.
+const FEW_TRACES: usize = 100;
 /// The most attributes that are searched for.
 const MAX_ATTRIBUTES: usize = 32;
 
@@ -153,30 +168,21 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     let is_protocol = |name: &str| protocol.is_none_or(|protocol| protocol == name);
     let snapshot = snapshot(context, window, &[Class::Spans], |name, _| is_protocol(name))?;
 
-    // The latest spans first: when there is no memory for more traces, older ones are left out.
-    let spans = || {
-        snapshot.batches.iter().rev().flat_map(|(_, kept)| {
-            kept.batch.events().enumerate().filter_map(move |(index, event)| match event.data() {
-                DataView::Span(span) => Some((kept, index, event, span)),
-                _ => None,
-            })
-        })
-    };
     let mut sums: HashMap<TraceId, TraceSums, RandomState> = HashMap::default();
-    let (mut services, mut is_cut) = (BTreeSet::new(), false);
+    let (mut services, mut is_cut) = (Names::new(), false);
     // It is free again before the others are shown.
     let memory = ResponseMemory::new(context.memory.left());
-    for (kept, _, event, span) in spans() {
+    // The latest spans first: when there is no memory for more traces, older ones are left out.
+    let latest = || snapshot.batches.iter().rev().map(|(_, kept)| kept);
+    for_spans(latest(), |kept, _, event, span| {
         if !sums.contains_key(&span.trace_id) && !memory.take(SUMS_BYTES) {
             is_cut = true;
-            continue;
+            return Ok(());
         }
-        let service = service(event);
-        if services.len() < MAX_ALL_SERVICES {
-            services.insert(service);
-        }
+        add_name(&mut services, service(event), MAX_ALL_SERVICES);
         sums.entry(span.trace_id).or_default().add(&filter, kept, event, &span);
-    }
+        Ok(())
+    })?;
     sums.retain(|_, sums| filter.accepts(sums));
     let total = sums.len();
     let mut found: Vec<(TraceId, TraceSums)> = sums.into_iter().collect();
@@ -188,14 +194,13 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     found.truncate(limit);
     found.shrink_to_fit();
     context.memory.require(found.len() * (SUMS_BYTES + DETAIL_BYTES))?;
-    let mut details: HashMap<TraceId, Option<Detail<'_>>, RandomState> =
-        found.iter().map(|(id, _)| (*id, None)).collect();
-    for (kept, index, event, span) in spans() {
-        if let Some(detail) = details.get_mut(&span.trace_id) {
-            context.memory.require(SPAN_BYTES)?;
-            Detail::add(detail, kept, index, event, span);
-        }
-    }
+    let mut details: HashMap<TraceId, Option<Detail>, RandomState> = found.iter().map(|(id, _)| (*id, None)).collect();
+    let has_few = found.len() <= FEW_TRACES;
+    let of_found = latest().filter(|kept| !has_few || found.iter().any(|(id, _)| kept.may_have(*id)));
+    for_spans(of_found, |kept, index, event, span| match details.get_mut(&span.trace_id) {
+        Some(detail) => Detail::add(detail, kept, index, event, span, &context.memory),
+        None => Ok(()),
+    })?;
     let shown = |(id, sums): &(TraceId, TraceSums)| Some(shown(*id, sums, details.get(id)?.as_ref()?));
     let traces = Lazy(|| found.iter().filter_map(shown));
     let coverage =
@@ -240,18 +245,73 @@ impl TraceSums {
     }
 }
 
-impl<'a> Detail<'a> {
-    fn add(detail: &mut Option<Self>, kept: &'a KeptBatch, index: usize, event: EventView<'a>, span: SpanView<'a>) {
+/// Passes the spans of batches to `take`, each with its batch and its place there.
+fn for_spans<'a>(
+    batches: impl Iterator<Item = &'a KeptBatch>,
+    mut take: impl FnMut(&KeptBatch, usize, EventView<'_>, SpanView<'_>) -> Result<(), ApiError>,
+) -> Result<(), ApiError> {
+    for kept in batches {
+        let batch = kept.batch();
+        for (index, event) in batch.events().enumerate() {
+            if let DataView::Span(span) = event.data() {
+                take(kept, index, event, span)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds a name, if there are less than `most`; returns whether it is a new one.
+fn add_name(names: &mut Names, name: &str, most: usize) -> bool {
+    names.len() < most && !names.contains(name) && names.insert(name.to_owned())
+}
+
+impl Detail {
+    fn add(
+        detail: &mut Option<Self>,
+        kept: &KeptBatch,
+        index: usize,
+        event: EventView<'_>,
+        span: SpanView<'_>,
+        memory: &ResponseMemory,
+    ) -> Result<(), ApiError> {
         let start = event.time().map_or(u64::MAX, |at| at.0);
-        let (root, rank) = ((kept, index), (span.parent.is_some(), start, kept.number, index));
-        let detail = detail.get_or_insert_with(|| Detail { root, rank, spans: Vec::new(), services: BTreeSet::new() });
+        let rank = (span.parent.is_some(), start, kept.number, index);
+        let detail = detail.get_or_insert_with(|| Detail {
+            root: Root::default(),
+            rank: (true, u64::MAX, u64::MAX, usize::MAX),
+            spans: Vec::new(),
+            services: Names::new(),
+        });
+        memory.require(SPAN_BYTES)?;
         detail.spans.push((span.span_id.0, span.parent.map(|parent| parent.0)));
+        let service = service(event);
+        if add_name(&mut detail.services, service, MAX_SERVICES) {
+            memory.require(size_of::<String>() + service.len())?;
+        }
         if rank < detail.rank {
-            (detail.root, detail.rank) = (root, rank);
+            (detail.root, detail.rank) = (Root::of(event), rank);
+            memory.require(detail.root.text_bytes())?;
         }
-        if detail.services.len() < MAX_SERVICES {
-            detail.services.insert(service(event));
+        Ok(())
+    }
+}
+
+impl Root {
+    fn of(event: EventView<'_>) -> Root {
+        let origin = event.origin();
+        Root {
+            protocol: origin.protocol,
+            listener: origin.listener.to_string(),
+            service: service(event).to_owned(),
+            name: cut(event.name().text()).to_owned(),
+            detail: detail(event).map(|text| cut(text).to_owned()),
         }
+    }
+
+    fn text_bytes(&self) -> usize {
+        let detail = self.detail.as_ref().map_or(0, String::len);
+        self.listener.len() + self.service.len() + self.name.len() + detail
     }
 }
 
@@ -266,23 +326,21 @@ impl TraceFilter<'_> {
     }
 }
 
-fn shown(trace_id: TraceId, sums: &TraceSums, of: &Detail<'_>) -> TraceSummary {
-    let (kept, index) = of.root;
-    let root = kept.batch.events().nth(index);
+fn shown(trace_id: TraceId, sums: &TraceSums, of: &Detail) -> TraceSummary {
+    let root = &of.root;
     let spans: std::collections::HashSet<[u8; 8]> = of.spans.iter().map(|(id, _)| *id).collect();
-    let text = |of: Option<&str>| of.map(|text| cut(text).to_owned());
     TraceSummary {
         trace_id: trace_id.to_string(),
-        protocol: kept.batch.origin().map_or("", |origin| origin.protocol),
-        listener: kept.batch.origin().map_or_else(String::new, |origin| origin.listener.to_string()),
-        service: root.map_or_else(String::new, |root| service(root).to_owned()),
-        name: root.map_or_else(String::new, |root| cut(root.name().text()).to_owned()),
-        detail: text(root.and_then(detail)),
+        protocol: root.protocol,
+        listener: root.listener.clone(),
+        service: root.service.clone(),
+        name: root.name.clone(),
+        detail: root.detail.clone(),
         start_ms: sums.start.map(|start| start / 1_000_000),
         duration_ns: sums.duration(),
         spans: sums.spans,
         errors: sums.errors,
-        services: of.services.iter().map(|service| (*service).to_owned()).collect(),
+        services: of.services.clone(),
         is_complete: of.spans.iter().all(|(_, parent)| parent.is_none_or(|parent| spans.contains(&parent))),
     }
 }
@@ -368,25 +426,25 @@ pub(super) fn one(context: &ApiContext, trace_id: &str) -> Result<Made, ApiError
     let wanted = parse(trace_id).ok_or_else(|| bad("the id of a trace has 32 hexadecimal digits"))?;
     let window = Window::whole(context)?;
     let snapshot = snapshot(context, window, &[Class::Spans, Class::Logs, Class::Calls], |_, _| true)?;
+    let parts = parts_of(context, &snapshot, wanted)?;
     let (mut found, mut logs) = (Vec::new(), Vec::new());
     let no_filter = TraceFilter::default();
     let (mut sums, mut of_trace) = (TraceSums::default(), None);
-    let (mut spans_kept, mut is_cut) = (0, false);
-    for (class, kept) in &snapshot.batches {
-        spans_kept += if *class == Class::Spans { kept.batch.len() as u64 } else { 0 };
-        for (index, event) in kept.batch.events().enumerate() {
+    let mut is_cut = false;
+    for part in &parts {
+        let kept = part.kept;
+        for (index, event) in part.events() {
             match event.data() {
-                DataView::Span(span) if span.trace_id == wanted => {
+                DataView::Span(span) => {
                     sums.add(&no_filter, kept, event, &span);
-                    context.memory.require(SPAN_BYTES)?;
-                    Detail::add(&mut of_trace, kept, index, event, span);
+                    Detail::add(&mut of_trace, kept, index, event, span, &context.memory)?;
                     is_cut |= found.len() >= limit;
                     if !is_cut {
                         context.memory.require(FOUND_BYTES)?;
                         found.push(FoundSpan { kept, index, event, span });
                     }
                 }
-                DataView::Log { context: Some(context), .. } if context.trace_id == wanted && logs.len() < MAX_LOGS => {
+                DataView::Log { context: Some(context), .. } if logs.len() < MAX_LOGS => {
                     logs.push((kept, index, event, context.span_id));
                 }
                 _ => {}
@@ -407,6 +465,8 @@ pub(super) fn one(context: &ApiContext, trace_id: &str) -> Result<Made, ApiError
         let span = span.and_then(|span| places.get(&span.0).copied());
         shown_log(kept, index, event, span, start)
     });
+    let of_spans = snapshot.batches.iter().filter(|(class, _)| *class == Class::Spans);
+    let spans_kept = of_spans.map(|(_, kept)| kept.len() as u64).sum();
     let coverage = Coverage::of(context, window, &[Kind::Span], |_, _| true, spans_kept);
     let is_java_calls = trace.protocol == "bytefrog";
     let happened = order.iter().enumerate().flat_map(|(place, node)| {
@@ -417,6 +477,60 @@ pub(super) fn one(context: &ApiContext, trace_id: &str) -> Result<Made, ApiError
     let one = TraceDetails { window, coverage, trace, spans, logs, is_java_calls, is_cut };
     let file = context.query.is_set("download").then(|| format!("trace-{trace_id}.json"));
     Ok(context.json(&one)?.named(file))
+}
+
+/// The events of a trace in a kept batch.
+struct BatchPart<'a> {
+    kept: &'a KeptBatch,
+    /// Their places there.
+    places: Vec<usize>,
+    /// The whole batch, or a copy of these events.
+    batch: Arc<Batch>,
+    is_copy: bool,
+}
+
+impl BatchPart<'_> {
+    /// Each event after its place in the kept batch.
+    fn events(&self) -> impl Iterator<Item = (usize, EventView<'_>)> {
+        let mut places = self.places.iter().copied();
+        let mut next = places.next();
+        let events = self.batch.events().enumerate();
+        events.filter_map(move |(at, event)| {
+            let place = next.filter(|place| self.is_copy || *place == at)?;
+            next = places.next();
+            Some((place, event))
+        })
+    }
+}
+
+/// The spans and logs of a trace.
+fn parts_of<'a>(context: &ApiContext, snapshot: &'a Snapshot, wanted: TraceId) -> Result<Vec<BatchPart<'a>>, ApiError> {
+    let mut parts = Vec::new();
+    for (_, kept) in snapshot.batches.iter().filter(|(_, kept)| kept.may_have(wanted)) {
+        let batch = kept.batch();
+        let is_wanted = |event: EventView<'_>| match event.data() {
+            DataView::Span(span) => span.trace_id == wanted,
+            DataView::Log { context: Some(context), .. } => context.trace_id == wanted,
+            _ => false,
+        };
+        let places: Vec<usize> =
+            batch.events().enumerate().filter(|(_, event)| is_wanted(*event)).map(|(place, _)| place).collect();
+        if !places.is_empty() {
+            // A batch that is not packed is there anyway.
+            let is_copy = kept.is_packed();
+            let batch = if is_copy { copy(&batch, &places).into() } else { batch };
+            let bytes = if is_copy { batch.memory_bytes() } else { 0 };
+            context.memory.require(bytes + size_of::<BatchPart<'_>>() + places.capacity() * size_of::<usize>())?;
+            parts.push(BatchPart { kept, places, batch, is_copy });
+        }
+    }
+    Ok(parts)
+}
+
+fn copy(batch: &Batch, places: &[usize]) -> Batch {
+    let mut copy = batch.copy_of(|place| places.binary_search(&place).is_ok());
+    copy.shrink();
+    copy
 }
 
 /// The place of a span: its index, the place of its parent, its depth, and the time of its children.

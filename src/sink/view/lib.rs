@@ -32,7 +32,7 @@ use heap::Heaps;
 use options::Options;
 use profiles::ProfileSums;
 use services::Services;
-use store::{KeptBatch, Number, ViewStore, WAITING_PART};
+use store::{KeptBatch, Number, PackedBatch, ViewStore, WAITING_PART};
 
 use tributary_sink::budget::TimeBudget;
 use tributary_sink::{Selection, Sink, SinkError};
@@ -144,6 +144,9 @@ impl View {
     /// by class, protocol and listener. While the snapshot exists no kept event is dropped, so it must not be held for long.
     pub fn snapshot(self: &Arc<Self>, from: UnixNanos, is_wanted: impl Fn(Class, &str, &str) -> bool) -> Snapshot {
         let mut state = self.state();
+        if state.readers == 0 {
+            state.store.finish_sweep();
+        }
         state.readers += 1;
         let batches = state.store.batches(from, is_wanted);
         Snapshot { batches, view: self.clone() }
@@ -245,6 +248,13 @@ impl View {
         if state.readers == 0 {
             state.store.set_limit(store_limit(&options, tables));
             state.store.expire(now);
+        }
+        let to_pack = state.store.to_pack(now);
+        drop(state);
+        for (place, batch) in to_pack {
+            if let Some(packed) = PackedBatch::of(&batch) {
+                self.state().store.set_packed(place, &batch, packed);
+            }
         }
     }
 }

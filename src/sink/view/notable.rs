@@ -77,6 +77,11 @@ impl NotableTraces {
         self.chosen.contains(&hash)
     }
 
+    /// The hashes of all of them.
+    pub(super) fn chosen(&self) -> impl Iterator<Item = u64> {
+        self.chosen.iter().copied()
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes
     }

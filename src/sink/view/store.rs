@@ -4,50 +4,41 @@
 //! largest ring is dropped, and from then on only every second one of its batches is kept, and so on: a ring of much traffic
 //! becomes sparse and still reaches back to the beginning of the window, and a ring of little traffic stays complete. Spans are not
 //! kept by batches but by traces: of all rings of spans together, those of every second trace go, and so on, so that what is kept of a
-//! trace is all of it.
+//! trace is all of it. Where spans go, they go a few batches at a time, when their memory is needed, or before anyone reads.
+//!
+//! Batches that are a few seconds old are packed: see [`KeptBatch::batch`].
+
+mod kept;
+mod sweep;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tributary_event::{Batch, DataView, EventView, Kind, Origin, UnixNanos};
+use foldhash::fast::RandomState;
+use hashbrown::HashSet;
+
+use tributary_event::{Batch, EventView, Kind, Origin, UnixNanos};
 
 use super::class::{Class, Classes};
 use super::notable::NotableTraces;
 use super::traces::TraceChoice;
+pub(crate) use kept::PackedBatch;
+pub use kept::{KeptBatch, Number};
+use kept::{MERGED_BYTES, trace_of};
 
 /// The most rings. A listener has at most eight.
 const MAX_RINGS: usize = 1024;
-/// Memory of a kept batch besides what it says itself.
-const KEPT_BYTES: usize = size_of::<Batch>() + size_of::<KeptBatch>() + 32;
-/// Spans of several batches are kept together up to this many bytes, and this much time in nanoseconds.
-const MERGED_BYTES: usize = 64 << 10;
-const MERGED_NANOS: u64 = 5_000_000_000;
 /// One part of this many of the memory is added for batches that wait.
 pub(super) const WAITING_PART: usize = 4;
+/// Where spans have to go, this part of the memory is freed at a time.
+const SWEEP_PART: usize = 64;
+/// Batches of this age in nanoseconds are packed.
+const PACKED_AGE: u64 = 2_000_000_000;
+/// Estimated memory of a connection that packed batches share.
+const ORIGIN_BYTES: usize = 256;
 /// A ring keeps at least one batch of this many.
 const MAX_STRIDE: u64 = 1 << 20;
-
-/// The number of a kept batch; never used again.
-pub type Number = u64;
-
-/// A kept batch.
-#[derive(Clone, Debug)]
-pub struct KeptBatch {
-    /// Its number.
-    pub number: Number,
-    /// Its place among all that came; that of what is left of it is the same.
-    order: u64,
-    /// When the last of its events was read.
-    pub at: UnixNanos,
-    /// When its first event was read.
-    began: UnixNanos,
-    /// Events of the same class and listener between the kept batch before it and this one are not kept.
-    pub follows_gap: bool,
-    /// The events of one class of a batch.
-    pub batch: Arc<Batch>,
-    bytes: usize,
-}
 
 /// All rings.
 #[derive(Debug)]
@@ -55,13 +46,18 @@ pub struct ViewStore {
     rings: Vec<Ring>,
     /// Of the heap objects and the events without a ring, the events that were seen.
     unkept: u64,
+    /// The bytes of all rings, and of what packed batches share.
     bytes: usize,
+    shared: usize,
     limit: usize,
     window: Duration,
     next: Number,
     skipped: u64,
     traces: TraceChoice,
     notable: NotableTraces,
+    /// The number of the present choice of traces, and the bytes that were freed by it.
+    choice: u64,
+    freed: usize,
 }
 
 #[derive(Debug)]
@@ -89,12 +85,15 @@ impl ViewStore {
             rings: Vec::new(),
             unkept: 0,
             bytes: 0,
+            shared: 0,
             limit,
             window,
             next: 1,
             skipped: 0,
             traces: TraceChoice::new(),
             notable: NotableTraces::new(limit / WAITING_PART, limit),
+            choice: 0,
+            freed: usize::MAX,
         }
     }
 
@@ -115,7 +114,12 @@ impl ViewStore {
 
     /// Bytes of memory.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes + self.notable.memory_bytes()
+        self.kept_bytes() + self.notable.memory_bytes()
+    }
+
+    /// Bytes of what is kept.
+    fn kept_bytes(&self) -> usize {
+        self.bytes + self.shared
     }
 
     /// The events that came, and those that are kept.
@@ -227,40 +231,46 @@ impl ViewStore {
             }
         }
         let copy = batch.copy_of(is_chosen);
-        let bytes = copy.memory_bytes() + KEPT_BYTES;
-        let has_memory = bytes <= self.limit / 2 && (may_drop || self.bytes + bytes <= self.limit);
-        if has_memory {
-            self.push(at, copy, bytes, count);
-        }
-        has_memory
+        self.push(at, copy, may_drop)
     }
 
-    fn push(&mut self, at: usize, copy: Batch, bytes: usize, events: u64) {
-        let ring = &mut self.rings[at];
-        let observed = last_observed(&copy);
-        let follows_gap = std::mem::take(&mut ring.has_gap);
-        ring.kept += events;
-        ring.bytes += bytes;
-        self.bytes += bytes;
-        let kept = KeptBatch {
-            number: self.next,
-            order: self.next,
-            at: observed,
-            began: observed,
-            follows_gap,
-            batch: Arc::new(copy),
-            bytes,
-        };
+    /// Keeps a batch. `false`: there is no memory.
+    fn push(&mut self, at: usize, batch: Batch, may_drop: bool) -> bool {
+        let mut kept = KeptBatch::new(self.next, batch, self.choice);
+        if kept.bytes > self.limit / 2 || (!may_drop && self.kept_bytes() + kept.bytes > self.limit) {
+            return false;
+        }
         self.next += 1;
+        let ring = &mut self.rings[at];
+        kept.follows_gap = std::mem::take(&mut ring.has_gap);
+        ring.kept += kept.len() as u64;
+        ring.bytes += kept.bytes;
+        self.bytes += kept.bytes;
         ring.batches.push_back(kept);
         self.thin_to_limit();
+        true
     }
 
     /// Drops until the rest is within the limit.
     fn thin_to_limit(&mut self) {
-        while self.bytes > self.limit {
+        while self.kept_bytes() > self.limit && self.bytes > 0 {
             self.thin();
+            self.count_shared();
         }
+    }
+
+    /// Counts what packed batches share.
+    fn count_shared(&mut self) {
+        let parts = || self.rings.iter().flat_map(|ring| &ring.batches).filter_map(KeptBatch::packed_parts);
+        let mut counted: HashSet<usize, RandomState> = HashSet::default();
+        let resources = parts().flat_map(|parts| &parts.resources);
+        let of_resources: usize = resources
+            .filter(|resource| counted.insert(Arc::as_ptr(resource).addr()))
+            .map(|resource| resource.memory_bytes())
+            .sum();
+        let origins = parts().flat_map(|parts| &parts.origins);
+        let of_origins = origins.filter(|origin| counted.insert(Arc::as_ptr(origin).addr())).count() * ORIGIN_BYTES;
+        self.shared = of_resources + of_origins;
     }
 
     /// Adds the events of a batch but its spans. If nothing may be dropped now and there is no memory, they are not kept.
@@ -274,18 +284,15 @@ impl ViewStore {
             let ring = &mut self.rings[at];
             ring.seen += events;
             ring.passed += 1;
-            if ring.passed < ring.stride || (!may_drop && self.bytes >= self.limit) {
+            if ring.passed < ring.stride || (!may_drop && self.bytes + self.shared >= self.limit) {
                 ring.has_gap = true;
                 continue;
             }
             ring.passed = 0;
             let copy = batch.copy_of(|index| classes.is(index, class));
-            let bytes = copy.memory_bytes() + KEPT_BYTES;
-            if bytes > self.limit / 2 || (!may_drop && self.bytes + bytes > self.limit) {
-                ring.has_gap = true;
-                continue;
+            if !self.push(at, copy, may_drop) {
+                self.rings[at].has_gap = true;
             }
-            self.push(at, copy, bytes, events);
         }
     }
 
@@ -319,14 +326,7 @@ impl ViewStore {
         let of_spans: usize = self.rings.iter().filter(is_of_spans).map(|ring| ring.bytes).sum();
         let others = self.rings.iter().filter(|ring| ring.class != Class::Spans);
         if of_spans >= others.map(|ring| ring.bytes).max().unwrap_or(0) && of_spans > 0 {
-            let before = self.bytes;
-            if self.traces.halve() {
-                self.drop_traces();
-            }
-            if self.bytes > before / 4 * 3 && self.notable.halve() {
-                self.drop_traces();
-            }
-            if self.bytes < before {
+            if self.drop_traces() {
                 return;
             }
             // One trace has all the memory: its oldest spans go.
@@ -358,36 +358,6 @@ impl ViewStore {
         self.bytes -= freed;
     }
 
-    /// Drops the spans of traces that are not kept any more. What is left of a batch gets another number: its events have other
-    /// places.
-    fn drop_traces(&mut self) {
-        let (traces, notable) = (&self.traces, &self.notable);
-        let stays =
-            |event: EventView<'_>| trace_of(event).is_some_and(|hash| traces.still_keeps(hash, notable.has(hash)));
-        for ring in self.rings.iter_mut().filter(|ring| ring.class == Class::Spans) {
-            let all = std::mem::take(&mut ring.batches);
-            for mut kept in all {
-                let chosen: Vec<bool> = kept.batch.events().map(stays).collect();
-                match chosen.iter().filter(|chosen| **chosen).count() {
-                    0 => continue,
-                    count if count == chosen.len() => {}
-                    _ if ring.batches.back_mut().is_some_and(|last| last.append_part(&kept.batch, &chosen)) => continue,
-                    _ => {
-                        let copy = kept.batch.copy_of(|index| chosen[index]);
-                        kept.bytes = copy.memory_bytes() + KEPT_BYTES;
-                        (kept.batch, kept.follows_gap, kept.number) = (Arc::new(copy), true, self.next);
-                        self.next += 1;
-                    }
-                }
-                ring.batches.push_back(kept);
-            }
-            let before = ring.bytes;
-            ring.count();
-            self.bytes = self.bytes - before + ring.bytes;
-        }
-        self.traces.have_dropped();
-    }
-
     /// Drops batches that are older than the window, and those for which there is no memory. If there is memory then, a
     /// larger part of later batches is kept.
     pub fn expire(&mut self, now: UnixNanos) {
@@ -397,16 +367,47 @@ impl ViewStore {
             while ring.batches.front().is_some_and(|kept| kept.at < oldest) {
                 self.bytes -= ring.pop();
             }
-            if self.bytes < self.limit / 2 {
+            if self.bytes + self.shared < self.limit / 2 {
                 ring.stride = (ring.stride / 2).max(1);
             }
         }
         if self.traces.has_to_drop() {
-            self.drop_traces();
+            self.choice += 1;
+            self.finish_sweep();
+            self.traces.have_dropped();
         }
-        self.traces.advance(now, self.bytes < self.limit / 4);
+        self.count_shared();
+        self.traces.advance(now, self.kept_bytes() < self.limit / 4);
         self.notable.expire(now);
         self.thin_to_limit();
+    }
+
+    /// Batches that are to be packed, each after its place.
+    pub(super) fn to_pack(&self, now: UnixNanos) -> Vec<(PackedPlace, Arc<Batch>)> {
+        let mut found = Vec::new();
+        for (ring, of) in self.rings.iter().enumerate().filter(|(_, ring)| is_packed(ring.class)) {
+            for (index, kept) in of.batches.iter().enumerate() {
+                let is_last = index + 1 == of.batches.len();
+                let is_old = kept.at.0.saturating_add(PACKED_AGE) <= now.0 && (!is_last || kept.is_over(now));
+                if let Some(batch) = kept.open().filter(|_| is_old) {
+                    found.push((PackedPlace { ring, order: kept.order }, batch.clone()));
+                }
+            }
+        }
+        found
+    }
+
+    /// Puts a packed batch in the place of what it was made of, if that is still there.
+    pub(super) fn set_packed(&mut self, place: PackedPlace, of: &Arc<Batch>, packed: PackedBatch) {
+        let ring = &mut self.rings[place.ring];
+        let Ok(index) = ring.batches.binary_search_by_key(&place.order, |kept| kept.order) else { return };
+        let kept = &mut ring.batches[index];
+        if kept.open().is_some_and(|open| Arc::ptr_eq(open, of)) {
+            let before = kept.bytes;
+            kept.replace(packed);
+            ring.bytes = ring.bytes - before + kept.bytes;
+            self.bytes = self.bytes - before + kept.bytes;
+        }
     }
 
     /// The batches of the wanted rings whose events were read at `from` or later, in the order of their numbers.
@@ -434,39 +435,16 @@ impl ViewStore {
     }
 }
 
-impl KeptBatch {
-    /// Appends these spans of a batch behind it, if both are near, and this one is small and not read by anyone.
-    fn append(&mut self, from: &Batch, is_chosen: impl Fn(usize) -> bool) -> bool {
-        let observed = last_observed(from);
-        let fits = self.bytes < MERGED_BYTES && observed.0.saturating_sub(self.began.0) < MERGED_NANOS;
-        let Some(open) = Arc::get_mut(&mut self.batch).filter(|_| fits) else { return false };
-        open.append_copy_of(from, is_chosen);
-        self.bytes = open.memory_bytes() + KEPT_BYTES;
-        self.at = self.at.max(observed);
-        true
-    }
-
-    /// The same; nothing follows soon.
-    fn append_part(&mut self, from: &Batch, chosen: &[bool]) -> bool {
-        let is_appended = self.append(from, |index| chosen[index]);
-        if is_appended {
-            self.shrink();
-        }
-        is_appended
-    }
-
-    /// Gives back the memory that no event takes.
-    fn shrink(&mut self) {
-        if let Some(open) = Arc::get_mut(&mut self.batch) {
-            open.shrink();
-            self.bytes = open.memory_bytes() + KEPT_BYTES;
-        }
-    }
+/// The place of a batch that is packed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PackedPlace {
+    ring: usize,
+    order: u64,
 }
 
-/// When the last event of a batch was read.
-fn last_observed(batch: &Batch) -> UnixNanos {
-    batch.events().last().map_or(UnixNanos(0), |event| event.observed())
+/// Whether batches of a class are packed: those of spans and logs.
+fn is_packed(class: Class) -> bool {
+    matches!(class.kind(), Kind::Span | Kind::Log)
 }
 
 impl Ring {
@@ -481,13 +459,13 @@ impl Ring {
     /// Counts what there is.
     fn count(&mut self) {
         self.bytes = self.batches.iter().map(|kept| kept.bytes).sum();
-        self.kept = self.batches.iter().map(|kept| kept.batch.len() as u64).sum();
+        self.kept = self.batches.iter().map(|kept| kept.len() as u64).sum();
     }
 
     fn pop(&mut self) -> usize {
         let Some(kept) = self.batches.pop_front() else { return 0 };
         self.bytes -= kept.bytes;
-        self.kept -= kept.batch.len() as u64;
+        self.kept -= kept.len() as u64;
         if let Some(next) = self.batches.front_mut() {
             next.follows_gap = true;
         }
@@ -495,219 +473,5 @@ impl Ring {
     }
 }
 
-/// The hash of the trace of a span.
-fn trace_of(event: EventView<'_>) -> Option<u64> {
-    match event.data() {
-        DataView::Span(span) => Some(TraceChoice::hash(span.trace_id)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::class::classes;
-    use tributary_event::{BatchBuilder, Header, Position, Severity, SpanData, SpanId, Status, TraceId, semconv};
-
-    /// Logs of a listener that were read at `at`, with names of `bytes` bytes.
-    fn batch(listener: &str, at: u64, events: usize, bytes: usize) -> Batch {
-        let origin = Origin::new("datadog", listener.into(), "peer".into(), at);
-        let mut batch = BatchBuilder::new(origin.into());
-        let name = batch.push_text(&"n".repeat(bytes));
-        for _ in 0..events {
-            let header =
-                Header { name: name.into(), time: None, observed: UnixNanos(at), position: Position::default() };
-            batch.event(header).log(Severity::Info, None);
-        }
-        batch.take()
-    }
-
-    fn add(store: &mut ViewStore, batch: &Batch, may_drop: bool) {
-        let origin = batch.origin().unwrap().clone();
-        store.add(batch, &origin, &classes(batch), may_drop);
-    }
-
-    fn times(store: &ViewStore, listener: &str) -> Vec<(u64, bool)> {
-        let batches = store.batches(UnixNanos(0), |_, _, of| of == listener);
-        batches.into_iter().map(|(_, kept)| (kept.at.0, kept.follows_gap)).collect()
-    }
-
-    #[test]
-    fn a_busy_ring_becomes_sparse_and_a_quiet_one_stays_complete() {
-        let mut store = ViewStore::new(100_000, Duration::from_secs(1));
-        for at in 0..1000 {
-            add(&mut store, &batch("busy", at, 1, 1000), true);
-            if at % 100 == 0 {
-                add(&mut store, &batch("quiet", at, 1, 10), true);
-            }
-            assert!(store.memory_bytes() <= 100_000);
-        }
-        let quiet: Vec<u64> = times(&store, "quiet").into_iter().map(|(at, _)| at).collect();
-        assert_eq!(quiet, (0..1000).step_by(100).collect::<Vec<_>>());
-        let busy = times(&store, "busy");
-        assert!(busy.len() > 20 && busy[0].0 < 200 && busy.last().unwrap().0 > 900, "{busy:?}");
-        assert!(busy.windows(2).all(|pair| pair[1].1 == (pair[1].0 - pair[0].0 > 1)), "{busy:?}");
-        assert_eq!(store.counts(), (1010, (busy.len() + quiet.len()) as u64));
-    }
-
-    #[test]
-    fn batches_leave_the_window_and_their_numbers_find_nothing_then() {
-        let mut store = ViewStore::new(1 << 20, Duration::from_nanos(50));
-        (0..10).for_each(|at| add(&mut store, &batch("test", at * 10, 2, 10), true));
-        assert_eq!(store.batch(1).unwrap().batch.len(), 2);
-        store.expire(UnixNanos(100));
-        assert_eq!(times(&store, "test").first(), Some(&(50, true)));
-        assert!(store.batch(5).is_none() && store.batch(6).is_some());
-        store.expire(UnixNanos(1000));
-        assert_eq!((store.counts(), store.memory_bytes()), ((20, 0), 0));
-    }
-
-    #[test]
-    fn while_batches_are_read_none_is_dropped_and_none_exceeds_the_limit() {
-        let mut store = ViewStore::new(20_000, Duration::from_secs(1));
-        (0..100).for_each(|at| add(&mut store, &batch("test", at, 1, 1000), false));
-        let kept = times(&store, "test");
-        assert!(!kept.is_empty() && store.memory_bytes() <= 20_000);
-        assert!(kept.iter().enumerate().all(|(index, (at, _))| *at == index as u64), "the first ones stay: {kept:?}");
-        add(&mut store, &batch("test", 100, 1, 1000), true);
-        assert_eq!(times(&store, "test").last(), Some(&(100, true)));
-        // One that would fill the store alone is not kept.
-        add(&mut store, &batch("other", 101, 1, 15_000), true);
-        assert!(times(&store, "other").is_empty());
-    }
-
-    /// A batch with the spans of these traces, which are read at `at`.
-    fn spans(listener: &str, at: u64, traces: &[u64]) -> Arc<Batch> {
-        let origin = Origin::new("otlp", listener.into(), "peer".into(), 1);
-        let mut batch = BatchBuilder::new(origin.into());
-        for trace in traces {
-            let name = batch.push_text("GET /orders");
-            let header =
-                Header { name: name.into(), time: None, observed: UnixNanos(at), position: Position::default() };
-            let mut event = batch.event(header);
-            event.text(semconv::SERVICE_NAME, "a text that takes some memory");
-            event.span(SpanData::new(TraceId(u128::from(*trace).to_be_bytes()), SpanId(*b"12345678")));
-        }
-        batch.take().into()
-    }
-
-    /// How many spans of each trace are kept.
-    fn kept_spans(store: &ViewStore) -> std::collections::BTreeMap<u64, usize> {
-        let mut kept = std::collections::BTreeMap::new();
-        let batches = store.batches(UnixNanos(0), |class, _, _| class == Class::Spans);
-        for event in batches.iter().flat_map(|(_, kept)| kept.batch.events()) {
-            if let DataView::Span(span) = event.data() {
-                *kept.entry(u128::from_be_bytes(span.trace_id.0) as u64).or_default() += 1;
-            }
-        }
-        kept
-    }
-
-    #[test]
-    fn of_a_trace_all_spans_are_kept_or_none_over_all_listeners_and_batches() {
-        const TRACES: u64 = 10_000;
-        const SPANS: usize = 8;
-        // Its spans come in any order, with those of a thousand traces around it, over two listeners.
-        let mut order: Vec<u64> = (0..TRACES).flat_map(|trace| [trace; SPANS]).collect();
-        let mut state = 0x5EED_u64;
-        for at in (1..order.len()).rev() {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let near = at.saturating_sub((state >> 33) as usize % 8000);
-            order.swap(at, near);
-        }
-        let mut store = ViewStore::new(4 << 20, Duration::from_secs(3600));
-        for (at, part) in (0..).zip(order.chunks(50)) {
-            let batch = spans(if at % 2 == 0 { "one" } else { "two" }, at, part);
-            let origin = batch.origin().unwrap().clone();
-            store.add_spans(&batch, &origin, UnixNanos(at), true, true);
-            assert!(store.memory_bytes() <= 5 << 20);
-        }
-        let kept = kept_spans(&store);
-        let partial = kept.values().filter(|count| **count != SPANS).count();
-        assert_eq!(partial, 0, "of {} traces", kept.len());
-        assert!((300..5000).contains(&kept.len()), "{} traces", kept.len());
-        let (seen, kept_events) = store.counts();
-        assert_eq!((seen, kept_events), (TRACES * SPANS as u64, (kept.len() * SPANS) as u64));
-        // Numbers find their batches.
-        for (_, batch) in store.batches(UnixNanos(0), |_, _, _| true) {
-            assert!(Arc::ptr_eq(&store.batch(batch.number).unwrap().batch, &batch.batch));
-        }
-    }
-
-    #[test]
-    fn a_trace_without_time_for_all_its_spans_goes_and_later_ones_are_kept_again() {
-        let mut store = ViewStore::new(4 << 20, Duration::from_secs(3600));
-        let second = |seconds: u64| UnixNanos(seconds * 1_000_000_000);
-        let add = |store: &mut ViewStore, at: u64, traces: &[u64], has_time: bool| {
-            let batch = spans("one", second(at).0, traces);
-            let origin = batch.origin().unwrap().clone();
-            store.add_spans(&batch, &origin, second(at), has_time, true);
-        };
-        let all: Vec<u64> = (0..1000).collect();
-        add(&mut store, 10, &all, true);
-        add(&mut store, 11, &all[..100], false);
-        add(&mut store, 12, &all, true);
-        store.expire(second(13));
-        let kept = kept_spans(&store);
-        assert!(kept.keys().all(|trace| *trace >= 100) && kept.values().all(|count| *count == 2), "{kept:?}");
-        assert!((300..600).contains(&kept.len()), "half of them: {}", kept.len());
-        // With time and memory, all traces again, but not the rest of one that was left out.
-        (20..100).for_each(|at| store.expire(second(at)));
-        add(&mut store, 100, &all, true);
-        add(&mut store, 100, &(5000..6000).collect::<Vec<_>>(), true);
-        let kept = kept_spans(&store);
-        assert_eq!(kept.range(5000..).count(), 1000);
-        assert!(kept.range(..1000).all(|(_, count)| *count == 3 || *count == 1), "{kept:?}");
-    }
-
-    /// A batch with one span: a child, or the root of its trace with its duration.
-    fn one_span(at: u64, trace: u64, root: Option<(u64, Status)>) -> Arc<Batch> {
-        let origin = Origin::new("otlp", "one".into(), "peer".into(), 1);
-        let mut batch = BatchBuilder::new(origin.into());
-        let name = batch.push_text(if root.is_some() { "GET /orders" } else { "query" });
-        let header = Header { name: name.into(), time: None, observed: UnixNanos(at), position: Position::default() };
-        let (nanos, status) = root.unwrap_or((1000, Status::Unset));
-        batch.event(header).span(SpanData {
-            parent: root.is_none().then_some(SpanId(*b"the root")),
-            duration_nanos: Some(nanos),
-            status,
-            ..SpanData::new(TraceId(u128::from(trace).to_be_bytes()), SpanId(*b"12345678"))
-        });
-        batch.take().into()
-    }
-
-    #[test]
-    fn the_slowest_and_a_failed_trace_of_each_minute_are_kept_with_all_their_spans() {
-        const SPANS: usize = 5;
-        let mut store = ViewStore::new(1 << 20, Duration::from_secs(3600));
-        let mut add = |batch: &Arc<Batch>, at: u64| {
-            let origin = batch.origin().unwrap().clone();
-            store.add_spans(batch, &origin, UnixNanos(at), true, true);
-        };
-        // A trace each millisecond; its children come before its root.
-        let at = |trace: u64| 1_795_171_200_000_000_000 + trace * 1_000_000;
-        for trace in 0..30_000 {
-            (1..SPANS).for_each(|_| add(&one_span(at(trace), trace, None), at(trace)));
-            let is_slow = trace % 1000 == 500;
-            let status = if trace == 20_000 { Status::Error } else { Status::Unset };
-            let nanos = if is_slow { 100_000 + trace } else { 1_000 + trace % 17 };
-            add(&one_span(at(trace), trace, Some((nanos, status))), at(trace));
-        }
-        let kept = kept_spans(&store);
-        assert!(kept.len() < 3000, "{} traces", kept.len());
-        let partial: Vec<_> = kept.iter().filter(|(_, count)| **count != SPANS).collect();
-        assert!(partial.is_empty(), "{partial:?}");
-        // The slowest one that came, and the failed one.
-        assert!(kept.contains_key(&29_500) && kept.contains_key(&20_000), "{:?}", kept.keys());
-    }
-
-    #[test]
-    fn few_large_batches_of_many_listeners_do_not_exceed_the_limit() {
-        let mut store = ViewStore::new(20_000, Duration::from_secs(1));
-        for at in 0..10 {
-            add(&mut store, &batch(&format!("listener-{at}"), at, 1, 7000), true);
-            assert!(store.memory_bytes() <= 20_000);
-        }
-        assert!(store.counts().1 >= 1);
-    }
-}
+mod tests;

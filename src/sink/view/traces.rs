@@ -79,6 +79,16 @@ impl TraceChoice {
         (is_chosen || hash <= self.most) && !self.torn.contains(&hash)
     }
 
+    /// Whether all traces are kept whose hashes have this upper half. Torn ones are not looked at.
+    pub(super) fn keeps_all_of(&self, upper: u32) -> bool {
+        self.has_all() || upper < high(self.most)
+    }
+
+    /// The hashes of torn traces.
+    pub(super) fn torn(&self) -> impl Iterator<Item = u64> {
+        self.torn.iter().copied()
+    }
+
     /// Whether every trace is kept.
     pub(super) fn has_all(&self) -> bool {
         self.most == u64::MAX
@@ -157,6 +167,11 @@ impl TraceChoice {
             self.grown = now;
         }
     }
+}
+
+/// The upper half of a hash.
+pub(super) fn high(hash: u64) -> u32 {
+    (hash >> 32) as u32
 }
 
 fn nanos(time: Duration) -> u64 {

@@ -128,7 +128,7 @@ async fn every_recording_is_read_back_from_json_lines_and_from_an_archive() {
 const KEY: &str = "\u{0}key \"ü\"\n\u{1b}";
 
 /// Every kind, and every type of a value, each at its limits.
-fn extremes() -> Batch {
+pub(crate) fn extremes() -> Batch {
     let origin = Origin::new("zico", "z".into(), "peer:1".into(), u64::MAX).with_version("2");
     let mut builder = BatchBuilder::new(Arc::new(origin));
     let of_resource = [
@@ -243,7 +243,7 @@ fn distributions() -> Vec<Distribution<'static>> {
 }
 
 /// A span of another service than its resource.
-fn other_service() -> Batch {
+pub(crate) fn other_service() -> Batch {
     let mut builder = BatchBuilder::new(Arc::new(Origin::new("datadog", "d".into(), "".into(), 0)));
     let resource =
         [("service.name".to_owned(), ResourceValue::from("shop")), ("x".to_owned(), ResourceValue::from(""))];
