@@ -9,7 +9,7 @@ use super::spans::Spans;
 use super::stacks::{OTHERS, Stacks, process_text};
 use super::timeline::Timeline;
 use super::words::counted;
-use super::{Call, CallStep, Clock, Counted, ProfileItem, SampleKind, pprof, report};
+use super::{Call, CallStep, Clock, Counted, ProfileItem, ProfileSample, ProfileSpan, SampleKind, pprof, report};
 
 /// What stacks are made of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -93,6 +93,15 @@ pub struct About {
 }
 
 impl About {
+    /// Notes an event that began at this time and took this long.
+    fn note(&mut self, time: Option<u64>, nanos: u64) {
+        if let Some(time) = time {
+            self.first = Some(self.first.map_or(time, |first| first.min(time)));
+            let end = time.saturating_add(nanos);
+            self.last = Some(self.last.map_or(end, |last| last.max(end)));
+        }
+    }
+
     /// The same of a part of its time, in nanoseconds since the epoch, with as many events.
     pub fn between(&self, first: u64, last: u64, events: u64) -> About {
         let within = |time: Option<u64>| time.map(|time| time.clamp(first, last));
@@ -104,7 +113,11 @@ impl About {
 #[derive(Clone, Debug, Default)]
 pub struct Collected {
     stacks: BTreeMap<StackSource, Stacks>,
-    about: BTreeMap<(StackSource, String), About>,
+    /// What is known, and the places there by source and process.
+    about: Vec<About>,
+    places: BTreeMap<(StackSource, String), usize>,
+    /// The source and the process of the last item, as it names it, and its place.
+    last: Option<(StackSource, Box<str>, usize)>,
     spans: Spans,
     logs: CallLogs,
     limits: Option<CollectedLimits>,
@@ -166,44 +179,61 @@ impl Collected {
         if let Some(timeline) = &mut self.timeline {
             timeline.add(item);
         }
-        let (source, agent, time, until) = match item {
-            ProfileItem::Sample(sample) => {
-                let covers = sample.covers.unwrap_or(0);
-                (
-                    StackSource::of(sample.counted),
-                    &sample.agent,
-                    sample.time.map(|time| time.saturating_sub(covers)),
-                    covers,
-                )
-            }
-            ProfileItem::Span(span) => (StackSource::Spans, &span.agent, span.start, span.duration.unwrap_or(0)),
-            ProfileItem::Call(call) => (StackSource::Entries, &call.agent, call.at, 0),
-            ProfileItem::Method(_) | ProfileItem::Lines(_) | ProfileItem::Object(_) | ProfileItem::DumpEnd(_) => return,
-        };
-        let limits = self.limits;
-        let new = || limits.map_or_else(Stacks::default, CollectedLimits::stacks);
-        let stacks = self.stacks.entry(source).or_insert_with(new);
-        let mut key = (source, process_text(agent));
-        if limits.is_some_and(|limits| self.about.len() >= limits.processes) && !self.about.contains_key(&key) {
-            OTHERS.clone_into(&mut key.1);
-        }
-        let about = self.about.entry(key).or_default();
-        about.events += u64::from(!matches!(item, ProfileItem::Call(Call { step: CallStep::Break, .. })));
-        if let Some(time) = time {
-            about.first = Some(about.first.map_or(time, |first| first.min(time)));
-            let end = time.saturating_add(until);
-            about.last = Some(about.last.map_or(end, |last| last.max(end)));
-        }
         match item {
-            ProfileItem::Sample(sample) => {
-                about.periods.extend(sample.period.map(|period| (sample.clock, period)));
-                about.is_incomplete |= sample.is_incomplete;
-                stacks.add(sample);
-            }
-            ProfileItem::Span(span) => self.spans.add(span, stacks),
-            ProfileItem::Call(call) => self.logs.add(call, stacks),
+            ProfileItem::Sample(sample) => self.add_sample(sample),
+            ProfileItem::Span(span) => self.add_span(span),
+            ProfileItem::Call(call) => self.add_call(call),
             ProfileItem::Method(_) | ProfileItem::Lines(_) | ProfileItem::Object(_) | ProfileItem::DumpEnd(_) => {}
         }
+    }
+
+    fn add_sample(&mut self, sample: &ProfileSample<'_>) {
+        let source = StackSource::of(sample.counted);
+        let covers = sample.covers.unwrap_or(0);
+        let about = self.about(source, &sample.agent);
+        about.note(sample.time.map(|time| time.saturating_sub(covers)), covers);
+        about.events += 1;
+        about.periods.extend(sample.period.map(|period| (sample.clock, period)));
+        about.is_incomplete |= sample.is_incomplete;
+        stacks_of(&mut self.stacks, source, self.limits).add(sample);
+    }
+
+    /// Adds a span. Its time is not kept.
+    pub fn add_span(&mut self, span: &ProfileSpan<'_>) {
+        let about = self.about(StackSource::Spans, &span.agent);
+        about.note(span.start, span.duration.unwrap_or(0));
+        about.events += 1;
+        self.spans.add(span, stacks_of(&mut self.stacks, StackSource::Spans, self.limits));
+    }
+
+    fn add_call(&mut self, call: &Call<'_>) {
+        let about = self.about(StackSource::Entries, &call.agent);
+        about.note(call.at, 0);
+        about.events += u64::from(call.step != CallStep::Break);
+        self.logs.add(call, stacks_of(&mut self.stacks, StackSource::Entries, self.limits));
+    }
+
+    /// What is known of a process.
+    fn about(&mut self, source: StackSource, agent: &str) -> &mut About {
+        let place = match &self.last {
+            Some((of, process, place)) if *of == source && **process == *agent => *place,
+            _ => self.place(source, agent),
+        };
+        &mut self.about[place]
+    }
+
+    /// The place of what is known of a process.
+    fn place(&mut self, source: StackSource, agent: &str) -> usize {
+        let mut key = (source, process_text(agent));
+        if self.limits.is_some_and(|limits| self.about.len() >= limits.processes) && !self.places.contains_key(&key) {
+            OTHERS.clone_into(&mut key.1);
+        }
+        let place = *self.places.entry(key).or_insert(self.about.len());
+        if place == self.about.len() {
+            self.about.push(About::default());
+        }
+        self.last = Some((source, agent.into(), place));
+        place
     }
 
     /// Nothing follows.
@@ -285,7 +315,7 @@ impl Collected {
 
     /// How many events of a source there are.
     pub fn events(&self, source: StackSource) -> u64 {
-        self.about.iter().filter(|((of, _), _)| *of == source).map(|(_, about)| about.events).sum()
+        self.processes(source).into_iter().map(|(_, about)| about.events).sum()
     }
 
     /// The sources that have events, those of our own first.
@@ -295,8 +325,8 @@ impl Collected {
 
     /// The processes that a source has stacks of, in order.
     pub fn processes(&self, source: StackSource) -> Vec<(&str, &About)> {
-        let of = self.about.iter().filter(|((of, _), _)| *of == source);
-        of.map(|((_, process), about)| (process.as_str(), about)).collect()
+        let of = self.places.iter().filter(|((of, _), _)| *of == source);
+        of.map(|((_, process), place)| (process.as_str(), &self.about[*place])).collect()
     }
 
     /// The stacks of a source.
@@ -308,6 +338,16 @@ impl Collected {
     pub fn early_traces(&self) -> u64 {
         self.spans.early()
     }
+}
+
+/// The stacks of a source.
+fn stacks_of(
+    all: &mut BTreeMap<StackSource, Stacks>,
+    source: StackSource,
+    limits: Option<CollectedLimits>,
+) -> &mut Stacks {
+    let new = || limits.map_or_else(Stacks::default, CollectedLimits::stacks);
+    all.entry(source).or_insert_with(new)
 }
 
 /// The processes of a profile together.

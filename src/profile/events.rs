@@ -113,6 +113,11 @@ fn sample<'a>(
     })
 }
 
+/// A span, with an empty agent.
+pub fn span_of_known_agent<'a>(event: EventView<'a>, span: &SpanData) -> ProfileSpan<'a> {
+    self::span(event, span, &|| Cow::Borrowed(""))
+}
+
 fn span<'a>(event: EventView<'a>, span: &SpanData, agent: &dyn Fn() -> Cow<'a, str>) -> ProfileSpan<'a> {
     let (mut thread, mut detail) = (None, None);
     for member in event.attribute_members() {
@@ -189,7 +194,7 @@ fn time(event: EventView<'_>) -> Option<u64> {
 fn own_name(key: KeyView<'_>) -> Option<Name> {
     match key {
         KeyView::Name(name) => Some(name),
-        KeyView::Text(text) => (text.text() == names::THREAD_NAME.as_str()).then_some(names::THREAD_NAME),
+        KeyView::Text(_) => key.is(names::THREAD_NAME).then_some(names::THREAD_NAME),
     }
 }
 

@@ -20,7 +20,7 @@ pub struct Sandwich {
     pub calls: u64,
 }
 
-/// The function that a name stands for cannot be told.
+/// No function has the name, or several have it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NameError {
     /// No function has this in its name.

@@ -46,7 +46,7 @@ enum ReadEnd {
     Whole,
     /// The peer gets this answer, and the connection is closed.
     Refused(Vec<u8>, Reason, String),
-    /// Nobody reads an answer.
+    /// No answer is sent.
     Cut(&'static str),
     /// There is no packet.
     Nothing,
@@ -72,7 +72,7 @@ pub(super) async fn serve<E: Exchange>(
 }
 
 impl<E: Exchange> PacketConnection<E> {
-    /// One packet and its answer. `deadline`: when it must have begun. Returns whether another one may follow.
+    /// Reads one packet and answers it. `deadline`: when it must have begun. Returns whether another one may follow.
     async fn exchange(&mut self, deadline: Option<Duration>) -> bool {
         let context = self.context.clone();
         let mut incoming = Incoming {

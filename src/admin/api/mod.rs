@@ -88,7 +88,7 @@ const ROUTES: &[Route] = &[
     get("services/{name}", Handler::Make(|context, path| services::one(context, &path[0]))),
     get("map", Handler::Make(|context, _| services::map(context))),
     get("traces", Handler::Make(|context, _| traces::list(context))),
-    get("traces/{id}", Handler::Make(|context, path| traces::one(context, &path[0]))),
+    get("traces/{id}", Handler::Make(|context, path| traces::one::get(context, &path[0]))),
     get("profiles", Handler::Make(|context, _| profiles::list(context))),
     get("profiles/flame", Handler::Make(|context, _| profiles::flame(context))),
     get("profiles/chart", Handler::Make(|context, _| chart::make(context))),

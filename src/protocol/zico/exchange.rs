@@ -112,7 +112,7 @@ impl Exchange for ZicoExchange {
     }
 
     fn admit(&self, head: &RequestHead, now: Now) -> HeadDecision {
-        // Over HTTP nobody has said hello.
+        // There is no hello over HTTP.
         let route = Route::read(head.path()).filter(|route| *route != Route::Packet || self.shared.is_recorded);
         let Some(route) = route else {
             let sentence = "agents post to /agent/register, /agent/session, /agent/submit/agd, /agent/submit/trc, \

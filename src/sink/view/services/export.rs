@@ -151,9 +151,10 @@ fn begin<'a>(
 
 /// The scale, the offset and the counts of the buckets of an exponential histogram in milliseconds, and the number of zeros.
 fn exponential(latencies: &Latencies) -> (i32, i32, Vec<u64>, u64) {
-    let zeros = latencies.buckets().find(|(bucket, _)| middle_of(*bucket) == 0).map_or(0, |(_, count)| count.into());
-    let values: Vec<(f64, u64)> = latencies
-        .buckets()
+    let buckets = latencies.buckets();
+    let zeros = buckets.iter().find(|(bucket, _)| middle_of(*bucket) == 0).map_or(0, |(_, count)| (*count).into());
+    let values: Vec<(f64, u64)> = buckets
+        .into_iter()
         .filter(|(bucket, _)| middle_of(*bucket) > 0)
         .map(|(bucket, count)| ((middle_of(bucket) as f64 / NANOS_PER_MILLI).log2(), u64::from(count)))
         .collect();

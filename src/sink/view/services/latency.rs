@@ -4,11 +4,18 @@
 /// The number of buckets of a power of two, as a power of two.
 const PARTS: u32 = 6;
 
+/// This many durations are added together.
+const LATEST: usize = 24;
+
 /// Durations, by bucket.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
     /// In ascending order.
     octaves: Vec<Octave>,
+    /// The buckets of the latest durations, which are not in `octaves` yet, and how many there are: adding each at once would wait for
+    /// memory each time.
+    latest: [u16; LATEST],
+    latest_len: u8,
 }
 
 /// The buckets of a power of two that have durations.
@@ -43,11 +50,29 @@ pub(super) fn middle_of(bucket: u16) -> u64 {
     least + (least_of(bucket.saturating_add(1)).saturating_sub(least)) / 2
 }
 
+impl Octave {
+    fn buckets(&self) -> impl Iterator<Item = (u16, u32)> {
+        let Octave { number, present, counts } = self;
+        let places = (0..64).filter(move |place| present & 1 << place != 0);
+        places.zip(counts).map(move |(place, count)| (number << PARTS | place, *count))
+    }
+}
+
 impl Latencies {
     /// Adds a duration.
     #[inline]
     pub fn add(&mut self, nanos: u64) {
-        self.add_many(bucket_of(nanos), 1);
+        if usize::from(self.latest_len) == LATEST {
+            self.add_latest();
+        }
+        self.latest[usize::from(self.latest_len)] = bucket_of(nanos);
+        self.latest_len += 1;
+    }
+
+    #[inline(never)]
+    fn add_latest(&mut self) {
+        let (latest, len) = (self.latest, std::mem::take(&mut self.latest_len));
+        latest[..len.into()].iter().for_each(|bucket| self.add_many(*bucket, 1));
     }
 
     fn add_many(&mut self, bucket: u16, count: u32) {
@@ -68,31 +93,33 @@ impl Latencies {
 
     /// Adds all of another one.
     pub fn merge(&mut self, other: &Latencies) {
-        other.buckets().for_each(|(bucket, count)| self.add_many(bucket, count));
+        let of_octaves = other.octaves.iter().flat_map(Octave::buckets);
+        let latest = other.latest[..other.latest_len.into()].iter().map(|bucket| (*bucket, 1));
+        of_octaves.chain(latest).for_each(|(bucket, count)| self.add_many(bucket, count));
     }
 
     /// The number of durations.
     pub fn count(&self) -> u64 {
-        self.buckets().map(|(_, count)| u64::from(count)).sum()
+        let of_octaves = self.octaves.iter().flat_map(Octave::buckets).map(|(_, count)| u64::from(count)).sum::<u64>();
+        of_octaves + u64::from(self.latest_len)
     }
 
     /// The buckets that have durations, in ascending order.
-    pub fn buckets(&self) -> impl Iterator<Item = (u16, u32)> {
-        self.octaves.iter().flat_map(|Octave { number, present, counts }| {
-            let places = (0..64).filter(move |place| present & 1 << place != 0);
-            places.zip(counts).map(move |(place, count)| (number << PARTS | place, *count))
-        })
+    pub fn buckets(&self) -> Vec<(u16, u32)> {
+        let mut all = self.clone();
+        all.add_latest();
+        all.octaves.iter().flat_map(Octave::buckets).collect()
     }
 
     /// The duration that this share of all, from 0 to 1, does not exceed (nearest rank). `None`: there are none.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let rank = ((share * self.count() as f64).ceil() as u64).max(1);
-        let mut below = 0;
-        let found = self.buckets().find(|(_, count)| {
+        let (mut below, buckets) = (0, self.buckets());
+        let found = buckets.iter().find(|(_, count)| {
             below += u64::from(*count);
             below >= rank
         });
-        found.or(self.buckets().last()).map(|(bucket, _)| middle_of(bucket))
+        found.or(buckets.last()).map(|(bucket, _)| middle_of(*bucket))
     }
 
     pub(super) fn memory_bytes(&self) -> usize {

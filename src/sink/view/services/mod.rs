@@ -80,8 +80,8 @@ pub struct Services {
     bytes: usize,
     /// Durations before this minute were given up, because they took too much memory.
     latencies_from: u64,
-    /// The services of the spans of a batch.
-    scratch: Vec<u32>,
+    /// The keys and services of the spans of a batch.
+    scratch: Vec<(u64, u32)>,
     /// Spans are measured for the next export as well.
     exports: bool,
 }
@@ -213,22 +213,24 @@ impl Services {
             return;
         }
         // First the services of all: the parent of a span is often behind it in its batch.
-        let mut services = std::mem::take(&mut self.scratch);
-        services.clear();
+        let mut of_spans = std::mem::take(&mut self.scratch);
+        of_spans.clear();
         let mut known = [None; 2];
         for (event, span) in spans(batch) {
             let service = self.service_of(event, &mut known);
-            services.push(service);
-            let key = key(&span.trace_id.0, &span.span_id.0);
-            self.parents.insert(key, service);
-            self.parent_has_come(key, service);
+            of_spans.push((key(&span.trace_id.0, &span.span_id.0), service));
         }
-        for ((event, span), service) in spans(batch).zip(&services) {
+        // In a loop of its own the processor waits for many places of the table at once.
+        of_spans.iter().for_each(|(key, service)| self.parents.insert(*key, *service));
+        if self.waiting.len() > 0 {
+            of_spans.iter().for_each(|(key, service)| self.parent_has_come(*key, *service));
+        }
+        for ((event, span), (_, service)) in spans(batch).zip(&of_spans) {
             self.add_span(event, span, *service);
         }
-        self.spans += services.len() as u64;
-        self.spans_since_look += services.len() as u64;
-        self.scratch = services;
+        self.spans += of_spans.len() as u64;
+        self.spans_since_look += of_spans.len() as u64;
+        self.scratch = of_spans;
         if self.spans_since_look >= SPANS_PER_LOOK {
             self.look();
         }

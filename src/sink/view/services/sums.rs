@@ -20,7 +20,8 @@ pub struct Sums {
     steps: Box<[StepSums; STEPS as usize]>,
     /// The number of the latest step that has sums, counted since 1970.
     last: u64,
-    /// The oldest first.
+    /// The latest minute, and those before it, the oldest first.
+    latest: MinuteSums,
     minutes: VecDeque<MinuteSums>,
 }
 
@@ -57,7 +58,8 @@ pub struct Totals {
 
 impl Sums {
     pub(super) fn new() -> Sums {
-        Sums { steps: Box::new([StepSums::default(); STEPS as usize]), last: 0, minutes: VecDeque::new() }
+        let steps = Box::new([StepSums::default(); STEPS as usize]);
+        Sums { steps, last: 0, latest: MinuteSums::default(), minutes: VecDeque::new() }
     }
 
     /// Adds a span that was read in this step, which is at most as old as the oldest one that is kept.
@@ -86,7 +88,15 @@ impl Sums {
     }
 
     fn minute(&mut self, minute: u64) -> &mut MinuteSums {
-        // Nearly always it is the last one.
+        if minute > self.latest.minute {
+            let before = std::mem::replace(&mut self.latest, MinuteSums { minute, ..MinuteSums::default() });
+            self.minutes.extend((before.count > 0).then_some(before));
+        }
+        if minute == self.latest.minute { &mut self.latest } else { self.earlier_minute(minute) }
+    }
+
+    #[cold]
+    fn earlier_minute(&mut self, minute: u64) -> &mut MinuteSums {
         let at = self.minutes.iter().rposition(|known| known.minute <= minute);
         let at = match at {
             Some(at) if self.minutes[at].minute == minute => at,
@@ -112,13 +122,13 @@ impl Sums {
 
     /// The minutes that have sums, the oldest first.
     pub fn minutes(&self) -> impl Iterator<Item = &MinuteSums> {
-        self.minutes.iter()
+        self.minutes.iter().chain((self.latest.count > 0).then_some(&self.latest))
     }
 
     /// The totals of whole minutes, from the first to the last one.
     pub fn totals(&self, (first, last): (u64, u64)) -> Totals {
         let mut totals = Totals::default();
-        for minute in self.minutes.iter().filter(|minute| (first..=last).contains(&minute.minute)) {
+        for minute in self.minutes().filter(|minute| (first..=last).contains(&minute.minute)) {
             totals.count += minute.count;
             totals.errors += minute.errors;
             totals.nanos += minute.nanos;
@@ -132,18 +142,22 @@ impl Sums {
         while let Some(minute) = pop_if(&mut self.minutes, |minute| minute.minute < first) {
             leave(&minute);
         }
+        if self.latest.count > 0 && self.latest.minute < first {
+            leave(&std::mem::take(&mut self.latest));
+        }
     }
 
     /// Gives up the durations of minutes before this one; the counts stay.
     pub(super) fn forget_latencies(&mut self, first: u64) {
-        let old = self.minutes.iter_mut().filter(|minute| minute.minute < first);
+        let all = self.minutes.iter_mut().chain([&mut self.latest]);
+        let old = all.filter(|minute| minute.minute < first);
         old.for_each(|minute| minute.latencies = Latencies::default());
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.steps)
             + self.minutes.capacity() * size_of::<MinuteSums>()
-            + self.minutes.iter().map(|minute| minute.latencies.memory_bytes()).sum::<usize>()
+            + self.minutes().map(|minute| minute.latencies.memory_bytes()).sum::<usize>()
     }
 }
 
