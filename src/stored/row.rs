@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use tributary_event::varint::{push_varint, unsigned};
 use tributary_event::{
     Buckets, DataView, Distribution, DistributionForm, DroppedCounts, EventView, Members, MetricType, MetricView,
     Number, Origin, Position, Resource, SpanExtrasView, SpanKind, Status, Temporality, UnixNanos, ValueView,
@@ -49,7 +50,7 @@ impl RowEncoder {
         self.push_block(event, out);
         push_header(out, event);
         push_data(out, event);
-        push_number(out, event.attribute_members().count() as u64);
+        push_varint(out, event.attribute_members().count() as u64);
         for member in event.attribute_members() {
             push_text(out, member.key().text().text());
             push_value(out, member.value());
@@ -68,13 +69,13 @@ impl RowEncoder {
             self.last = Some((origin.clone(), resource.clone()));
             self.block.clear();
             push_origin(&mut self.block, origin);
-            push_number(&mut self.block, resource.attributes().len() as u64);
+            push_varint(&mut self.block, resource.attributes().len() as u64);
             for (key, value) in resource.attributes() {
                 push_text(&mut self.block, key);
                 push_value(&mut self.block, value.view());
             }
         }
-        push_number(out, self.block.len() as u64);
+        push_varint(out, self.block.len() as u64);
         out.extend_from_slice(&self.block);
     }
 }
@@ -84,7 +85,7 @@ fn push_origin(out: &mut Vec<u8>, origin: &Origin) {
     push_option(out, origin.version.as_deref(), push_text);
     push_text(out, &origin.listener);
     push_text(out, &origin.peer);
-    push_number(out, origin.connection);
+    push_varint(out, origin.connection);
 }
 
 fn push_header(out: &mut Vec<u8>, event: EventView<'_>) {
@@ -92,9 +93,9 @@ fn push_header(out: &mut Vec<u8>, event: EventView<'_>) {
     push_text(out, event.name().text());
     push_option(out, event.time(), push_time);
     push_time(out, event.observed());
-    push_option(out, sequence, push_number);
-    push_number(out, offset);
-    push_number(out, length);
+    push_option(out, sequence, push_varint);
+    push_varint(out, offset);
+    push_varint(out, length);
 }
 
 fn push_data(out: &mut Vec<u8>, event: EventView<'_>) {
@@ -113,7 +114,7 @@ fn push_data(out: &mut Vec<u8>, event: EventView<'_>) {
             out.extend_from_slice(&span.span_id.0);
             push_option(out, span.parent, |out, id| out.extend_from_slice(&id.0));
             push_option(out, span.end, push_time);
-            push_option(out, span.duration_nanos, push_number);
+            push_option(out, span.duration_nanos, push_varint);
             out.push(match span.status {
                 Status::Unset => 0,
                 Status::Ok => 1,
@@ -122,15 +123,15 @@ fn push_data(out: &mut Vec<u8>, event: EventView<'_>) {
             out.push(span.kind.map_or(0, SpanKind::number));
             push_option(out, span.status_message(), |out, text| push_text(out, text.text()));
             push_option(out, span.extras(), push_extras);
-            push_number(out, span.links().len() as u64);
+            push_varint(out, span.links().len() as u64);
             for link in span.links() {
                 out.extend_from_slice(&link.to.trace_id.0);
                 out.extend_from_slice(&link.to.span_id.0);
                 push_members(out, link.attributes);
                 push_option(out, link.trace_state, |out, text| push_text(out, text.text()));
-                push_option(out, link.flags, |out, flags| push_number(out, flags.into()));
+                push_option(out, link.flags, |out, flags| push_varint(out, flags.into()));
             }
-            push_number(out, span.events().len() as u64);
+            push_varint(out, span.events().len() as u64);
             for event in span.events() {
                 push_option(out, event.time, push_time);
                 push_text(out, event.name.text());
@@ -142,19 +143,19 @@ fn push_data(out: &mut Vec<u8>, event: EventView<'_>) {
             push_text(out, sample.sample_type());
             push_text(out, sample.unit());
             push_value(out, view(sample.data.value));
-            push_option(out, sample.data.period_nanos, push_number);
+            push_option(out, sample.data.period_nanos, push_varint);
             push_option(out, sample.data.clock, |out, clock| push_text(out, clock.as_str()));
-            push_number(out, sample.frames().len() as u64);
+            push_varint(out, sample.frames().len() as u64);
             for frame in sample.frames() {
                 push_option(out, frame.function, |out, text| push_text(out, text.text()));
                 push_option(out, frame.file, |out, text| push_text(out, text.text()));
-                push_option(out, frame.line, push_number);
+                push_option(out, frame.line, push_varint);
             }
         }
         DataView::Loss(loss) => {
             push_text(out, loss.reason.as_str());
-            push_number(out, loss.bytes);
-            push_option(out, loss.events, push_number);
+            push_varint(out, loss.bytes);
+            push_option(out, loss.events, push_varint);
             push_text(out, loss.detail.text());
             push_bytes(out, loss.excerpt);
         }
@@ -164,7 +165,7 @@ fn push_data(out: &mut Vec<u8>, event: EventView<'_>) {
 fn push_extras(out: &mut Vec<u8>, extras: SpanExtrasView<'_>) {
     let DroppedCounts { attributes, events, links } = extras.dropped;
     push_option(out, extras.trace_state, |out, text| push_text(out, text.text()));
-    [extras.flags, attributes, events, links].into_iter().for_each(|number| push_number(out, number.into()));
+    [extras.flags, attributes, events, links].into_iter().for_each(|number| push_varint(out, number.into()));
 }
 
 fn push_metric(out: &mut Vec<u8>, metric: MetricView<'_>) {
@@ -188,20 +189,20 @@ fn push_metric(out: &mut Vec<u8>, metric: MetricView<'_>) {
 
 fn push_distribution(out: &mut Vec<u8>, distribution: &Distribution<'_>) {
     let Distribution { count, sum, min, max, form } = *distribution;
-    push_number(out, count);
+    push_varint(out, count);
     [sum, min, max].into_iter().for_each(|number| push_option(out, number, push_double));
     match form {
         DistributionForm::Histogram { bounds, counts, .. } => {
             push_list(out, bounds, push_double);
-            push_list(out, counts, push_number);
+            push_list(out, counts, push_varint);
         }
         DistributionForm::Exponential { scale, zero_count, zero_threshold, positive, negative, .. } => {
             push_signed(out, scale.into());
-            push_number(out, zero_count);
+            push_varint(out, zero_count);
             push_double(out, zero_threshold);
             for Buckets { offset, counts } in [positive, negative] {
                 push_signed(out, offset.into());
-                push_list(out, counts, push_number);
+                push_list(out, counts, push_varint);
             }
         }
         DistributionForm::Summary(quantiles) => push_list(out, quantiles, |out, (quantile, value)| {
@@ -212,7 +213,7 @@ fn push_distribution(out: &mut Vec<u8>, distribution: &Distribution<'_>) {
 }
 
 fn push_list<T: Copy>(out: &mut Vec<u8>, items: &[T], push: fn(&mut Vec<u8>, T)) {
-    push_number(out, items.len() as u64);
+    push_varint(out, items.len() as u64);
     items.iter().for_each(|item| push(out, *item));
 }
 
@@ -235,7 +236,7 @@ fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
         }
         ValueView::U64(number) => {
             out.push(tag::U64);
-            push_number(out, number);
+            push_varint(out, number);
         }
         ValueView::F64(number) => {
             out.push(tag::F64);
@@ -251,7 +252,7 @@ fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
         }
         ValueView::Array(values) => {
             out.push(tag::ARRAY);
-            push_number(out, values.count() as u64);
+            push_varint(out, values.count() as u64);
             values.for_each(|value| push_value(out, value));
         }
         ValueView::Map(members) => {
@@ -262,7 +263,7 @@ fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
 }
 
 fn push_members(out: &mut Vec<u8>, members: Members<'_>) {
-    push_number(out, members.len() as u64);
+    push_varint(out, members.len() as u64);
     for member in members {
         push_text(out, member.key().text().text());
         push_value(out, member.value());
@@ -278,7 +279,7 @@ fn push_option<T>(out: &mut Vec<u8>, value: Option<T>, push: impl FnOnce(&mut Ve
 
 /// Zigzag: small negative numbers are short, too.
 fn push_signed(out: &mut Vec<u8>, number: i64) {
-    push_number(out, (number << 1 ^ number >> 63) as u64);
+    push_varint(out, unsigned(number));
 }
 
 fn push_double(out: &mut Vec<u8>, number: f64) {
@@ -294,35 +295,20 @@ fn push_text(out: &mut Vec<u8>, text: &str) {
 }
 
 fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    push_number(out, bytes.len() as u64);
+    push_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
-}
-
-#[inline]
-fn push_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
 }
 
 /// Replaces line feeds and escapes from `start` on.
 fn escape(out: &mut Vec<u8>, start: usize) {
-    let is_special = |byte: &u8| *byte == b'\n' || *byte == ESCAPE;
-    let Some(first) = memchr::memchr2(b'\n', ESCAPE, &out[start..]) else { return };
-    let rest = out.split_off(start + first);
-    for piece in rest.split_inclusive(is_special) {
-        match piece.split_last() {
-            Some((b'\n', before)) => {
-                out.extend_from_slice(before);
-                out.extend_from_slice(&[ESCAPE, 1]);
-            }
-            Some((&ESCAPE, before)) => {
-                out.extend_from_slice(before);
-                out.extend_from_slice(&[ESCAPE, 2]);
-            }
-            _ => out.extend_from_slice(piece),
-        }
+    let find = |bytes: &[u8]| memchr::memchr2(b'\n', ESCAPE, bytes);
+    let Some(first) = find(&out[start..]) else { return };
+    let special = out.split_off(start + first);
+    let mut rest = &special[..];
+    while let Some(at) = find(rest) {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(&[ESCAPE, if rest[at] == b'\n' { 1 } else { 2 }]);
+        rest = &rest[at + 1..];
     }
+    out.extend_from_slice(rest);
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::row::{CRC_BYTES, ESCAPE, START, tag};
 use super::{OriginParts, Rebuilder, StoredBuckets, StoredData, StoredDistribution, reason};
+use tributary_event::varint::{read_varint, zigzag};
 use tributary_event::{
     DroppedCounts, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue,
     SampleClock, SampleData, SeverityNumber, Span32, SpanData, SpanEvent, SpanExtras, SpanId, SpanKind, SpanLink,
@@ -269,15 +270,9 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            number |= u64::from(byte & 0x7F) << shift;
-            if byte < 0x80 {
-                return Some(number);
-            }
-        }
-        None
+        let (number, rest) = read_varint(self.0)?;
+        self.0 = rest;
+        Some(number)
     }
 
     fn small_number(&mut self) -> Option<u32> {
@@ -285,8 +280,7 @@ impl<'a> Reader<'a> {
     }
 
     fn signed(&mut self) -> Option<i64> {
-        let number = self.number()?;
-        Some((number >> 1) as i64 ^ -((number & 1) as i64))
+        self.number().map(zigzag)
     }
 
     fn small_signed(&mut self) -> Option<i32> {
