@@ -1,7 +1,10 @@
-//! Keys that came last, each with a number, in bounded memory.
+//! Keys that came last, each with a small number, in bounded memory.
 
 use std::mem;
 
+/// The bits of a number; the greatest one stands for [`u32::MAX`]. They take the place of as many bits of the key, which is a hash.
+const NUMBER_BITS: u32 = 20;
+const NUMBERS: u64 = (1 << NUMBER_BITS) - 1;
 /// A table with this many places at least.
 const LEAST_PLACES: usize = 1024;
 
@@ -18,16 +21,18 @@ pub(crate) struct RecentKeys {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// A key and its number. The key 0: the place is free.
-    places: Vec<(u64, u32)>,
+    /// The upper bits of a key and its number. 0: the place is free.
+    places: Vec<u64>,
     len: usize,
 }
 
 impl Table {
+    /// The place of a key, or a free one.
+    #[inline]
     fn place(&self, key: u64) -> usize {
         let mask = self.places.len() - 1;
-        let mut at = (key >> 20) as usize & mask;
-        while self.places[at].0 != 0 && self.places[at].0 != key {
+        let mut at = (key >> NUMBER_BITS) as usize & mask;
+        while self.places[at] != 0 && (self.places[at] ^ key) & !NUMBERS != 0 {
             at = (at + 1) & mask;
         }
         at
@@ -37,14 +42,19 @@ impl Table {
         if self.places.is_empty() {
             return None;
         }
-        let (known, number) = self.places[self.place(key)];
-        (known == key).then_some(number)
+        let found = self.places[self.place(key)];
+        (found != 0).then_some(match found & NUMBERS {
+            NUMBERS => u32::MAX,
+            number => number as u32,
+        })
     }
 
-    fn insert(&mut self, key: u64, number: u32) {
-        let at = self.place(key);
-        self.len += usize::from(self.places[at].0 == 0);
-        self.places[at] = (key, number);
+    /// `with`: the upper bits of a key, and its number.
+    #[inline]
+    fn insert(&mut self, with: u64) {
+        let at = self.place(with);
+        self.len += usize::from(self.places[at] == 0);
+        self.places[at] = with;
     }
 
     fn is_full(&self) -> bool {
@@ -52,8 +62,8 @@ impl Table {
     }
 
     fn grown(&self, places: usize) -> Table {
-        let mut grown = Table { places: vec![(0, 0); places], len: 0 };
-        self.places.iter().filter(|(key, _)| *key != 0).for_each(|(key, number)| grown.insert(*key, *number));
+        let mut grown = Table { places: vec![0; places], len: 0 };
+        self.places.iter().filter(|place| **place != 0).for_each(|place| grown.insert(*place));
         grown
     }
 }
@@ -61,18 +71,18 @@ impl Table {
 impl RecentKeys {
     /// Two tables of at most `bytes` together.
     pub(crate) fn new(bytes: usize) -> RecentKeys {
-        let places = bytes / 2 / size_of::<(u64, u32)>();
+        let places = bytes / 2 / size_of::<u64>();
         let most = if places <= LEAST_PLACES { LEAST_PLACES } else { 1 << places.ilog2() };
         RecentKeys { present: Table::default(), former: Table::default(), most, full: 0 }
     }
 
-    /// Remembers the number of a key, which is not 0.
+    /// Remembers the number of a key, of which at least one of the upper bits is not 0.
     #[inline]
     pub(crate) fn insert(&mut self, key: u64, number: u32) {
         if self.present.is_full() {
             self.grow();
         }
-        self.present.insert(key, number);
+        self.present.insert(key & !NUMBERS | u64::from(number).min(NUMBERS));
     }
 
     #[cold]
@@ -97,12 +107,12 @@ impl RecentKeys {
     /// Gives up the older half of what is known.
     pub(crate) fn turn(&mut self) {
         mem::swap(&mut self.present, &mut self.former);
-        self.present.places.fill((0, 0));
+        self.present.places.fill(0);
         self.present.len = 0;
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        (self.present.places.capacity() + self.former.places.capacity()) * size_of::<(u64, u32)>()
+        (self.present.places.capacity() + self.former.places.capacity()) * size_of::<u64>()
     }
 }
 
@@ -117,6 +127,7 @@ mod tests {
         for number in 0..200_000 {
             keys.insert(key(number), number as u32);
             assert_eq!(keys.get(key(number)), Some(number as u32));
+            assert_eq!(keys.get(key(number + 1_000_000)), None);
         }
         let known = (0..200_000).filter(|number| keys.get(key(*number)) == Some(*number as u32)).count();
         assert!(known >= 24_000 && keys.memory_bytes() <= 1 << 20, "{known}");

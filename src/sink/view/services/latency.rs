@@ -5,17 +5,15 @@
 const PARTS: u32 = 6;
 
 /// This many durations are added together.
-const LATEST: usize = 24;
+const LATEST: usize = 128;
 
 /// Durations, by bucket.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
     /// In ascending order.
     octaves: Vec<Octave>,
-    /// The buckets of the latest durations, which are not in `octaves` yet, and how many there are: adding each at once would wait for
-    /// memory each time.
-    latest: [u16; LATEST],
-    latest_len: u8,
+    /// The buckets of the latest durations, which are not in `octaves` yet: adding each at once would wait for memory each time.
+    latest: Vec<u16>,
 }
 
 /// The buckets of a power of two that have durations.
@@ -62,17 +60,22 @@ impl Latencies {
     /// Adds a duration.
     #[inline]
     pub fn add(&mut self, nanos: u64) {
-        if usize::from(self.latest_len) == LATEST {
+        if self.latest.len() >= LATEST {
             self.add_latest();
         }
-        self.latest[usize::from(self.latest_len)] = bucket_of(nanos);
-        self.latest_len += 1;
+        self.latest.push(bucket_of(nanos));
     }
 
-    #[inline(never)]
     fn add_latest(&mut self) {
-        let (latest, len) = (self.latest, std::mem::take(&mut self.latest_len));
-        latest[..len.into()].iter().for_each(|bucket| self.add_many(*bucket, 1));
+        let mut latest = std::mem::take(&mut self.latest);
+        latest.drain(..).for_each(|bucket| self.add_many(bucket, 1));
+        self.latest = latest;
+    }
+
+    /// Hardly any duration follows: gives back the memory for the next ones.
+    pub(super) fn settle(&mut self) {
+        self.add_latest();
+        self.latest = Vec::new();
     }
 
     fn add_many(&mut self, bucket: u16, count: u32) {
@@ -94,14 +97,14 @@ impl Latencies {
     /// Adds all of another one.
     pub fn merge(&mut self, other: &Latencies) {
         let of_octaves = other.octaves.iter().flat_map(Octave::buckets);
-        let latest = other.latest[..other.latest_len.into()].iter().map(|bucket| (*bucket, 1));
+        let latest = other.latest.iter().map(|bucket| (*bucket, 1));
         of_octaves.chain(latest).for_each(|(bucket, count)| self.add_many(bucket, count));
     }
 
     /// The number of durations.
     pub fn count(&self) -> u64 {
         let of_octaves = self.octaves.iter().flat_map(Octave::buckets).map(|(_, count)| u64::from(count)).sum::<u64>();
-        of_octaves + u64::from(self.latest_len)
+        of_octaves + self.latest.len() as u64
     }
 
     /// The buckets that have durations, in ascending order.
@@ -124,7 +127,7 @@ impl Latencies {
 
     pub(super) fn memory_bytes(&self) -> usize {
         let counts: usize = self.octaves.iter().map(|octave| octave.counts.capacity()).sum();
-        self.octaves.capacity() * size_of::<Octave>() + counts * size_of::<u32>()
+        self.octaves.capacity() * size_of::<Octave>() + counts * size_of::<u32>() + self.latest.capacity() * 2
     }
 }
 

@@ -31,6 +31,8 @@ use waiting::{WaitingChild, WaitingChildren};
 const FULL_BYTES: usize = 8 << 20;
 /// Services keep the sums of minutes for this long.
 const HISTORY_MINUTES: u64 = 360;
+/// One part of this many of the memory is for the services of spans that may have children.
+const PARENTS_PART: usize = 8;
 /// Names are cut here.
 const MAX_NAME_BYTES: usize = 256;
 /// The type of an error where it is no exception (OpenTelemetry).
@@ -182,7 +184,7 @@ impl Services {
             services: Rows::new(limits.services),
             operations: Rows::new(limits.operations + limits.services),
             edges: Rows::new(limits.edges + limits.services),
-            parents: RecentKeys::new(bytes / 4),
+            parents: RecentKeys::new(bytes / PARENTS_PART),
             waiting: WaitingChildren::default(),
             began: 0,
             now: 0,
@@ -202,7 +204,7 @@ impl Services {
         self.services.set_most(self.limits.services);
         self.operations.set_most(self.limits.operations + self.limits.services);
         self.edges.set_most(self.limits.edges + self.limits.services);
-        self.parents = RecentKeys::new(bytes / 4);
+        self.parents = RecentKeys::new(bytes / PARENTS_PART);
         self.look();
     }
 

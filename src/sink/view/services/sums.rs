@@ -89,7 +89,8 @@ impl Sums {
 
     fn minute(&mut self, minute: u64) -> &mut MinuteSums {
         if minute > self.latest.minute {
-            let before = std::mem::replace(&mut self.latest, MinuteSums { minute, ..MinuteSums::default() });
+            let mut before = std::mem::replace(&mut self.latest, MinuteSums { minute, ..MinuteSums::default() });
+            before.latencies.settle();
             self.minutes.extend((before.count > 0).then_some(before));
         }
         if minute == self.latest.minute { &mut self.latest } else { self.earlier_minute(minute) }
