@@ -4,6 +4,7 @@
 //! parent's ends. A span without an end counts as a call and has no time; its children count for the span around it.
 
 use std::collections::VecDeque;
+use std::hash::BuildHasher as _;
 
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
@@ -18,9 +19,6 @@ const NONE: u32 = u32::MAX;
 /// The parents of larger traces are found by a table.
 const SMALL_TRACE: usize = 16;
 
-/// The process and the id of a trace.
-type TraceKey = (u32, u128);
-
 /// Spans whose traces are not summed up.
 #[derive(Clone, Debug)]
 pub struct Spans {
@@ -28,8 +26,9 @@ pub struct Spans {
     held: VecDeque<Held>,
     /// The number of the first of them: each has the next one.
     first: u64,
-    /// The number of the last span of each trace.
-    traces: HashMap<TraceKey, u64, RandomState>,
+    /// The number of the last span of each trace, by the hash of its process and id: of millions of traces no two have the same.
+    traces: HashMap<u64, u64, RandomState>,
+    hasher: RandomState,
     max_held: usize,
     /// The number of the next span when [`Spans::sum_up_quiet`] was called last.
     older: u64,
@@ -39,21 +38,38 @@ pub struct Spans {
     scratch: TraceTree,
 }
 
+/// A span, in less than the 64 bytes that a processor reads at once.
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    trace: u128,
+    /// The hash of its process and trace.
+    trace: u64,
     id: u64,
     /// 0: none.
     parent: u64,
-    start: Option<u64>,
-    duration: Option<u64>,
+    /// [`UNKNOWN`]: none, like `duration`.
+    start: u64,
+    duration: u64,
     frame: u32,
-    /// The nodes of its process and thread.
-    process: u32,
+    /// The node of its thread.
     thread: u32,
     /// How many spans before it the previous one of its trace is; 0: there is none.
     back: u32,
     is_summed: bool,
+}
+
+/// No time: a time that no span has.
+const UNKNOWN: u64 = u64::MAX;
+
+const _: () = assert!(size_of::<Held>() < 64);
+
+impl Held {
+    fn start(&self) -> Option<u64> {
+        Some(self.start).filter(|start| *start != UNKNOWN)
+    }
+
+    fn duration(&self) -> Option<u64> {
+        Some(self.duration).filter(|duration| *duration != UNKNOWN)
+    }
 }
 
 impl Default for Spans {
@@ -69,6 +85,7 @@ impl Spans {
             held: VecDeque::new(),
             first: 0,
             traces: HashMap::default(),
+            hasher: RandomState::default(),
             max_held: max_held.min(MAX_SPANS),
             older: 0,
             added: 0,
@@ -83,19 +100,17 @@ impl Spans {
         let process = stacks.tree().nodes()[thread as usize].caller;
         let detail = span.detail.as_deref().filter(|detail| !detail.is_empty() && *detail != span.name);
         let frame = stacks.span_frame(&span.name, detail);
-        let ProfileSpan { id, parent, start, duration, trace, .. } = *span;
+        let trace = self.hasher.hash_one((process, span.trace));
         let number = self.first + self.held.len() as u64;
-        let before = self.traces.insert((process, trace), number);
+        let before = self.traces.insert(trace, number);
         let back = before.map_or(0, |before| (number - before) as u32);
-        let parent = parent.unwrap_or(0);
         self.held.push_back(Held {
             trace,
-            id,
-            parent,
-            start,
-            duration,
+            id: span.id,
+            parent: span.parent.unwrap_or(0),
+            start: span.start.unwrap_or(UNKNOWN),
+            duration: span.duration.map_or(UNKNOWN, |duration| duration.min(UNKNOWN - 1)),
             frame,
-            process,
             thread,
             back,
             is_summed: false,
@@ -143,7 +158,7 @@ impl Spans {
 
     /// Bytes of those that are held, approximately.
     pub fn memory_bytes(&self) -> usize {
-        self.held.len() * (size_of::<Held>() + size_of::<(TraceKey, u64)>())
+        self.held.len() * (size_of::<Held>() + size_of::<(u64, u64)>())
     }
 
     /// How many traces were summed up before the end, because there are too many spans: spans that came later have lost their
@@ -156,14 +171,13 @@ impl Spans {
     fn sum_up_first(&mut self, count: usize, has_one: bool, stacks: &mut Stacks) -> u64 {
         let mut summed = 0;
         for at in 0..count.min(self.held.len()) {
-            let Held { process, trace, is_summed, .. } = self.held[at];
+            let Held { trace, is_summed, .. } = self.held[at];
             if is_summed {
                 continue;
             }
-            let key = (process, trace);
-            let last = self.traces.get(&key).map(|last| (last - self.first) as usize);
+            let last = self.traces.get(&trace).map(|last| (last - self.first) as usize);
             let Some(last) = last.filter(|last| has_one || *last < count) else { continue };
-            self.traces.remove(&key);
+            self.traces.remove(&trace);
             let mut members = std::mem::take(&mut self.scratch.spans);
             let mut at = last;
             loop {
@@ -268,8 +282,8 @@ impl TraceTree {
                     stacks.count(node, 1, 1);
                     members[at].node = node;
                     let mut timed = around.timed;
-                    if let Some(duration) = span.duration {
-                        let window = window(span.start, duration, around.timed.map(|timed| members[timed].window));
+                    if let Some(duration) = span.duration() {
+                        let window = window(span.start(), duration, around.timed.map(|timed| members[timed].window));
                         let own = window.1 - window.0;
                         (members[at].window, members[at].own) = (window, own);
                         if let Some(timed) = around.timed {
