@@ -36,7 +36,7 @@ struct TraceSummary {
     duration_ns: Option<u64>,
     spans: u64,
     errors: u64,
-    services: Names,
+    services: ServiceNames,
     is_complete: bool,
 }
 
@@ -46,7 +46,7 @@ struct TraceList<T> {
     coverage: Coverage,
     traces: T,
     total: usize,
-    services: Names,
+    services: ServiceNames,
     is_cut: bool,
 }
 
@@ -63,8 +63,8 @@ struct TraceSums {
     matches: Matches,
 }
 
-/// Names, each once.
-type Names = BTreeSet<String>;
+/// ServiceNames, each once.
+type ServiceNames = BTreeSet<String>;
 
 /// What is shown of a trace beside its sums.
 struct Detail {
@@ -73,7 +73,7 @@ struct Detail {
     rank: Rank,
     /// The span and its parent.
     spans: Vec<([u8; 8], Option<[u8; 8]>)>,
-    services: Names,
+    services: ServiceNames,
 }
 
 /// What is shown of a span that stands for its trace.
@@ -159,7 +159,7 @@ pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     let snapshot = snapshot(context, window, &[Class::Spans], |name, _| is_protocol(name))?;
 
     let mut sums: HashMap<TraceId, TraceSums, RandomState> = HashMap::default();
-    let (mut services, mut is_cut) = (Names::new(), false);
+    let (mut services, mut is_cut) = (ServiceNames::new(), false);
     // It is free again before the others are shown.
     let memory = ResponseMemory::new(context.memory.left());
     // The latest spans first: when there is no memory for more traces, older ones are left out.
@@ -252,7 +252,7 @@ fn for_spans<'a>(
 }
 
 /// Adds a name, if there are less than `most`; returns whether it is a new one.
-fn add_name(names: &mut Names, name: &str, most: usize) -> bool {
+fn add_name(names: &mut ServiceNames, name: &str, most: usize) -> bool {
     names.len() < most && !names.contains(name) && names.insert(name.to_owned())
 }
 
@@ -271,7 +271,7 @@ impl Detail {
             root: Root::default(),
             rank: (true, u64::MAX, u64::MAX, usize::MAX),
             spans: Vec::new(),
-            services: Names::new(),
+            services: ServiceNames::new(),
         });
         memory.require(SPAN_BYTES)?;
         detail.spans.push((span.span_id.0, span.parent.map(|parent| parent.0)));

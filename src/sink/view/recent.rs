@@ -76,7 +76,7 @@ impl RecentKeys {
         RecentKeys { present: Table::default(), former: Table::default(), most, full: 0 }
     }
 
-    /// Remembers the number of a key, of which at least one of the upper bits is not 0.
+    /// Remembers the number of a key. At least one of the upper bits of a key is not 0.
     #[inline]
     pub(crate) fn insert(&mut self, key: u64, number: u32) {
         if self.present.is_full() {

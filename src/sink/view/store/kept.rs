@@ -33,7 +33,7 @@ pub struct KeptBatch {
     began: UnixNanos,
     /// Events of the same class and listener between the kept batch before it and this one are not kept.
     pub follows_gap: bool,
-    content: Content,
+    content: KeptEvents,
     pub(super) bytes: usize,
     /// The number of the choice of traces by which it was last looked through.
     pub(super) choice: u64,
@@ -41,7 +41,7 @@ pub struct KeptBatch {
 
 /// The events of one class of a batch.
 #[derive(Clone, Debug)]
-enum Content {
+enum KeptEvents {
     Open(Arc<Batch>),
     Packed(Arc<PackedBatch>),
 }
@@ -61,28 +61,28 @@ impl KeptBatch {
     pub(super) fn new(number: Number, batch: Batch, choice: u64) -> KeptBatch {
         let at = last_observed(&batch);
         let bytes = batch.memory_bytes() + KEPT_BYTES;
-        let content = Content::Open(Arc::new(batch));
+        let content = KeptEvents::Open(Arc::new(batch));
         KeptBatch { number, order: number, at, began: at, follows_gap: false, content, bytes, choice }
     }
 
     /// Its events. Those of a packed batch are unpacked each time.
     pub fn batch(&self) -> Arc<Batch> {
         match &self.content {
-            Content::Open(batch) => batch.clone(),
-            Content::Packed(packed) => packed.unpack(),
+            KeptEvents::Open(batch) => batch.clone(),
+            KeptEvents::Packed(packed) => packed.unpack(),
         }
     }
 
     /// Whether it is packed.
     pub fn is_packed(&self) -> bool {
-        matches!(self.content, Content::Packed(_))
+        matches!(self.content, KeptEvents::Packed(_))
     }
 
     /// The number of its events.
     pub fn len(&self) -> usize {
         match &self.content {
-            Content::Open(batch) => batch.len(),
-            Content::Packed(packed) => packed.len,
+            KeptEvents::Open(batch) => batch.len(),
+            KeptEvents::Packed(packed) => packed.len,
         }
     }
 
@@ -94,8 +94,8 @@ impl KeptBatch {
     /// The connection of its first event.
     pub fn origin(&self) -> Option<&Arc<Origin>> {
         match &self.content {
-            Content::Open(batch) => batch.origin(),
-            Content::Packed(packed) => packed.parts.origins.first(),
+            KeptEvents::Open(batch) => batch.origin(),
+            KeptEvents::Packed(packed) => packed.parts.origins.first(),
         }
     }
 
@@ -108,38 +108,38 @@ impl KeptBatch {
     /// The upper halves of the hashes of its traces; `None`: it is not packed.
     pub(super) fn traces(&self) -> Option<&[u32]> {
         match &self.content {
-            Content::Open(_) => None,
-            Content::Packed(packed) => Some(&packed.traces),
+            KeptEvents::Open(_) => None,
+            KeptEvents::Packed(packed) => Some(&packed.traces),
         }
     }
 
     /// The batch, if it is not packed.
     pub(super) fn open(&self) -> Option<&Arc<Batch>> {
         match &self.content {
-            Content::Open(batch) => Some(batch),
-            Content::Packed(_) => None,
+            KeptEvents::Open(batch) => Some(batch),
+            KeptEvents::Packed(_) => None,
         }
     }
 
     /// The parts that it shares with other packed batches.
     pub(super) fn packed_parts(&self) -> Option<&PackedParts> {
         match &self.content {
-            Content::Open(_) => None,
-            Content::Packed(packed) => Some(&packed.parts),
+            KeptEvents::Open(_) => None,
+            KeptEvents::Packed(packed) => Some(&packed.parts),
         }
     }
 
     /// Puts a packed batch in the place of an equal one.
     pub(super) fn replace(&mut self, packed: PackedBatch) {
         self.bytes = packed.memory_bytes();
-        self.content = Content::Packed(Arc::new(packed));
+        self.content = KeptEvents::Packed(Arc::new(packed));
     }
 
     /// Appends these events of a batch behind it, if both are near, and this one is small and not read by anyone.
     pub(super) fn append(&mut self, from: &Batch, is_chosen: impl Fn(usize) -> bool) -> bool {
         let observed = last_observed(from);
         let fits = self.bytes < MERGED_BYTES && observed.0.saturating_sub(self.began.0) < MERGED_NANOS;
-        let Content::Open(open) = &mut self.content else { return false };
+        let KeptEvents::Open(open) = &mut self.content else { return false };
         let Some(open) = Arc::get_mut(open).filter(|_| fits) else { return false };
         open.append_copy_of(from, is_chosen);
         self.bytes = open.memory_bytes() + KEPT_BYTES;
@@ -158,7 +158,7 @@ impl KeptBatch {
         match is_packed.then(|| PackedBatch::of(&batch)).flatten() {
             Some(packed) => self.replace(packed),
             None => {
-                self.content = Content::Open(Arc::new(batch));
+                self.content = KeptEvents::Open(Arc::new(batch));
                 self.shrink();
             }
         }
@@ -172,7 +172,7 @@ impl KeptBatch {
 
     /// Gives back the memory that no event takes.
     pub(super) fn shrink(&mut self) {
-        if let Content::Open(open) = &mut self.content
+        if let KeptEvents::Open(open) = &mut self.content
             && let Some(open) = Arc::get_mut(open)
         {
             open.shrink();

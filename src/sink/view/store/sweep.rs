@@ -4,7 +4,7 @@ use super::*;
 use crate::traces::high;
 
 /// What is left of batches that follow each other.
-struct Rest {
+struct BatchRest {
     /// The first of them.
     first: KeptBatch,
     batch: Batch,
@@ -40,7 +40,7 @@ impl ViewStore {
     /// What is left of a batch gets another number: its events have other places.
     fn sweep(&mut self, enough: usize) {
         let aim = self.bytes.saturating_sub(enough);
-        let (choice, leaving) = (self.choice, Leaving::of(&self.traces, &self.notable));
+        let (choice, dropped) = (self.choice, DroppedSpans::of(&self.traces, &self.notable));
         for ring in self.rings.iter_mut().filter(|ring| ring.class == Class::Spans) {
             if self.bytes <= aim {
                 break;
@@ -51,7 +51,7 @@ impl ViewStore {
             ring.batches.reserve_exact(all.len());
             let (mut bytes, mut rest) = (self.bytes, None);
             for mut kept in all {
-                if kept.choice == choice || (rest.is_none() && bytes <= aim) || leaving.is_none_of(&kept) {
+                if kept.choice == choice || (rest.is_none() && bytes <= aim) || dropped.is_none_of(&kept) {
                     bytes += finish(&mut rest, &mut ring.batches, &mut self.next);
                     if bytes > aim {
                         kept.choice = choice;
@@ -60,7 +60,7 @@ impl ViewStore {
                     continue;
                 }
                 let batch = kept.batch();
-                let stays: Vec<bool> = batch.events().map(|event| leaving.stays(event)).collect();
+                let stays: Vec<bool> = batch.events().map(|event| dropped.stays(event)).collect();
                 let count = stays.iter().filter(|stays| **stays).count();
                 if count == stays.len() {
                     bytes += finish(&mut rest, &mut ring.batches, &mut self.next);
@@ -78,7 +78,7 @@ impl ViewStore {
                 bytes += finish(&mut rest, &mut ring.batches, &mut self.next);
                 kept.choice = choice;
                 let is_packed = kept.is_packed();
-                rest = Some(Rest { first: kept, batch: batch.copy_of(|index| stays[index]), is_packed });
+                rest = Some(BatchRest { first: kept, batch: batch.copy_of(|index| stays[index]), is_packed });
             }
             finish(&mut rest, &mut ring.batches, &mut self.next);
             ring.count();
@@ -88,7 +88,7 @@ impl ViewStore {
     }
 }
 
-impl Rest {
+impl BatchRest {
     /// Appends what stays of a batch, if both are near and small.
     fn append(&mut self, kept: &KeptBatch, batch: &Batch, stays: &[bool]) -> bool {
         let is_near = self.batch.memory_bytes() < MERGED_BYTES && self.first.is_near(kept);
@@ -102,8 +102,8 @@ impl Rest {
 }
 
 /// Keeps what is left of batches; returns its bytes.
-fn finish(rest: &mut Option<Rest>, to: &mut VecDeque<KeptBatch>, next: &mut Number) -> usize {
-    let Some(Rest { first, batch, is_packed }) = rest.take() else { return 0 };
+fn finish(rest: &mut Option<BatchRest>, to: &mut VecDeque<KeptBatch>, next: &mut Number) -> usize {
+    let Some(BatchRest { first, batch, is_packed }) = rest.take() else { return 0 };
     let kept = first.rest(*next, batch, is_packed);
     *next += 1;
     let bytes = kept.bytes;
@@ -112,7 +112,7 @@ fn finish(rest: &mut Option<Rest>, to: &mut VecDeque<KeptBatch>, next: &mut Numb
 }
 
 /// Which spans go.
-struct Leaving<'a> {
+struct DroppedSpans<'a> {
     traces: &'a TraceChoice,
     notable: &'a NotableTraces,
     /// The upper halves of the hashes of chosen traces.
@@ -121,10 +121,10 @@ struct Leaving<'a> {
     torn: HashSet<u32, RandomState>,
 }
 
-impl<'a> Leaving<'a> {
-    fn of(traces: &'a TraceChoice, notable: &'a NotableTraces) -> Leaving<'a> {
+impl<'a> DroppedSpans<'a> {
+    fn of(traces: &'a TraceChoice, notable: &'a NotableTraces) -> DroppedSpans<'a> {
         let chosen = notable.chosen().map(high).collect();
-        Leaving { traces, notable, chosen, torn: traces.torn().map(high).collect() }
+        DroppedSpans { traces, notable, chosen, torn: traces.torn().map(high).collect() }
     }
 
     fn stays(&self, event: EventView<'_>) -> bool {
