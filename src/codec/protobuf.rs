@@ -3,7 +3,7 @@
 //! A field is a tag (its number and wire type) and a value. All fields that are written here, but some of 4 bytes, have numbers
 //! below 16, so a tag is one byte.
 
-pub use tributary_event::varint::{push_varint, read_varint, varint_len, zigzag};
+pub use tributary_event::varint::{push_varint, read_varint, unsigned, varint_len, zigzag};
 
 /// The tag of a field whose value is a varint.
 pub(crate) const fn varint_tag(field: u8) -> u8 {
@@ -38,7 +38,7 @@ pub fn push_fixed64_field(out: &mut Vec<u8>, field: u8, value: u64) {
 /// Appends a field whose value is a varint of a signed number, small ones as short ones.
 #[inline]
 pub fn push_zigzag_field(out: &mut Vec<u8>, field: u8, value: i32) {
-    push_varint_field(out, field, u64::from((value << 1 ^ value >> 31) as u32));
+    push_varint_field(out, field, unsigned(value.into()));
 }
 
 /// Appends a field of 4 bytes, of any number.

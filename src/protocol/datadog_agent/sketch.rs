@@ -171,7 +171,7 @@ mod tests {
         let mut store = vec![0x12, (counts.len() * 8) as u8];
         counts.iter().for_each(|count| store.extend(count.to_le_bytes()));
         store.push(0x18);
-        tributary_codec::protobuf::push_varint(&mut store, (first << 1 ^ first >> 63) as u64);
+        tributary_codec::protobuf::push_varint(&mut store, tributary_codec::protobuf::unsigned(first));
         let mut all = vec![0x0A, mapping.len() as u8];
         all.extend(mapping);
         all.extend([0x12, store.len() as u8]);

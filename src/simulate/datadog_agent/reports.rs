@@ -8,7 +8,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::Serialize;
 
-use tributary_codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field};
+use tributary_codec::protobuf::{
+    push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, unsigned,
+};
 
 use crate::rng::Rng;
 
@@ -109,7 +111,7 @@ fn sketch(millis: &[u64]) -> Vec<u8> {
         for (index, count) in bins {
             // An index is a number of 32 bits with its sign in the lowest.
             push_message(out, 1, 1, |out| {
-                push_varint_field(out, 1, (index << 1 ^ index >> 63) as u64);
+                push_varint_field(out, 1, unsigned(index));
                 push_fixed64_field(out, 2, count.to_bits());
             });
         }
