@@ -198,8 +198,7 @@ impl Collected {
         stacks_of(&mut self.stacks, source, self.limits).add(sample);
     }
 
-    /// Adds a span. Its time is not kept.
-    pub fn add_span(&mut self, span: &ProfileSpan<'_>) {
+    fn add_span(&mut self, span: &ProfileSpan<'_>) {
         let about = self.about(StackSource::Spans, &span.agent);
         about.note(span.start, span.duration.unwrap_or(0));
         about.events += 1;

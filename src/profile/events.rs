@@ -63,13 +63,11 @@ pub fn item_of_known_agent(event: EventView<'_>) -> Result<Option<ProfileItem<'_
 }
 
 fn item_with<'a>(event: EventView<'a>, agent: &dyn Fn() -> Cow<'a, str>) -> Result<Option<ProfileItem<'a>>, ()> {
-    if !is_wanted(event.kind().as_str(), event.name().text()) {
-        return Ok(None);
-    }
     match event.data() {
-        DataView::Sample(view) => Ok(sample(event, view, agent).map(ProfileItem::Sample)),
         DataView::Span(view) => Ok(Some(ProfileItem::Span(span(event, &view, agent)))),
-        _ => log(event, agent),
+        DataView::Sample(view) => Ok(sample(event, view, agent).map(ProfileItem::Sample)),
+        _ if is_wanted(event.kind().as_str(), event.name().text()) => log(event, agent),
+        _ => Ok(None),
     }
 }
 
@@ -111,11 +109,6 @@ fn sample<'a>(
         is_incomplete,
         dump: heap.dump.map(|_| heap.identity(event)),
     })
-}
-
-/// A span, with an empty agent.
-pub fn span_of_known_agent<'a>(event: EventView<'a>, span: &SpanData) -> ProfileSpan<'a> {
-    self::span(event, span, &|| Cow::Borrowed(""))
 }
 
 fn span<'a>(event: EventView<'a>, span: &SpanData, agent: &dyn Fn() -> Cow<'a, str>) -> ProfileSpan<'a> {

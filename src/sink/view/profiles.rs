@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use crate::services::{STEP_SECONDS, STEPS, pop_if};
-use tributary_event::{AgentFacts, Batch, DataView, EventView, Kind, Origin, Resource, UnixNanos};
+use tributary_event::{AgentFacts, Batch, EventView, Kind, Origin, Resource, UnixNanos};
 use tributary_profile::collected::{About, Collected, StackSource};
 use tributary_profile::stacks::{OTHERS, Stacks, process_text};
 use tributary_profile::{Counted, ProfileItem, events};
@@ -124,13 +124,10 @@ impl ProfileSums {
         self.batches += 1;
         let (mut last, mut touched) = (None, Vec::new());
         for event in batch.events() {
-            let item = match event.data() {
-                DataView::Span(span) => ProfileItem::Span(events::span_of_known_agent(event, &span)),
-                _ => match events::item_of_known_agent(event) {
-                    Ok(Some(item)) if has_stack(&item) => item,
-                    _ => continue,
-                },
-            };
+            let Ok(Some(item)) = events::item_of_known_agent(event) else { continue };
+            if !has_stack(&item) {
+                continue;
+            }
             let resource = Arc::as_ptr(event.resource()).addr();
             let agent = match last {
                 Some((known, agent)) if known == resource => agent,
