@@ -119,7 +119,7 @@ impl Batch {
     pub fn memory_bytes(&self) -> usize {
         let resources: usize = self.resources.iter().map(|resource| resource.memory_bytes()).sum();
         resources
-            + self.origins.len() * ORIGIN_BYTES
+            + self.origins.len() * Origin::MEMORY_BYTES
             + self.text.capacity()
             + self.bytes.capacity()
             + self.events.capacity() * size_of::<Event>()
@@ -139,9 +139,6 @@ impl Batch {
             + self.runs.iter().map(Run::memory_bytes).sum::<usize>()
     }
 }
-
-/// Estimated memory of an origin.
-const ORIGIN_BYTES: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Event {

@@ -32,6 +32,9 @@ pub struct Origin {
 }
 
 impl Origin {
+    /// Its estimated memory in bytes.
+    pub const MEMORY_BYTES: usize = 256;
+
     /// An origin whose protocol version is not yet known.
     pub fn new(protocol: &'static str, listener: Arc<str>, peer: Arc<str>, connection: u64) -> Self {
         Origin {

@@ -63,7 +63,7 @@ struct TraceSums {
     matches: Matches,
 }
 
-/// ServiceNames, each once.
+/// Names of services, each once.
 type ServiceNames = BTreeSet<String>;
 
 /// What is shown of a trace beside its sums.

@@ -116,7 +116,7 @@ impl<'a> Iterator for Attributes<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct AttributeMembers<'a> {
     parts: Attributes<'a>,
-    /// The rest of the run that was begun last.
+    /// The members that are left of the present run.
     run: Members<'a>,
 }
 

@@ -35,8 +35,6 @@ pub(super) const WAITING_PART: usize = 4;
 const SWEEP_PART: usize = 64;
 /// Batches of this age in nanoseconds are packed.
 const PACKED_AGE: u64 = 2_000_000_000;
-/// Estimated memory of a connection that packed batches share.
-const ORIGIN_BYTES: usize = 256;
 /// A ring keeps at least one batch of this many.
 const MAX_STRIDE: u64 = 1 << 20;
 
@@ -269,7 +267,8 @@ impl ViewStore {
             .map(|resource| resource.memory_bytes())
             .sum();
         let origins = parts().flat_map(|parts| &parts.origins);
-        let of_origins = origins.filter(|origin| counted.insert(Arc::as_ptr(origin).addr())).count() * ORIGIN_BYTES;
+        let of_origins =
+            origins.filter(|origin| counted.insert(Arc::as_ptr(origin).addr())).count() * Origin::MEMORY_BYTES;
         self.shared = of_resources + of_origins;
     }
 
@@ -281,10 +280,11 @@ impl ViewStore {
                 self.unkept += events;
                 continue;
             };
+            let has_memory = may_drop || self.kept_bytes() < self.limit;
             let ring = &mut self.rings[at];
             ring.seen += events;
             ring.passed += 1;
-            if ring.passed < ring.stride || (!may_drop && self.bytes + self.shared >= self.limit) {
+            if ring.passed < ring.stride || !has_memory {
                 ring.has_gap = true;
                 continue;
             }
@@ -388,7 +388,7 @@ impl ViewStore {
         for (ring, of) in self.rings.iter().enumerate().filter(|(_, ring)| is_packed(ring.class)) {
             for (index, kept) in of.batches.iter().enumerate() {
                 let is_last = index + 1 == of.batches.len();
-                let is_old = kept.at.0.saturating_add(PACKED_AGE) <= now.0 && (!is_last || kept.is_over(now));
+                let is_old = kept.at.0.saturating_add(PACKED_AGE) <= now.0 && (!is_last || !kept.is_near(now));
                 if let Some(batch) = kept.open().filter(|_| is_old) {
                     found.push((PackedPlace { ring, order: kept.order }, batch.clone()));
                 }

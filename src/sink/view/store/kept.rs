@@ -75,7 +75,14 @@ impl KeptBatch {
 
     /// Whether it is packed.
     pub fn is_packed(&self) -> bool {
-        matches!(self.content, KeptEvents::Packed(_))
+        self.packed().is_some()
+    }
+
+    fn packed(&self) -> Option<&PackedBatch> {
+        match &self.content {
+            KeptEvents::Open(_) => None,
+            KeptEvents::Packed(packed) => Some(packed),
+        }
     }
 
     /// The number of its events.
@@ -91,14 +98,6 @@ impl KeptBatch {
         self.len() == 0
     }
 
-    /// The connection of its first event.
-    pub fn origin(&self) -> Option<&Arc<Origin>> {
-        match &self.content {
-            KeptEvents::Open(batch) => batch.origin(),
-            KeptEvents::Packed(packed) => packed.parts.origins.first(),
-        }
-    }
-
     /// Whether it can have spans of this trace, or logs that belong to it.
     pub fn may_have(&self, trace: TraceId) -> bool {
         let upper = high(TraceChoice::hash(trace));
@@ -107,10 +106,7 @@ impl KeptBatch {
 
     /// The upper halves of the hashes of its traces; `None`: it is not packed.
     pub(super) fn traces(&self) -> Option<&[u32]> {
-        match &self.content {
-            KeptEvents::Open(_) => None,
-            KeptEvents::Packed(packed) => Some(&packed.traces),
-        }
+        self.packed().map(|packed| &*packed.traces)
     }
 
     /// The batch, if it is not packed.
@@ -123,10 +119,7 @@ impl KeptBatch {
 
     /// The parts that it shares with other packed batches.
     pub(super) fn packed_parts(&self) -> Option<&PackedParts> {
-        match &self.content {
-            KeptEvents::Open(_) => None,
-            KeptEvents::Packed(packed) => Some(&packed.parts),
-        }
+        self.packed().map(|packed| &packed.parts)
     }
 
     /// Puts a packed batch in the place of an equal one.
@@ -138,7 +131,7 @@ impl KeptBatch {
     /// Appends these events of a batch behind it, if both are near, and this one is small and not read by anyone.
     pub(super) fn append(&mut self, from: &Batch, is_chosen: impl Fn(usize) -> bool) -> bool {
         let observed = last_observed(from);
-        let fits = self.bytes < MERGED_BYTES && observed.0.saturating_sub(self.began.0) < MERGED_NANOS;
+        let fits = self.bytes < MERGED_BYTES && self.is_near(observed);
         let KeptEvents::Open(open) = &mut self.content else { return false };
         let Some(open) = Arc::get_mut(open).filter(|_| fits) else { return false };
         open.append_copy_of(from, is_chosen);
@@ -147,9 +140,9 @@ impl KeptBatch {
         true
     }
 
-    /// Whether what is left of a later batch may be kept together with what is left of this one.
-    pub(super) fn is_near(&self, later: &KeptBatch) -> bool {
-        later.at.0.saturating_sub(self.began.0) < MERGED_NANOS
+    /// Whether events that were read at this time may be kept together with these.
+    pub(super) fn is_near(&self, at: UnixNanos) -> bool {
+        at.0.saturating_sub(self.began.0) < MERGED_NANOS
     }
 
     /// What is left of it, or of it and later ones.
@@ -163,11 +156,6 @@ impl KeptBatch {
             }
         }
         self
-    }
-
-    /// Whether nothing is appended any more.
-    pub(super) fn is_over(&self, now: UnixNanos) -> bool {
-        now.0.saturating_sub(self.began.0) >= MERGED_NANOS
     }
 
     /// Gives back the memory that no event takes.

@@ -91,7 +91,7 @@ impl ViewStore {
 impl BatchRest {
     /// Appends what stays of a batch, if both are near and small.
     fn append(&mut self, kept: &KeptBatch, batch: &Batch, stays: &[bool]) -> bool {
-        let is_near = self.batch.memory_bytes() < MERGED_BYTES && self.first.is_near(kept);
+        let is_near = self.batch.memory_bytes() < MERGED_BYTES && self.first.is_near(kept.at);
         if is_near {
             self.batch.append_copy_of(batch, |index| stays[index]);
             self.first.at = self.first.at.max(kept.at);
