@@ -72,7 +72,7 @@ pub(super) async fn serve<E: Exchange>(
 }
 
 impl<E: Exchange> PacketConnection<E> {
-    /// Reads one packet and answers it. `deadline`: when it must have begun. Returns whether another one may follow.
+    /// Reads one packet and answers it. Its first byte must come before `deadline`. Returns whether another one may follow.
     async fn exchange(&mut self, deadline: Option<Duration>) -> bool {
         let context = self.context.clone();
         let mut incoming = Incoming {
