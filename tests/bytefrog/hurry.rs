@@ -95,7 +95,7 @@ async fn two_signals_to_the_daemon_do_no_harm_to_traced_programs() {
 
 #[tokio::test]
 async fn a_third_signal_is_logged_as_what_it_does_to_the_program() {
-    let (log, _guard) = Log::of_this_thread();
+    let log = Log::of_this_thread();
     let daemon = daemon(PATIENT).await;
     let (mut agent, data) = Puppet::trace(&daemon.server, 3).await;
     agent.control.send(&crate::bytefrog_support::wire::class_ignored("demo/A")).await;

@@ -1,22 +1,33 @@
 //! The log of a daemon that runs in this thread.
+//!
+//! One subscriber serves all tests of this program: with a subscriber for each thread, `tracing` can ask a thread that
+//! has none whether an event is of interest, and keeps its answer for all threads.
 
+use std::cell::RefCell;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
-use tracing::subscriber::DefaultGuard;
+thread_local! {
+    /// Gets what this thread logs.
+    static LOG: RefCell<Option<Log>> = const { RefCell::new(None) };
+}
 
 /// The lines of the log of this thread.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Collects what this thread logs until the guard is dropped.
-    pub(crate) fn of_this_thread() -> (Log, DefaultGuard) {
+    /// Collects what this thread logs from now on.
+    pub(crate) fn of_this_thread() -> Log {
+        static SUBSCRIBER: Once = Once::new();
+        SUBSCRIBER.call_once(|| {
+            let log = tracing_subscriber::fmt().with_ansi(false).with_writer(|| LogOfThread).without_time().finish();
+            tracing::subscriber::set_global_default(log).unwrap();
+            tracing::callsite::rebuild_interest_cache();
+        });
         let log = Log::default();
-        let writer = log.clone();
-        let subscriber =
-            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).without_time().finish();
-        (log, tracing::subscriber::set_default(subscriber))
+        LOG.set(Some(log.clone()));
+        log
     }
 
     /// What was logged so far.
@@ -34,9 +45,16 @@ impl Log {
     }
 }
 
-impl io::Write for Log {
+/// Writes to the log of the current thread, if that is collected.
+struct LogOfThread;
+
+impl io::Write for LogOfThread {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        LOG.with_borrow(|log| {
+            if let Some(log) = log {
+                log.0.lock().unwrap().extend_from_slice(bytes);
+            }
+        });
         Ok(bytes.len())
     }
 

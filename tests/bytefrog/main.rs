@@ -13,6 +13,7 @@ mod hostile_live;
 mod hostile_memory;
 mod law;
 mod load;
+mod log;
 mod order;
 mod recordings;
 mod replay;

@@ -1,14 +1,14 @@
 //! Run ids are scarce: agents that hold ids without using them do not keep others from being traced, and an agent that
 //! gets no id is reported.
 
-use std::io::Write;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bytefrog_support::agent::Agent;
 use crate::bytefrog_support::configuration::{self, CollectorMessage};
 use crate::bytefrog_support::{daemon, wire};
+use crate::log::Log;
 use serde_json::Value;
 use tributary::event::{BatchBuilder, DataView, EventView, Origin, Reason, UnixNanos};
 use tributary::memory::MemoryBudget;
@@ -208,50 +208,29 @@ fn an_agent_that_lost_its_id_can_still_join_its_run() {
     assert!(ids.iter().all(|id| *id < UNTRACED), "every id is free again");
 }
 
-/// Written to by a log subscriber.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn an_agent_that_gets_no_id_is_a_loss_and_a_warning() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber =
-        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).without_time().finish();
-    let losses = tracing::subscriber::with_default(subscriber, || {
-        let hq = hq(Options { reserved_runs: 0, ..Options::default() });
-        let _held: Vec<_> = (0..127).map(|_| Peer::agent(&hq, ONE, Duration::ZERO)).collect();
-        let mut untraced: Vec<_> = (0..5).map(|second| Peer::agent(&hq, OTHER, seconds(second))).collect();
-        // Held ids that expire are given to these.
-        let taken: Vec<_> = (0..127).map(|_| Peer::agent(&hq, OTHER, seconds(60))).collect();
-        assert!(taken.iter().all(|agent| agent.run() < UNTRACED));
-        untraced.push(Peer::agent(&hq, OTHER, seconds(61)));
-        untraced.iter_mut().map(|agent| agent.out.batch.take()).collect::<Vec<_>>()
-    });
-    for batch in &losses {
+    let log = Log::of_this_thread();
+    let hq = hq(Options { reserved_runs: 0, ..Options::default() });
+    let _held: Vec<_> = (0..127).map(|_| Peer::agent(&hq, ONE, Duration::ZERO)).collect();
+    let mut untraced: Vec<_> = (0..5).map(|second| Peer::agent(&hq, OTHER, seconds(second))).collect();
+    // Held ids that expire are given to these.
+    let taken: Vec<_> = (0..127).map(|_| Peer::agent(&hq, OTHER, seconds(60))).collect();
+    assert!(taken.iter().all(|agent| agent.run() < UNTRACED));
+    untraced.push(Peer::agent(&hq, OTHER, seconds(61)));
+    for agent in &mut untraced {
+        let batch = agent.out.batch.take();
         let reason = |event: EventView<'_>| match event.data() {
             DataView::Loss(loss) => Some(loss.reason),
             _ => None,
         };
         assert_eq!(batch.events().filter_map(reason).collect::<Vec<_>>(), [Reason::Shed]);
     }
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let lines: Vec<_> =
-        log.lines().filter(|line| line.contains("WARN") && line.contains("no run id is free")).collect();
-    assert_eq!(lines.len(), 2, "{log}");
-    assert!(lines[0].contains("listener=\"java\"") && lines[0].contains("address=10.0.0.2"), "{log}");
-    assert!(!lines[0].contains("suppressed") && lines[1].contains("suppressed=4"), "{log}");
+    let text = log.text();
+    let warnings: Vec<_> = text.lines().filter(|line| line.contains("no run id is free")).collect();
+    assert_eq!(warnings.len(), 2, "{text}");
+    assert!(warnings[0].contains("WARN") && warnings[0].ends_with("listener=\"java\" address=10.0.0.2"), "{text}");
+    assert_eq!(log.line("suppressed=4"), warnings[1]);
 }
 
 /// The same over sockets. Held agents that wait for `start` keep their ids, so no time limit passes before the last step.

@@ -357,7 +357,7 @@ async fn numbers_that_are_missing_before_the_data_break_of_a_stop_are_reported()
 
 #[tokio::test]
 async fn a_grace_that_is_too_short_for_an_agent_is_logged_with_what_happens_to_its_program() {
-    let (log, _guard) = Log::of_this_thread();
+    let log = Log::of_this_thread();
     let limits = "[limits]\nshutdown_grace = \"1s\"\n";
     let daemon = Daemon::start(&(limits.to_owned() + &listener(free_address(), "data_connections = 2"))).await;
     let (agent, data) = Puppet::trace(&daemon.server, 3).await;
