@@ -2,6 +2,8 @@
 //!
 //! A packet is decoded, delivered and acknowledged like a request. Its answer is one write: some peers read it with one read.
 
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{timeout, timeout_at};
 use tracing::debug;
 
-use tributary_event::{Loss, Origin, Reason};
+use tributary_event::{Batch, Loss, Origin, Reason};
 use tributary_protocol::{Exchange, Flow, Frame, PacketAction, Packets, Response};
 
 use super::body::UndecidedBytes;
@@ -32,7 +34,12 @@ struct PacketConnection<E: Exchange> {
     requests: Arc<HttpConnection<E>>,
     origin: Arc<Origin>,
     context: ConnectionContext,
+    /// Events of a packet that was answered at once, which are not sent yet.
+    events: Option<Batch>,
 }
+
+/// Events on their way to the sinks, while the connection goes on.
+type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A packet, as far as it was received.
 struct Incoming {
@@ -61,14 +68,41 @@ pub(super) async fn serve<E: Exchange>(
     context: ConnectionContext,
     opened: Duration,
 ) {
-    let mut connection = Box::new(PacketConnection { stream, first, packets, requests, origin, context });
+    let mut connection = Box::new(PacketConnection { stream, first, packets, requests, origin, context, events: None });
     let handshake = connection.context.options.handshake_timeout;
     let mut deadline = Some(opened + handshake);
-    while connection.exchange(deadline).await {
+    let mut sending: Option<Sending> = None;
+    loop {
+        let goes_on = beside(&mut sending, connection.exchange(deadline)).await;
+        if let Some(events) = connection.events.take() {
+            if let Some(before) = sending.take() {
+                before.await;
+            }
+            let context = connection.context.clone();
+            sending = Some(Box::pin(async move { context.sender.send(events).await }));
+        }
+        if !goes_on {
+            break;
+        }
         let idle = connection.context.options.idle_timeout;
         deadline = (!idle.is_zero()).then(|| connection.context.clock.now().elapsed + idle);
     }
+    if let Some(sending) = sending {
+        sending.await;
+    }
     debug!("connection ended");
+}
+
+/// Does `work`, and meanwhile sends.
+async fn beside<T>(sending: &mut Option<Sending>, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        if sending.as_mut().is_some_and(|sending| sending.as_mut().poll(context).is_ready()) {
+            *sending = None;
+        }
+        work.as_mut().poll(context)
+    })
+    .await
 }
 
 impl<E: Exchange> PacketConnection<E> {
@@ -189,11 +223,9 @@ impl<E: Exchange> PacketConnection<E> {
         http.decode_buffers.put_back(out);
         match action {
             Some(PacketAction::Answer { answer, closes }) => {
-                // It waits for no sink.
+                // It waits for no sink, and neither does the next packet.
                 let is_written = self.write(&answer).await;
-                if let Some(batch) = step.batch {
-                    context.sender.send(batch).await;
-                }
+                self.events = step.batch;
                 if let Some(reason) = closes {
                     undecided.received(self.first.len());
                     read_rest(&mut self.stream, &mut Vec::new(), &mut undecided, &context).await;

@@ -5,12 +5,15 @@ use std::fs;
 use std::pin::pin;
 use std::time::Instant;
 
-use crate::live::{Daemon, assert_is_closed, losses, within};
+use crate::live::puppet::{Mood, Strings};
+use crate::live::{Daemon, assert_is_closed, config, connect, losses, within};
 use crate::zico_support::fressian::{Known, conversation, expected, found};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tributary::pipeline::options::QueueOptions;
 use tributary::protocol::zico::fressian::packet::{HEADER_BYTES, answer, code, packet};
+use tributary::server::Server;
 
 const LISTENER: &str = "[listeners.test]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
 
@@ -172,6 +175,47 @@ async fn a_packet_that_comes_again_on_another_connection_is_counted_and_not_writ
     let repeats: u64 = stopped.totals.listeners[0].repeats.iter().sum();
     assert_eq!(repeats, 2 * spans.len() as u64);
     assert!(losses(&stopped.events).is_empty());
+}
+
+/// A packet that was delayed on its way arrives after the agent has sent it again on another connection.
+#[tokio::test]
+async fn a_later_packet_of_a_connection_is_recognised_too() {
+    let daemon = Daemon::start(LISTENER).await;
+    let packets = packets("1.90.6-plain-traces");
+    let (mut first, mut second) = (daemon.connect().await, daemon.connect().await);
+    for stream in [&mut first, &mut second] {
+        assert_eq!(ask(stream, &packets[0]).await, answer(code::OK));
+        assert_eq!(ask(stream, &packets[1]).await, answer(code::OK));
+    }
+    assert_eq!(ask(&mut first, &packets[1]).await, answer(code::OK));
+    let stopped = daemon.stop().await;
+    let spans = stopped.events.iter().filter(|event| event["kind"] == "span").count() as u64;
+    let repeats: u64 = stopped.totals.listeners[0].repeats.iter().sum();
+    assert_eq!((repeats, spans > 5), (2 * spans, true));
+}
+
+#[tokio::test]
+async fn a_full_queue_keeps_no_answer_from_an_agent() {
+    let strings = Strings::new(Mood::Stall);
+    let puppets = strings.clone();
+    let options = QueueOptions { buffer_batches: 1, ..QueueOptions::default() };
+    let toml = format!("{LISTENER}delivery_timeout = \"50ms\"\n");
+    let server = Server::start_with(&config(&toml), move |sinks| {
+        sinks.add("puppet", options, move || Ok(puppets.puppet()));
+    })
+    .await
+    .unwrap();
+    let packets = packets("1.90.6-plain-traces");
+    for _ in 0..4 {
+        let mut stream = connect(&server).await;
+        assert_eq!(at_once("a hello", ask(&mut stream, &packets[0])).await, answer(code::OK));
+        assert_eq!(at_once("data", ask(&mut stream, &packets[1])).await, answer(code::INTERNAL));
+    }
+    strings.set(Mood::Write);
+    let totals = server.stop().await;
+    assert!(totals.are_balanced());
+    let opened = strings.written().iter().filter(|event| event["name"] == "zico.session.opened").count();
+    assert_eq!(opened, 4);
 }
 
 #[tokio::test]

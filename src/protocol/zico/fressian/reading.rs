@@ -35,7 +35,6 @@ pub(in super::super) struct PacketReader {
     pub(in super::super) digests: Vec<RecordDigest>,
     /// The records of a packet that may come again. `None`: this one does not begin as another one did.
     expected: Option<Vec<RecordDigest>>,
-    is_first: bool,
     is_flushing: bool,
     /// A table was full: what it lacks, and since which offset.
     full: Option<(usize, Full)>,
@@ -64,13 +63,8 @@ struct Scan {
 }
 
 impl PacketReader {
-    /// A reader of a packet that is complete. `is_first`: its connection has sent no data before.
-    pub(in super::super) fn new(
-        mut state: BodyState,
-        max_depth: usize,
-        emits_definitions: bool,
-        is_first: bool,
-    ) -> Self {
+    /// A reader of a packet that is complete.
+    pub(in super::super) fn new(mut state: BodyState, max_depth: usize, emits_definitions: bool) -> Self {
         state.at = HEADER_BYTES;
         PacketReader {
             state,
@@ -79,7 +73,6 @@ impl PacketReader {
             scan: None,
             digests: Vec::new(),
             expected: None,
-            is_first,
             is_flushing: false,
             full: None,
             max_depth,
@@ -251,7 +244,8 @@ impl PacketReader {
     fn is_repeat(&mut self, digest: RecordDigest, link: &Link, session: &Session, now: Now) -> bool {
         let place = self.digests.len();
         self.digests.push(digest);
-        if place == 0 && self.is_first {
+        // A later packet of a connection can come again before it has arrived: on the way it was delayed.
+        if place == 0 {
             let known = session.resends.beginning_with(digest, link.connection, now.elapsed);
             self.expected = known.map(<[RecordDigest]>::to_vec);
         }

@@ -1,7 +1,7 @@
 //! Records that come again: an agent that gets no answer connects again and sends the same records first (section 6.5).
 //!
 //! Of each connection of a host only the latest packet can come again, because the agent waits for each answer. So the records of
-//! that packet are remembered, and compared with those of the first packet of another connection.
+//! that packet are remembered, and compared with those of a packet of another connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,10 +44,14 @@ impl Resends {
         self.packets.len() * PACKET_BYTES + self.records * size_of::<RecordDigest>()
     }
 
+    /// Whether a packet of another connection is being worked on.
+    pub(in super::super) fn has_others(&self, connection: u64) -> bool {
+        self.packets.iter().any(|packet| packet.connection != connection && packet.delivered.is_none())
+    }
+
     /// Whether no packet of another connection is being worked on; else `context` is woken when one has ended.
     pub(in super::super) fn poll_others(&mut self, connection: u64, context: &mut Context<'_>) -> Poll<()> {
-        let is_busy = |packet: &SentPacket| packet.connection != connection && packet.delivered.is_none();
-        if !self.packets.iter().any(is_busy) {
+        if !self.has_others(connection) {
             return Poll::Ready(());
         }
         if !self.waiting.iter().any(|known| known.will_wake(context.waker())) {
@@ -79,18 +83,21 @@ impl Resends {
         self.waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// The records of the packet of another connection that begins with this record.
+    /// The records of the longest packet of another connection that begins with this record: what came again is the beginning of what is
+    /// sent now, and may have been sent as several packets.
     pub(super) fn beginning_with(
         &self,
         first: RecordDigest,
         connection: u64,
         now: Duration,
     ) -> Option<&[RecordDigest]> {
-        self.packets.iter().rev().filter(|packet| packet.connection != connection).find_map(|packet| {
+        let others = self.packets.iter().filter(|packet| packet.connection != connection);
+        let found = others.filter_map(|packet| {
             let (at, records) = packet.delivered.as_ref()?;
             let is_it = records.first() == Some(&first) && now.saturating_sub(*at) <= self.time;
             is_it.then_some(records.as_slice())
-        })
+        });
+        found.max_by_key(|records| records.len())
     }
 
     fn remove(&mut self, connection: u64) {
@@ -159,6 +166,9 @@ mod tests {
         assert_eq!(resends.beginning_with(A, 2, seconds(602)), None);
         assert_eq!(resends.beginning_with(B, 2, seconds(2)), None);
         assert_eq!(resends.beginning_with(A, 1, seconds(2)), None, "equal records of one connection are events");
+        resends.end(3, Some((seconds(1), vec![A])));
+        assert_eq!(resends.beginning_with(A, 2, seconds(2)), Some(&[A, B][..]), "a shorter one hides no longer one");
+        resends.end(3, None);
         resends.begin(1);
         assert_eq!(resends.beginning_with(A, 2, seconds(2)), None, "the agent has read the answer");
         resends.end(1, None);

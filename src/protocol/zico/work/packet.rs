@@ -21,6 +21,11 @@ impl ZicoWork {
         let mut link = connection::lock(link);
         let slot = link.session(&self.shared, now);
         let mut session = slot.lock();
+        if link.is_first && session.resends.has_others(connection) {
+            // One of the connections that were woken together was quicker.
+            self.stage = RequestStage::Start;
+            return;
+        }
         session.charge_to(self.lease.budget());
         out.batch.set_origin(out.batch.origin().with_version(ZicoDialect::Fressian.as_str()).into());
         out.batch.set_resource(session.resource.clone());
@@ -31,9 +36,8 @@ impl ZicoWork {
         let body = self.request.body.len();
         let mut state = BodyState::new(context, self.shared.open_limits(), body, true, options.max_remembered);
         state.own = Some(own);
-        let is_first = std::mem::take(&mut link.is_first);
-        let reader =
-            PacketReader::new(state.with(options), options.max_record_depth, self.shared.emit_definitions, is_first);
+        link.is_first = false;
+        let reader = PacketReader::new(state.with(options), options.max_record_depth, self.shared.emit_definitions);
         self.stage = RequestStage::Packet(Box::new(reader));
         drop(link);
         self.slot = Some(slot);
