@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::batch::{Batch, EventData, Frame, Header, LossData, Run};
 use super::content::OpenContent;
-use super::text::{Escapes, Text, index32, output_len};
+use super::text::{Escapes, Text, index32};
 use super::value::{Key, Span32, Value};
 use super::{ContentId, Kind, Loss, Origin, Resource};
 
@@ -119,7 +119,7 @@ impl BatchBuilder {
             taken_expanded: 0,
             origin,
             sent,
-            resource_bytes: output_size(&resource),
+            resource_bytes: resource.output_len(),
             resource,
             origin_index: None,
             resource_index: None,
@@ -147,7 +147,7 @@ impl BatchBuilder {
         let resource = sent.with_identity(self.origin.identity.as_ref());
         self.sent = sent;
         self.resource_index = self.batch.resources.iter().position(|r| Arc::ptr_eq(r, &resource)).map(index32);
-        self.resource_bytes = output_size(&resource);
+        self.resource_bytes = resource.output_len();
         self.resource = resource;
     }
 
@@ -163,7 +163,7 @@ impl BatchBuilder {
     pub fn intern_resource(&mut self, memo: &mut InternedResource, sent: &Arc<Resource>) -> BatchResource {
         if memo.batch != self.id {
             let resource = sent.with_identity(self.origin.identity.as_ref());
-            let bytes = index32(output_size(&resource));
+            let bytes = index32(resource.output_len());
             self.batch.resources.push(resource);
             let index = index32(self.batch.resources.len() - 1);
             *memo = InternedResource { batch: self.id, resource: BatchResource { index, bytes } };
@@ -451,11 +451,6 @@ impl BatchBuilder {
         self.expanded += bytes.len() + bytes.len() / 3;
         Span32::new(start, self.batch.bytes.len())
     }
-}
-
-/// Output size of a resource in each event.
-fn output_size(resource: &Resource) -> usize {
-    resource.attributes().iter().map(|(key, value)| output_len(key) + 6 + value.output_len()).sum()
 }
 
 /// Estimated output size of a value without its content: arrays, maps and bytes are counted when they are written.

@@ -89,13 +89,22 @@ pub fn hex_bytes(text: &str) -> Option<Vec<u8>> {
 }
 
 fn hex_into(text: &str, bytes: &mut [u8]) -> bool {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     let (pairs, _) = text.as_bytes().as_chunks::<2>();
-    bytes.iter_mut().zip(pairs).all(|(byte, [high, low])| match (digit(*high), digit(*low)) {
-        (Some(high), Some(low)) => {
-            *byte = high << 4 | low;
-            true
-        }
-        _ => false,
-    })
+    let all = bytes.iter_mut().zip(pairs).fold(0, |all, (byte, [high, low])| {
+        let (high, low) = (HEX_DIGITS[usize::from(*high)], HEX_DIGITS[usize::from(*low)]);
+        *byte = high << 4 | low;
+        all | high | low
+    });
+    all < 16
 }
+
+/// The values of hex digits; 255: the byte is none.
+const HEX_DIGITS: [u8; 256] = {
+    let (mut values, mut value) = ([255; 256], 0);
+    while value < 16 {
+        values[b"0123456789abcdef"[value] as usize] = value as u8;
+        values[b"0123456789ABCDEF"[value] as usize] = value as u8;
+        value += 1;
+    }
+    values
+};

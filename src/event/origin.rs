@@ -119,6 +119,7 @@ pub struct Resource {
     /// The resource of the agent, if this is that of one of its services.
     agent: Option<Arc<Resource>>,
     rendered: OnceLock<Box<[u8]>>,
+    output_len: OnceLock<usize>,
     /// The same resource with the identity of its listener.
     merged: OnceLock<Merged>,
 }
@@ -179,6 +180,12 @@ impl Resource {
             ResourceValue::Text(text) if key == name.as_str() => Some(text.as_str()),
             _ => None,
         })
+    }
+
+    /// The most bytes of it in each event of the output, escaped.
+    pub(super) fn output_len(&self) -> usize {
+        let len_of = |(key, value): &(String, ResourceValue)| output_len(key) + 6 + value.output_len();
+        *self.output_len.get_or_init(|| self.attributes.iter().map(len_of).sum())
     }
 
     /// The resource with the identity of its listener. It is merged once for all events, because a resource belongs to one

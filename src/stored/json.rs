@@ -6,15 +6,15 @@
 
 mod distribution;
 mod line;
+mod ordered;
 
 use std::borrow::Cow;
 
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value as Json;
-use serde_json::value::RawValue;
 
-use self::line::{Dropped, Loss, Members, StoredFrame, StoredLine, StoredLink, StoredSpan, StoredSpanEvent};
+use self::line::{Dropped, JsonText, Loss, Members, StoredFrame, StoredLine, StoredLink, StoredSpan, StoredSpanEvent};
 use super::{OriginParts, Rebuilder, StoredData, metric_type, reason, severity};
 use tributary_event::{
     DroppedCounts, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
@@ -35,7 +35,7 @@ pub fn read(line: &[u8], out: &mut Rebuilder) -> Result<(), String> {
 /// # Errors
 /// As for [`read`]. Of an event that is not wanted only the syntax is checked.
 pub fn read_wanted(line: &[u8], is_wanted: fn(&str, &str) -> bool, out: &mut Rebuilder) -> Result<bool, String> {
-    let line = parse_line(line)?;
+    let line = parse_line(line, out)?;
     match (&line.kind, &line.source, &line.origin) {
         (None, Some(id), Some(origin)) => {
             out.define_source(id, origin.parts(), resource(line.resource())?);
@@ -51,7 +51,7 @@ pub fn read_wanted(line: &[u8], is_wanted: fn(&str, &str) -> bool, out: &mut Reb
 /// # Errors
 /// As for [`read`]; and the line defines or names a source.
 pub fn read_of_listener(line: &[u8], out: &mut Rebuilder) -> Result<bool, String> {
-    let line = parse_line(line)?;
+    let line = parse_line(line, out)?;
     let (None, Some(origin)) = (&line.source, &line.origin) else {
         return Err("it has no `origin`, or a `source` as lines of `fields = \"compact\"` have it".to_owned());
     };
@@ -70,9 +70,9 @@ pub fn read_of_listener(line: &[u8], out: &mut Rebuilder) -> Result<bool, String
 }
 
 /// Texts of a line that is UTF-8 are not checked one by one.
-fn parse_line(line: &[u8]) -> Result<StoredLine<'_>, String> {
+fn parse_line<'a>(line: &'a [u8], out: &mut Rebuilder) -> Result<StoredLine<'a>, String> {
     match str::from_utf8(line) {
-        Ok(line) => parse(line),
+        Ok(line) => ordered::line(line, out).map_or_else(|| parse(line), Ok),
         Err(_) => serde_json::from_slice(line).map_err(|error| error.to_string()),
     }
 }
@@ -107,7 +107,7 @@ fn add(line: StoredLine<'_>, out: &mut Rebuilder) -> Result<(), String> {
         }
         (None, Some(origin), None) => {
             let (Some(offset), Some(length)) = (origin.offset, origin.length) else { return wrong("origin") };
-            set_resource(line.resource(), out)?;
+            out.set_stored_resource(line.resource().as_bytes(), || resource(line.resource()))?;
             out.set_origin(origin.parts());
             Position { sequence: origin.sequence, offset, length }
         }
@@ -121,16 +121,11 @@ fn add(line: StoredLine<'_>, out: &mut Rebuilder) -> Result<(), String> {
 
 /// Keys and values of the batch.
 fn members(of: &Members<'_>, out: &mut Rebuilder) -> Result<Vec<(Key, Value)>, String> {
-    of.members.iter().map(|(key, json)| Ok((out.key(key), raw_value(json, out)?))).collect()
-}
-
-/// Sets the resource of the next events. It is read only if its text is another one than that of the event before.
-fn set_resource(json: &str, out: &mut Rebuilder) -> Result<(), String> {
-    if out.resource_text != json {
-        out.set_resource(resource(json)?);
-        json.clone_into(&mut out.resource_text);
+    let mut members = Vec::with_capacity(of.members.len());
+    for (key, json) in &of.members {
+        members.push((out.key(key), raw_value(*json, out)?));
     }
-    Ok(())
+    Ok(members)
 }
 
 /// The attributes of a resource, from its object in JSON.
@@ -139,7 +134,7 @@ fn set_resource(json: &str, out: &mut Rebuilder) -> Result<(), String> {
 /// It is no object, or has a value that no resource has.
 pub fn resource(json: &str) -> Result<Vec<(String, ResourceValue)>, String> {
     let Members { members, .. } = parse(json)?;
-    let attributes = members.into_iter().map(|(key, value)| Some((key.into_owned(), scalar(value.get())?)));
+    let attributes = members.into_iter().map(|(key, value)| Some((key.into_owned(), scalar(value.0)?)));
     attributes.collect::<Option<_>>().map_or_else(|| wrong("resource"), Ok)
 }
 
@@ -340,8 +335,7 @@ fn scalar(json: &str) -> Option<ResourceValue> {
 }
 
 /// A value of the batch, of its text.
-fn raw_value(json: &RawValue, out: &mut Rebuilder) -> Result<Value, String> {
-    let json = json.get();
+fn raw_value(JsonText(json): JsonText<'_>, out: &mut Rebuilder) -> Result<Value, String> {
     Ok(match json.as_bytes() {
         [b'"', ..] => Value::Text(out.builder().push_text(&unquoted(json)?)),
         [b'-' | b'0'..=b'9', ..] => number_value(json),

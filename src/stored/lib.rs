@@ -5,6 +5,7 @@
 mod distribution;
 pub mod event_file;
 pub mod json;
+mod recent;
 pub mod row;
 pub mod row_reader;
 
@@ -16,10 +17,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use recent::Recent;
 use tributary_event::{
     Batch, BatchBuilder, Frame, Header, Key, Loss, MetricData, Name, Origin, Reason, Resource, ResourceValue,
     SampleData, Severity, SeverityNumber, SpanData, SpanEvent, SpanExtras, SpanLink, TraceContext, UnixNanos, Value,
 };
+
+/// The longest stored resource that is remembered.
+const MAX_RECENT_BYTES: usize = 4096;
 
 /// Makes batches of stored events.
 #[derive(Debug)]
@@ -28,8 +33,9 @@ pub struct Rebuilder {
     /// The sources that compact lines can name, by their ids.
     sources: HashMap<String, (Arc<Origin>, Arc<Resource>), RandomState>,
     names: HashMap<&'static str, Name, RandomState>,
-    /// The text of JSON that the resource was read from; empty if it was read from something else.
-    resource_text: String,
+    origins: Recent<Arc<Origin>>,
+    /// Resources, and the bytes from which they were read.
+    resources: Recent<(Box<[u8]>, Arc<Resource>)>,
     /// The text of the second of the last time of an event, and what it is; the same for when events were read.
     last_time: (String, UnixNanos),
     last_observed: (String, UnixNanos),
@@ -85,7 +91,8 @@ impl Default for Rebuilder {
             builder: BatchBuilder::new(Arc::new(origin)),
             sources: HashMap::default(),
             names,
-            resource_text: String::new(),
+            origins: Recent::default(),
+            resources: Recent::default(),
             last_time: (String::new(), UnixNanos(0)),
             last_observed: (String::new(), UnixNanos(0)),
         }
@@ -101,16 +108,44 @@ impl Rebuilder {
     /// Sets the origin of the next events.
     pub fn set_origin(&mut self, parts: OriginParts<'_>) {
         if OriginParts::of(self.builder.origin()) != parts {
-            self.builder.set_origin(Arc::new(parts.origin()));
+            let origin = self.origins.find(|known| OriginParts::of(known) == parts).cloned();
+            let origin = origin.unwrap_or_else(|| self.origins.add(Arc::new(parts.origin())).clone());
+            self.builder.set_origin(origin);
         }
     }
 
     /// Sets the resource of the next events.
     pub fn set_resource(&mut self, attributes: Vec<(String, ResourceValue)>) {
-        self.resource_text.clear();
         if !is_same(self.builder.resource().attributes(), &attributes) {
             self.builder.set_resource(Arc::new(Resource::new(attributes)));
         }
+    }
+
+    /// The same, stored as these bytes, which are read if that was not done lately.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    fn set_stored_resource<E>(
+        &mut self,
+        bytes: &[u8],
+        read: impl FnOnce() -> Result<Vec<(String, ResourceValue)>, E>,
+    ) -> Result<(), E> {
+        match self.resources.find(|(known, _)| **known == *bytes) {
+            Some((_, known)) if Arc::ptr_eq(known, self.builder.resource()) => {}
+            Some((_, known)) => self.builder.set_resource(known.clone()),
+            None => {
+                self.set_resource(read()?);
+                if bytes.len() <= MAX_RECENT_BYTES {
+                    self.resources.add((bytes.into(), self.builder.resource().clone()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The length of a stored resource that was read lately, if these bytes begin with it.
+    fn stored_resource_len(&mut self, bytes: &[u8]) -> Option<usize> {
+        self.resources.find(|(known, _)| bytes.starts_with(known)).map(|(known, _)| known.len())
     }
 
     /// Events can have this source from now on.
@@ -124,7 +159,6 @@ impl Rebuilder {
         if !Arc::ptr_eq(self.builder.origin(), origin) {
             self.builder.set_origin(origin.clone());
         }
-        self.resource_text.clear();
         if !Arc::ptr_eq(self.builder.resource(), resource) {
             self.builder.set_resource(resource.clone());
         }

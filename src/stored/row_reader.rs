@@ -115,6 +115,11 @@ fn read_block(block: &mut Reader<'_>, out: &mut Rebuilder) -> Option<()> {
         connection: block.number()?,
     };
     out.set_origin(parts);
+    let stored = block.0;
+    out.set_stored_resource(stored, || read_resource(block).ok_or(())).ok()
+}
+
+fn read_resource(block: &mut Reader<'_>) -> Option<Vec<(String, ResourceValue)>> {
     let mut resource = Vec::new();
     for _ in 0..block.number()? {
         let key = block.text()?.to_owned();
@@ -130,8 +135,7 @@ fn read_block(block: &mut Reader<'_>, out: &mut Rebuilder) -> Option<()> {
         };
         resource.push((key, value));
     }
-    out.set_resource(resource);
-    Some(())
+    Some(resource)
 }
 
 fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<StoredData> {

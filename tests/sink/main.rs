@@ -16,6 +16,7 @@ mod pipeline;
 mod select;
 mod sending;
 mod stdout;
+mod stored_lines;
 mod tcp;
 mod upload;
 

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::OriginParts;
 use tributary_event::Number;
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
 pub(super) struct StoredLine<'a> {
     pub(super) time: Option<Text<'a>>,
@@ -29,7 +29,7 @@ pub(super) struct StoredLine<'a> {
     pub(super) span_id: Option<Text<'a>>,
     /// `Some` of the text `null`: the body is null.
     #[serde(default, deserialize_with = "present")]
-    pub(super) body: Option<&'a RawValue>,
+    pub(super) body: Option<JsonText<'a>>,
     /// Behind a pointer, because it is large and few lines have one.
     pub(super) metric: Option<Box<Metric<'a>>>,
     pub(super) span: Option<StoredSpan<'a>>,
@@ -38,7 +38,7 @@ pub(super) struct StoredLine<'a> {
     #[serde(default)]
     pub(super) attributes: Members<'a>,
     #[serde(default, deserialize_with = "present")]
-    pub(super) resource: Option<&'a RawValue>,
+    pub(super) resource: Option<JsonText<'a>>,
     pub(super) origin: Option<Origin<'a>>,
     pub(super) source: Option<Text<'a>>,
     /// Sequence, offset and length, beside a source.
@@ -101,7 +101,7 @@ impl<'de> Deserialize<'de> for Double {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
 pub(super) struct StoredSpan<'a> {
     pub(super) trace_id: Text<'a>,
@@ -201,7 +201,17 @@ pub(super) struct Origin<'a> {
 
 /// A text of a line, which is copied only if it has escapes.
 #[derive(Default, Deserialize)]
-pub(super) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+/// A value that is still JSON, without spaces around it.
+#[derive(Clone, Copy)]
+pub(super) struct JsonText<'a>(pub(super) &'a str);
+
+impl<'a, 'de: 'a> Deserialize<'de> for JsonText<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&RawValue>::deserialize(deserializer).map(|json| JsonText(json.get()))
+    }
+}
 
 impl Deref for Text<'_> {
     type Target = str;
@@ -214,13 +224,17 @@ impl Deref for Text<'_> {
 /// The members of an object. If a key stands twice, its last value counts, in the first place.
 #[derive(Default)]
 pub(super) struct Members<'a> {
-    pub(super) members: Vec<(Cow<'a, str>, &'a RawValue)>,
+    pub(super) members: Vec<(Cow<'a, str>, JsonText<'a>)>,
     /// The places of the keys, if there are many.
     pub(super) places: HashMap<Cow<'a, str>, usize, RandomState>,
 }
 
 impl<'a> Members<'a> {
-    fn set(&mut self, key: Cow<'a, str>, value: &'a RawValue) {
+    pub(super) fn with_capacity(members: usize) -> Self {
+        Members { members: Vec::with_capacity(members), ..Members::default() }
+    }
+
+    pub(super) fn set(&mut self, key: Cow<'a, str>, value: JsonText<'a>) {
         let place = match self.members.len() {
             0..=MAX_SEARCHED => self.members.iter().position(|(known, _)| *known == key),
             _ => {
@@ -252,7 +266,7 @@ impl<'a, 'de: 'a> Deserialize<'de> for Members<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
-                let mut members = Members { members: Vec::with_capacity(16), ..Members::default() };
+                let mut members = Members::with_capacity(16);
                 while let Some((Text(key), value)) = map.next_entry()? {
                     members.set(key, value);
                 }
@@ -266,7 +280,7 @@ impl<'a, 'de: 'a> Deserialize<'de> for Members<'a> {
 
 impl StoredLine<'_> {
     pub(super) fn resource(&self) -> &str {
-        self.resource.map_or("{}", RawValue::get)
+        self.resource.map_or("{}", |JsonText(json)| json)
     }
 }
 
@@ -277,6 +291,6 @@ impl Origin<'_> {
     }
 }
 
-fn present<'a, 'de: 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
+fn present<'a, 'de: 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<JsonText<'a>>, D::Error> {
+    JsonText::deserialize(deserializer).map(Some)
 }
