@@ -3,8 +3,8 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use parquet::basic::{Compression as Codec, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
@@ -61,11 +61,11 @@ pub(super) struct Converted {
 pub(super) fn convert(job: &Job, options: &Options, stop: &AtomicBool) -> io::Result<Converted> {
     let mut done = Converted::default();
     let temporary = job.journal.with_extension("parquet.tmp");
-    if let Some(target) = free_name(job)? {
+    if free_name(job)?.is_some() {
         let result = write(&job.journal, &temporary, options, stop, &mut done).and_then(|has_rows| {
             if has_rows {
                 done.bytes = fs::metadata(&temporary)?.len();
-                place(&temporary, &target)?;
+                place(&temporary, job)?;
             }
             Ok(())
         });
@@ -136,15 +136,21 @@ fn journal_of(file: &Path) -> Option<String> {
     metadata.iter().find(|entry| entry.key == JOURNAL_KEY)?.value.clone()
 }
 
-/// Gives a complete file its name. Its directory, and those above, can be removed at any moment until it is there: they are empty
+/// Gives a complete file a free name. Its directory, and those above, can be removed at any moment until it is there: they are empty
 /// when their last file was uploaded, or was too old.
-fn place(temporary: &Path, target: &Path) -> io::Result<()> {
+fn place(temporary: &Path, job: &Job) -> io::Result<()> {
+    static PLACING: Mutex<()> = Mutex::new(());
     let mut attempts = 1;
     loop {
+        // Of files that are written at once, one takes a free name after the other.
+        let placing = PLACING.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(target) = free_name(job)? else { return fs::remove_file(temporary) };
         // As open as those of other files: others read the archive.
-        let created = directories::create_with(directories::directory_of(target), 0o777);
-        match created.and_then(|()| fs::rename(temporary, target)) {
-            Ok(()) => return sync_name(target),
+        let created = directories::create_with(directories::directory_of(&target), 0o777);
+        let placed = created.and_then(|()| fs::rename(temporary, &target));
+        drop(placing);
+        match placed {
+            Ok(()) => return sync_name(&target),
             Err(error) if attempts < MAX_PLACINGS && is_of_removed_directory(&error) => attempts += 1,
             Err(error) => return Err(error),
         }
@@ -340,7 +346,8 @@ mod tests {
     #[test]
     fn a_file_is_placed_although_its_directories_are_removed_at_any_moment() {
         let archive = tempfile::tempdir().unwrap();
-        let target = archive.path().join("span/zico/file.parquet");
+        let target = archive.path().join("span/zico/span-zico.20261130T080000.000.parquet");
+        let job = Job { journal: archive.path().join("rows"), target: target.clone() };
         // Each attempt that fails takes one of the removals.
         let removals = AtomicU32::new(0);
         let is_done = AtomicBool::new(false);
@@ -349,7 +356,7 @@ mod tests {
                 let temporary = archive.path().join("file.parquet.tmp");
                 fs::write(&temporary, "")?;
                 removals.store(MAX_PLACINGS / 2, Ordering::Relaxed);
-                place(&temporary, &target)?;
+                place(&temporary, &job)?;
                 removals.store(0, Ordering::Relaxed);
                 fs::remove_file(&target)
             })

@@ -21,9 +21,11 @@ mod schema;
 mod table;
 mod upload;
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use self::convert::{Converted, Job, convert};
@@ -146,27 +148,34 @@ impl Parquet {
         let finished = self.uploader.as_ref().map(Uploader::finished);
         let unconverted = self.unconverted.clone();
         move |jobs| {
-            let mut faults = Vec::new();
-            for job in jobs {
-                match convert(&job, &options, &stop) {
-                    Ok(converted) => {
-                        report(&job, converted, &status);
-                        finished.iter().for_each(|finished| finished.notify_one());
-                    }
-                    Err(_) if stop.load(Ordering::Relaxed) => return,
-                    Err(error) => {
-                        if let Some(suppressed) = TROUBLE.permit() {
-                            let (file, journal) = (job.target.display(), job.journal.display());
-                            tracing::warn!(%file, %journal, %error, suppressed, "cannot write a Parquet file; its rows stay in the journal");
+            let faults = Mutex::new(Vec::new());
+            let next = AtomicUsize::new(0);
+            let convert_next = || {
+                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    match convert(job, &options, &stop) {
+                        Ok(converted) => {
+                            report(job, converted, &status);
+                            finished.iter().for_each(|finished| finished.notify_one());
                         }
-                        let file = job.target.display();
-                        faults.push(format!(
-                            "cannot write {file}: {error}; its rows stay in the journal, and it is tried again"
-                        ));
+                        Err(_) if stop.load(Ordering::Relaxed) => return,
+                        Err(error) => {
+                            let fault = not_written(job, &error);
+                            faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+                        }
                     }
                 }
+            };
+            thread::scope(|scope| {
+                for _ in 1..options.conversions().min(jobs.len()) {
+                    // Without another thread this one converts all.
+                    let _ = thread::Builder::new().name("convert".to_owned()).spawn_scoped(scope, convert_next);
+                }
+                convert_next();
+            });
+            if !stop.load(Ordering::Relaxed) {
+                let faults = faults.into_inner().unwrap_or_else(PoisonError::into_inner);
+                *unconverted.lock().unwrap_or_else(PoisonError::into_inner) = faults;
             }
-            *unconverted.lock().unwrap_or_else(PoisonError::into_inner) = faults;
         }
     }
 
@@ -229,6 +238,15 @@ impl Parquet {
 /// Without a limit of age, sizes are checked once a second: by every tick.
 fn keep_age(keep_time: Duration) -> Duration {
     if keep_time.is_zero() { Duration::from_secs(1) } else { keep_time }
+}
+
+/// Logs that a file could not be written, and says so.
+fn not_written(job: &Job, error: &io::Error) -> String {
+    let (file, journal) = (job.target.display(), job.journal.display());
+    if let Some(suppressed) = TROUBLE.permit() {
+        tracing::warn!(%file, %journal, %error, suppressed, "cannot write a Parquet file; its rows stay in the journal");
+    }
+    format!("cannot write {file}: {error}; its rows stay in the journal, and it is tried again")
 }
 
 fn report(job: &Job, converted: Converted, status: &FileStatus) {
