@@ -377,7 +377,9 @@ impl ViewStore {
             self.traces.have_dropped();
         }
         self.count_shared();
-        self.traces.advance(now, self.kept_bytes() < self.limit / 4);
+        // Of what else is kept, much goes when spans need the memory.
+        let of_spans: usize = self.rings.iter().filter(|ring| ring.class == Class::Spans).map(|ring| ring.bytes).sum();
+        self.traces.advance(now, of_spans < self.limit / 4);
         self.notable.expire(now);
         self.thin_to_limit();
     }

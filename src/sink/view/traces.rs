@@ -136,9 +136,9 @@ impl TraceChoice {
         self.is_smaller = false;
     }
 
-    /// There is no time for all traces that are kept: fewer are.
+    /// There is no time for all traces that are kept: fewer are, until there are so few that the others are not looked at.
     pub(super) fn slow_down(&mut self, now: UnixNanos) {
-        if now.0.saturating_sub(self.slow.0) >= nanos(SLOW_TIME) {
+        if self.has_some() && now.0.saturating_sub(self.slow.0) >= nanos(SLOW_TIME) {
             self.slow = now;
             self.is_smaller |= self.halve();
         }

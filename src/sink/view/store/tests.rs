@@ -174,6 +174,24 @@ fn a_trace_without_time_for_all_its_spans_goes_and_later_ones_are_kept_again() {
     assert!(kept.range(..1000).all(|(_, count)| *count == 3 || *count == 1), "{kept:?}");
 }
 
+#[test]
+fn after_too_little_time_all_traces_are_kept_again_although_other_events_take_the_memory() {
+    let mut store = ViewStore::new(200_000, Duration::from_secs(3600));
+    let second = |seconds: u64| seconds * 1_000_000_000;
+    for at in 0..60 {
+        add(&mut store, &batch("logs", second(at), 10, 1000), true);
+        let spans = spans("one", second(at), &[at]);
+        let origin = spans.origin().unwrap().clone();
+        store.add_spans(&spans, &origin, UnixNanos(second(at)), false, true);
+    }
+    assert!(!store.traces.has_all() && store.kept_bytes() > 50_000);
+    for at in 60..400 {
+        add(&mut store, &batch("logs", second(at), 10, 1000), true);
+        store.expire(UnixNanos(second(at)));
+    }
+    assert!(store.traces.has_all() && store.kept_bytes() > 50_000);
+}
+
 /// A batch with one span: a child, or the root of its trace with its duration.
 fn one_span(at: u64, trace: u64, root: Option<(u64, Status)>) -> Arc<Batch> {
     let origin = Origin::new("otlp", "one".into(), "peer".into(), 1);
