@@ -11,7 +11,8 @@ use tributary_event::{
 };
 
 /// Samples whose types are those of their profiler.
-const PROFILE_SAMPLE: &str = names::DATADOG_PROFILE_SAMPLE.as_str();
+const DATADOG_SAMPLE: &str = names::DATADOG_PROFILE_SAMPLE.as_str();
+const OTLP_SAMPLE: &str = names::OTLP_PROFILE_SAMPLE.as_str();
 const HEAP_OBJECT: &str = names::RBKIT_HEAP_OBJECT.as_str();
 const HEAP_DUMP: &str = names::RBKIT_HEAP_DUMP.as_str();
 const ENTRY: &str = names::BYTEFROG_METHOD_ENTRY.as_str();
@@ -77,7 +78,7 @@ fn sample<'a>(
     agent: &dyn Fn() -> Cow<'a, str>,
 ) -> Option<ProfileSample<'a>> {
     let counted = match event.name().text() {
-        PROFILE_SAMPLE => Counted::Profiled(SampleKind::of(view.sample_type(), view.unit())?),
+        DATADOG_SAMPLE | OTLP_SAMPLE => Counted::Profiled(SampleKind::of(view.sample_type(), view.unit())?),
         _ => Counted::OWN.into_iter().find(|counted| counted.sample_type() == view.sample_type())?,
     };
     let value = match view.data.value {

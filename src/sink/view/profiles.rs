@@ -417,6 +417,7 @@ mod tests {
         BatchBuilder, Frame, Header, Name, Number, Origin, Position, Resource, ResourceValue, SampleData, SpanData,
         SpanId, TraceId, semconv,
     };
+    use tributary_profile::SampleKind;
 
     const START: u64 = 1_795_171_200;
 
@@ -496,6 +497,24 @@ mod tests {
         assert_eq!(folded(&profiles, StackSource::Cpu, 0, (0, 10_000)), "a;b 4\n");
         profiles.advance(at(40 + STEPS * STEP_SECONDS));
         assert_eq!(profiles.agents().count(), 0);
+    }
+
+    #[test]
+    fn samples_of_otlp_have_the_type_and_unit_that_they_were_sent_with() {
+        let mut profiles = ProfileSums::new(1 << 20);
+        for (sample_type, unit) in [("cpu", "nanoseconds"), ("samples", "count")] {
+            let mut batch = builder("shop");
+            let event = batch.event(Header::observed_at(semconv::OTLP_PROFILE_SAMPLE, at(0), Position::default()));
+            event.sample(SampleData::new(sample_type, unit, Number::U64(7)), &[]);
+            profiles.add(&batch.take(), at(0));
+        }
+        let (_, agent) = profiles.agents().next().unwrap();
+        let mut sources: Vec<_> = agent.events((0, u64::MAX), profiles.now()).into_keys().collect();
+        sources.sort();
+        let of = |sample_type, unit| StackSource::Profiled(SampleKind::of(sample_type, unit).unwrap());
+        let mut expected = [of("cpu", "nanoseconds"), of("samples", "count")];
+        expected.sort();
+        assert_eq!(sources, expected);
     }
 
     #[test]
