@@ -118,8 +118,9 @@ pub(super) fn passed(
 ) -> u64 {
     let samples = context.shared.history.with_present(&context.subject.accounting.totals());
     let events = |sample: &CounterSample| sample.events(kinds, &is_wanted);
-    // The last counters before the window begins, and the first after its end.
-    let before = samples.iter().rev().find(|sample| sample.at_ms <= window.from_ms).map_or(0, events);
+    // The last counters before the window begins, or the first that are known, and the first after its end.
+    let first = samples.first().filter(|_| context.shared.history.is_full());
+    let before = samples.iter().rev().find(|sample| sample.at_ms <= window.from_ms).or(first).map_or(0, events);
     let after = samples.iter().find(|sample| sample.at_ms >= window.to_ms).or(samples.last()).map_or(0, events);
     after.saturating_sub(before)
 }
