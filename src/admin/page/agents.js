@@ -49,7 +49,7 @@ function showList(main, query) {
     columns: [
       { title: "Agent", width: "minmax(140px, 2fr)", cell: (agent) => h("a", { href: to("agents", agent.id) }, said(agent.name ?? agent.id)), sort: (agent) => agent.name ?? agent.id },
       { title: "State", width: "100px", cell: statePill, sort: (agent) => agent.state },
-      { title: "Protocol", width: "96px", cell: (agent) => agent.protocol, sort: (agent) => agent.protocol },
+      { title: "Protocol", width: "116px", cell: (agent) => agent.protocol, sort: (agent) => agent.protocol },
       { title: "Process", width: "minmax(66px, 1fr)", cell: (agent) => said(agent.process ?? "", "soft"), sort: (agent) => agent.process ?? "" },
       { title: "Peer", width: "minmax(116px, 1fr)", isWide: true, cell: (agent) => said(peerBeside(agent.name, agent.peer), "soft"), sort: (agent) => agent.peer ?? "" },
       { title: "Rate", width: "66px", num: true, cell: (agent) => units.rate(agent.events_per_second), sort: (agent) => agent.events_per_second ?? 0 },

@@ -7,7 +7,7 @@ const RETRY_MS = 2000;
 
 /** Tells of changes of the state: connected, lost, unauthorized. */
 export const link = new EventTarget();
-let state = "connecting";
+let state = "connected";
 /** The token where the tab has no storage. */
 let memory = null;
 

@@ -148,7 +148,7 @@ export function said(text, className = "") {
 
 /** A name of an agent, or that it is empty: a link needs a text. */
 export function named(text, className = "") {
-  return text ? said(text, className) : h("span", { class: "soft" }, "(no name)");
+  return text?.trim() ? said(text, className) : h("span", { class: "soft" }, "(no name)");
 }
 
 /** Text of an agent that keeps its lines, for details. */

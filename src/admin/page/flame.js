@@ -1,4 +1,4 @@
-// A flame graph or flame chart on a canvas: boxes in rows. It knows nothing of what the boxes mean.
+// A flame graph or flame chart on a canvas: boxes in rows.
 //
 // Only boxes in sight are drawn: those of a row are in order of their place, and are found by bisection.
 

@@ -7,7 +7,7 @@ import { tip } from "./parts.js";
 import * as units from "./units.js";
 
 const HEIGHT = 180;
-const LEFT = 64;
+const LEFT = 76;
 const BOTTOM = 18;
 
 /** `pick({ at, from, to })` is called with the time and the durations of a cell that is chosen. */

@@ -95,7 +95,7 @@ export function show(main, route) {
         h("section", { class: "panel" }, h("header", {}, h("h2", {}, "Causes"), h("span", { class: "soft small" }, "Enter or click opens one")), list.element, detail));
     }
     renew(totals, plainTable([["Listener"], ["Reason", "whole"], ["Losses", "num"], ["Bytes", "num"], ["Events", "num"]],
-      answer.totals.map((total) => [said(total.listener), h("span", { title: REASONS[total.reason] ?? "" }, total.reason), units.count(total.losses), units.bytes(total.bytes), units.count(total.events)])));
+      answer.totals.map((total) => [said(total.listener), h("span", { title: REASONS[total.reason] ?? "" }, total.reason), units.count(total.losses), units.bytes(total.bytes), total.events ? units.count(total.events) : "unknown"])));
     const { history } = answer;
     curve.update({ values: history.losses, from_ms: history.from_ms, step_ms: history.step_ms });
     most.textContent = `${units.millis(history.step_ms * history.losses.length)}, at most ${units.plural(Math.max(0, ...history.losses), "loss", "losses")} in ${units.millis(history.step_ms)}`;

@@ -21,7 +21,7 @@ function places(services, edges) {
   const column = new Map();
   const depth = (name, path) => {
     if (column.has(name)) return column.get(name);
-    if (path.has(name)) return 0;
+    if (path.has(name)) return -1;
     path.add(name);
     const found = Math.max(-1, ...callers.get(name).map((caller) => depth(caller, path))) + 1;
     path.delete(name);
@@ -54,10 +54,10 @@ function picture(services, edges, time) {
     return s("a", { key: row.name, href: to("services", row.name, time), class: "node" },
       s("title", {}, `${clean(row.name, 200)}\nrate, errors, p95: ${text}`),
       s("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 6, class: row.errors ? "bad" : "" }),
-      s("text", { x: x + 10, y: y + 19, class: "name" }, clean(row.name, 22)),
+      s("text", { x: x + 10, y: y + 19, class: "name" }, clean(row.name).slice(0, 22)),
       s("text", { x: x + 10, y: y + 36, class: "sums" }, text));
   });
-  const right = Math.max(...[...at.values()].map((place) => place.x)) + WIDTH + 8;
+  const right = Math.max(...[...at.values()].map((place) => place.x)) + WIDTH + 48;
   const bottom = Math.max(...[...at.values()].map((place) => place.y)) + HEIGHT + 8;
   return s("svg", { class: "map", width: right, height: bottom, viewBox: `0 0 ${right} ${bottom}`, role: "group", "aria-label": "Services and their calls" }, lines, nodes);
 }

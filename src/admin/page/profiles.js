@@ -192,7 +192,7 @@ export function show(main, route) {
   function drawFlame() {
     const { names, unit, total } = answer;
     if (tableOf !== answer) drawFunctions();
-    note.textContent = `${units.quantity(total, unit)} in ${units.plural(answer.nodes.name.length, "call", "calls")}${answer.cut ? `; ${units.count(answer.cut)} small ones are added to their callers` : ""}`;
+    note.textContent = `${units.quantity(total, unit)} in ${units.plural(answer.nodes.name.length, "call path")}${answer.cut ? `; ${units.count(answer.cut)} small ones are added to their callers` : ""}`;
     if (!total) {
       set(frame, empty("Nothing in this span of time", "Choose a larger one above, or another quantity."));
       return;
@@ -274,8 +274,8 @@ export function show(main, route) {
     });
     const call = (id) => { const [number, at] = owner[id]; return { thread: list[number], at, calls: list[number].calls }; };
     for (const row of rows) if (owner[row.id[0]][1] < 0) [row.from, row.to] = [[from], [to]];
-    const text = (id) => { const { calls, at, thread } = call(id); return at < 0 ? `thread ${thread.name ?? "unknown"}` : names[calls.name[at]]; };
-    const say = (id) => { const { calls, at, thread } = call(id); return at < 0 ? clean(text(id), 100) : `${clean(text(id), 400)}\n${units.nanos(calls.duration_ns[at] ?? NaN)} in thread ${clean(thread.name ?? "unknown", 80)}`; };
+    const text = (id) => { const { calls, at, thread } = call(id); return at < 0 ? `thread ${thread.name || "unknown"}` : names[calls.name[at]]; };
+    const say = (id) => { const { calls, at, thread } = call(id); return at < 0 ? clean(text(id), 100) : `${clean(text(id), 400)}\n${units.nanos(calls.duration_ns[at] ?? NaN)} in thread ${clean(thread.name || "unknown", 80)}`; };
     picture = flameCanvas({
       label: "Calls in time order: arrows select, Enter zooms, Escape shows all",
       name: text,

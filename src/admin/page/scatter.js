@@ -7,7 +7,7 @@ import { tip } from "./parts.js";
 import * as units from "./units.js";
 
 const HEIGHT = 190;
-const [LEFT, RIGHT, TOP, BOTTOM] = [64, 10, 8, 20];
+const [LEFT, RIGHT, TOP, BOTTOM] = [76, 10, 8, 20];
 const REACH = 12;
 
 /**

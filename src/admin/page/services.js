@@ -95,7 +95,7 @@ function showService(main, name, query) {
     const operations = table({
       label: "Operations",
       key: (row) => `${row.kind} ${row.name} ${row.detail}`,
-      open: (row) => go("traces", null, { service: name, name: row.is_other ? "" : row.name, ...range.state }),
+      open: (row) => go("traces", null, { service: name, name: row.is_other ? "" : row.name, text: row.detail, ...range.state }),
       sortName: "sort",
       height: "46vh",
       minWidth: 820,

@@ -1,4 +1,4 @@
-// A table that draws only the lines in sight, so that 10,000 rows scroll smoothly. On a phone each row is a block of lines.
+// A table that draws only the lines in sight. On a phone each row is a block of lines.
 
 import { button, framed, h, renew, set } from "./dom.js";
 import { here, keep } from "./router.js";
