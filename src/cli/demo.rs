@@ -174,10 +174,14 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
         });
     }
     for bound in server.addresses() {
-        say(format_args!("{} on {}: a simulated agent connects", bound.protocol, bound.address));
-        let plan = Plan { to: bound.address, amount, rate, connections: 1, seed: 1 };
-        let agent = demo_agent(bound.protocol, arguments.time)?;
-        agents.spawn(async move { simulate::run(agent, plan, pending()).await.map(Some) });
+        let kinds = demo_agents(bound.protocol, arguments.time)?;
+        let connect =
+            if kinds.len() == 1 { "a simulated agent connects" } else { "simulated agents of two versions connect" };
+        say(format_args!("{} on {}: {connect}", bound.protocol, bound.address));
+        for agent in kinds {
+            let plan = Plan { to: bound.address, amount, rate, connections: 1, seed: 1 };
+            agents.spawn(async move { simulate::run(agent, plan, pending()).await.map(Some) });
+        }
     }
     let mut sent = Vec::new();
     loop {
@@ -207,14 +211,17 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
 }
 
 /// In a demo that people watch the Java agent loses a buffer now and then, as real agents do when a connection breaks, so that
-/// the page shows losses.
-fn demo_agent(protocol: Protocol, time: Duration) -> Result<simulate::AgentKind, CommandLineError> {
-    match agent(protocol)? {
+/// the page shows losses. Zorka agents of both wires share a port.
+fn demo_agents(protocol: Protocol, time: Duration) -> Result<Vec<simulate::AgentKind>, CommandLineError> {
+    Ok(match agent(protocol)? {
         simulate::AgentKind::Bytefrog(options) if time >= WATCHED => {
-            Ok(simulate::AgentKind::Bytefrog(simulate::bytefrog::Options { gaps: BUFFERS_PER_LOSS, ..options }))
+            vec![simulate::AgentKind::Bytefrog(simulate::bytefrog::Options { gaps: BUFFERS_PER_LOSS, ..options })]
         }
-        agent => Ok(agent),
-    }
+        agent @ simulate::AgentKind::Zico(_) => {
+            vec![agent, simulate::AgentKind::Zico(simulate::zico::ZicoDialect::Fressian)]
+        }
+        agent => vec![agent],
+    })
 }
 
 fn table(totals: &Totals, sent: &[Sent], seconds: f64) {
@@ -225,8 +232,8 @@ fn table(totals: &Totals, sent: &[Sent], seconds: f64) {
     ));
     for listener in &totals.listeners {
         let protocol = listener.protocol.as_str();
-        let sent =
-            sent.iter().find(|sent| sent.protocol == protocol).map_or("?".to_owned(), |sent| sent.events.to_string());
+        let of: Vec<u64> = sent.iter().filter(|sent| sent.protocol == protocol).map(|sent| sent.events).collect();
+        let sent = if of.is_empty() { "?".to_owned() } else { of.iter().sum::<u64>().to_string() };
         let losses = listener.count(Kind::Loss);
         let events = listener.events() - losses;
         let rate = events as f64 / seconds;
