@@ -34,7 +34,8 @@ async fn a_view_that_is_full_becomes_sparse_and_stays_within_its_memory() {
     let passed = daemon.counters().events();
     let events = until(&daemon, "events", |events| number(&events["coverage"]["passed"]) == passed).await;
     let coverage = &events["coverage"];
-    assert!(kept > 0 && kept < passed / 2, "{kept} of {passed}");
+    // How many depends on how many were packed meanwhile.
+    assert!(kept > 0 && kept < passed, "{kept} of {passed}");
     assert_eq!(number(&coverage["one_in"]), (passed + number(&coverage["kept"]) / 2) / number(&coverage["kept"]));
     assert!(coverage["text"].as_str().unwrap().ends_with("the rest was counted, not kept"), "{coverage}");
     // The window reaches back to the beginning and to the present: it is sparse, not short.
