@@ -5,16 +5,22 @@ use std::time::Instant;
 use super::*;
 use crate::live::{connect, send_all, wire};
 
-/// Spans with a string of this length each, every one of a trace of its own.
+/// Spans with a string of this length each, every one of a trace of its own. The strings have nothing in common: packing does not make
+/// them smaller, so it does not matter how many are packed.
 fn texts(connection: u64, count: u64, length: usize) -> Vec<u8> {
-    let text = "x".repeat(length);
-    let one = |id: u64| {
+    let mut state = connection;
+    let mut one = |id: u64| {
+        let letters = (0..length).map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            char::from(b'a' + (state >> 33) as u8 % 26)
+        });
+        let text: String = letters.collect();
         let mut bytes = wire::named_span(id, &format!("{id}{text}"));
         let trace = bytes.windows(16).position(|part| part == [7; 16]).unwrap();
         bytes[trace..trace + 16].copy_from_slice(&u128::from(connection << 32 | id).to_be_bytes());
         bytes
     };
-    wire::process().into_iter().chain((1..=count).flat_map(one)).collect()
+    wire::process().into_iter().chain((1..=count).flat_map(&mut one)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -23,7 +29,7 @@ async fn a_view_that_is_full_becomes_sparse_and_stays_within_its_memory() {
     let settings = format!("{SETTINGS}memory = {memory}\n{}", listener(""));
     let daemon = Daemon::start(&settings).await;
     let mut kept = 0;
-    for connection in 1..=40 {
+    for connection in 1..=60 {
         send_all(connect(&daemon.server).await, &texts(connection, 500, 500)).await;
         settle(&daemon).await;
         let overview = json(&daemon, "overview").await;
@@ -34,8 +40,7 @@ async fn a_view_that_is_full_becomes_sparse_and_stays_within_its_memory() {
     let passed = daemon.counters().events();
     let events = until(&daemon, "events", |events| number(&events["coverage"]["passed"]) == passed).await;
     let coverage = &events["coverage"];
-    // How many depends on how many were packed meanwhile.
-    assert!(kept > 0 && kept < passed, "{kept} of {passed}");
+    assert!(kept > 0 && kept < passed / 2, "{kept} of {passed}");
     assert_eq!(number(&coverage["one_in"]), (passed + number(&coverage["kept"]) / 2) / number(&coverage["kept"]));
     assert!(coverage["text"].as_str().unwrap().ends_with("the rest was counted, not kept"), "{coverage}");
     // The window reaches back to the beginning and to the present: it is sparse, not short.
@@ -43,7 +48,7 @@ async fn a_view_that_is_full_becomes_sparse_and_stays_within_its_memory() {
     let all = json(&daemon, "events?limit=1000").await;
     let connections: std::collections::BTreeSet<u64> =
         array(&all, "events").iter().map(|event| number(&event["event"]["origin"]["connection"])).collect();
-    assert!(connections.len() >= 3, "{connections:?} of 40, the first is {first}");
+    assert!(connections.len() >= 3, "{connections:?} of 60, the first is {first}");
     daemon.stop().await;
 }
 
