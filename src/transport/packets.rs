@@ -78,8 +78,8 @@ pub(super) async fn serve<E: Exchange>(
             if let Some(before) = sending.take() {
                 before.await;
             }
-            let context = connection.context.clone();
-            sending = Some(Box::pin(async move { context.sender.send(events).await }));
+            let sender = connection.context.sender.clone();
+            sending = Some(Box::pin(async move { sender.send(events).await }));
         }
         if !goes_on {
             break;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::answer::ApiError;
 use super::context::ApiContext;
-use super::history::{CounterSample, now_ms};
+use super::history::{CounterSample, POINTS, now_ms};
 use super::query::bad;
 use tributary_event::{Kind, UnixNanos};
 use tributary_protocol::Protocol;
@@ -119,7 +119,7 @@ pub(super) fn passed(
     let samples = context.shared.history.with_present(&context.subject.accounting.totals());
     let events = |sample: &CounterSample| sample.events(kinds, &is_wanted);
     // The last counters before the window begins, or the first that are known, and the first after its end.
-    let first = samples.first().filter(|_| context.shared.history.is_full());
+    let first = samples.first().filter(|_| samples.len() > POINTS);
     let before = samples.iter().rev().find(|sample| sample.at_ms <= window.from_ms).or(first).map_or(0, events);
     let after = samples.iter().find(|sample| sample.at_ms >= window.to_ms).or(samples.last()).map_or(0, events);
     after.saturating_sub(before)

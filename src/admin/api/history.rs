@@ -101,11 +101,6 @@ impl History {
         samples.push_back(CounterSample::new(totals));
     }
 
-    /// Whether samples of the time before these are gone.
-    pub(super) fn is_full(&self) -> bool {
-        self.samples().len() >= POINTS
-    }
-
     /// All samples, and the present counters at the end.
     pub(super) fn with_present(&self, totals: &Totals) -> Vec<CounterSample> {
         let mut samples: Vec<CounterSample> = self.samples().iter().cloned().collect();

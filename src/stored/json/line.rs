@@ -230,8 +230,8 @@ pub(super) struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    pub(super) fn with_capacity(members: usize) -> Self {
-        Members { members: Vec::with_capacity(members), ..Members::default() }
+    pub(super) fn new() -> Self {
+        Members { members: Vec::with_capacity(16), ..Members::default() }
     }
 
     pub(super) fn set(&mut self, key: Cow<'a, str>, value: JsonText<'a>) {
@@ -266,7 +266,7 @@ impl<'a, 'de: 'a> Deserialize<'de> for Members<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
-                let mut members = Members::with_capacity(16);
+                let mut members = Members::new();
                 while let Some((Text(key), value)) = map.next_entry()? {
                     members.set(key, value);
                 }

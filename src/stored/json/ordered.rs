@@ -79,7 +79,7 @@ fn span<'a>(cursor: &mut LineCursor<'a>) -> Option<StoredSpan<'a>> {
 
 /// The members of an object after its first quote.
 fn members<'a>(cursor: &mut LineCursor<'a>) -> Option<Members<'a>> {
-    let mut members = Members::with_capacity(16);
+    let mut members = Members::new();
     loop {
         let Text(key) = cursor.text()?;
         cursor.take(b":")?;
@@ -107,7 +107,7 @@ fn origin<'a>(cursor: &mut LineCursor<'a>) -> Option<Origin<'a>> {
     Some(Origin { protocol, version, listener, peer, connection, sequence, offset, length })
 }
 
-/// What is not read yet.
+/// A line, and how much of it was read.
 struct LineCursor<'a> {
     json: &'a str,
     at: usize,

@@ -244,7 +244,7 @@ impl PacketReader {
     fn is_repeat(&mut self, digest: RecordDigest, link: &Link, session: &Session, now: Now) -> bool {
         let place = self.digests.len();
         self.digests.push(digest);
-        // A later packet of a connection can come again before it has arrived: on the way it was delayed.
+        // Also of a later packet: it can have been delayed until its records came again on another connection.
         if place == 0 {
             let known = session.resends.beginning_with(digest, link.connection, now.elapsed);
             self.expected = known.map(<[RecordDigest]>::to_vec);
