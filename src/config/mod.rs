@@ -183,7 +183,7 @@ impl Config {
     pub(crate) fn threads(&self) -> usize {
         let of_sink = |sink: &SinkConfig| match &sink.kind {
             SinkKind::Discard => 0,
-            SinkKind::Parquet(options) => 1 + usize::from(options.upload.is_some()),
+            SinkKind::Parquet(options) => options.conversions + usize::from(options.upload.is_some()),
             _ => 1,
         };
         let of_listener = |listener: &ListenerConfig| {

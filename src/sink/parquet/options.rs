@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
 use super::schema::{Shape, is_free};
@@ -45,8 +44,8 @@ options! {
         pub rotate_interval: Duration = duration(Duration::from_secs(15 * 60), Duration::from_millis(1)..=LONGEST),
         /// The most rows of a row group. It is also complete when its values take 12 MiB of memory.
         pub row_group_rows: usize = count(131_072, 1..=16_777_216),
-        /// How many files are written at once. 0: half as many as there are processors, at most 8.
-        pub conversions: usize = count(0, 0..=64),
+        /// How many files are written at once, each by a thread of its own.
+        pub conversions: usize = count(1, 1..=64),
         /// The compression of pages: "none", "lz4" or "zstd".
         pub compression: Compression =
             choice(Compression::default(), &Compression::ALL.map(|compression| (compression.as_str(), compression))),
@@ -124,14 +123,6 @@ impl Options {
         }
     }
 
-    /// How many files are written at once.
-    pub(super) fn conversions(&self) -> usize {
-        match self.conversions {
-            0 => (thread::available_parallelism().map_or(1, usize::from) / 2).clamp(1, 8),
-            conversions => conversions,
-        }
-    }
-
     /// What is kept of finished files, as options of the sink `file`.
     pub fn kept(&self) -> file::Options {
         let Options { keep_files, keep_bytes, keep_time, .. } = *self;
@@ -154,7 +145,7 @@ impl Options {
     /// Declares the memory that such a sink takes at most.
     pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         self.journal().declare(of, bounds);
-        bounds.add(of, "Parquet files being written", self.conversions() as u64 * CONVERSION_BYTES);
+        bounds.add(of, "Parquet files being written", self.conversions as u64 * CONVERSION_BYTES);
         if let Some(upload) = &self.upload {
             upload.declare(of, bounds);
         }

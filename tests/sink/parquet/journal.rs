@@ -164,6 +164,20 @@ async fn files_are_finished_by_their_rows_and_are_whole_whenever_they_are_seen()
 }
 
 #[tokio::test]
+async fn files_that_are_written_at_once_have_each_event_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let batches = batches();
+    killed(directory.path(), &batches).await;
+    // The files of both sinks of a series have equal names but for their times and numbers.
+    write(Options { conversions: 4, rotate_rows: 300, ..options(directory.path()) }, &batches).await;
+    let all: Vec<&Batch> = batches.iter().chain(&batches).collect();
+    let copies: Vec<Batch> = all.into_iter().map(|batch| batch.copy_of(|_| true)).collect();
+    assert_same(&archived(directory.path()), &copies, "all files");
+    assert!(files(directory.path(), ".parquet").len() > 8);
+    assert!(files(directory.path(), ".rows").is_empty() && files(directory.path(), ".tmp").is_empty());
+}
+
+#[tokio::test]
 async fn finished_files_beyond_the_limits_are_removed() {
     let directory = tempfile::tempdir().unwrap();
     let [batch, _] = of_one_kind();
