@@ -17,6 +17,7 @@ const MISSING: &str = "this build has no Parquet: it was made without the featur
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     pub path: String,
+    pub conversions: usize,
     pub keep_files: usize,
     pub keep_bytes: u64,
     pub keep_time: Duration,
