@@ -10,6 +10,7 @@ refuse, accept    refuses unknown access keys from now on, or accepts everybody
 
 import json
 import os
+import socket
 import sys
 
 try:
@@ -27,8 +28,16 @@ def serve(port):
     return server
 
 
+def hold():
+    """A socket that has the port and refuses connections, so that no other process gets the port meanwhile."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", port))
+    return held
+
+
 def answer(words):
-    global server
+    global held, server
     backend = s3_backends["123456789012"]["aws"]
     match words:
         case ["bucket", name]:
@@ -46,7 +55,9 @@ def answer(words):
         case ["stop"]:
             server.stop()
             server._server.server_close()
+            held = hold()
         case ["start"]:
+            held.close()
             server = serve(port)
         case ["refuse"]:
             ActionAuthenticatorMixin.request_count = 0
