@@ -35,6 +35,10 @@ pub trait Packets<W>: Send {
         out: &mut Output,
     ) -> PacketAction<W>;
 
+    /// A packet waited while the process stood still. Whether it is dropped: its sender, which may no longer wait for the answer, would
+    /// take it for that of its next packet. It is decoded then, and the connection is closed, so that the sender connects again.
+    fn drop_late(&mut self, packet: &Request, out: &mut Output) -> bool;
+
     /// The answer in the form of the protocol. It is sent by one write.
     fn answer(&self, response: &Response) -> Vec<u8>;
 }

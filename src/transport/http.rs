@@ -18,6 +18,7 @@ use super::options::HttpOptions;
 use super::quarantine::Quarantine;
 use super::read_buffer::CONNECTION_BYTES;
 use super::request::HttpConnection;
+use super::standstill::Standstill;
 use super::tcp::{Accepted, Listener};
 use super::ticker::Ticker;
 use super::{http_version, http1, http2, packets};
@@ -40,6 +41,7 @@ pub async fn serve_http<E: Exchange>(
         quarantine: Quarantine::new(&options.quarantine, context.counters.name()),
         options,
         decode_buffers: DecodeBuffers::default(),
+        standstill: Standstill::default(),
     });
     let connections = TaskTracker::new();
     context.tasks.spawn(Ticker::new(http.clone(), &context).run(connections.clone()));

@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 use super::decode_buffers::DecodeBuffers;
 use super::options::HttpOptions;
 use super::quarantine::Quarantine;
+use super::standstill::Standstill;
 
 /// What every connection may send of a body, whatever the others do.
 pub(super) const SMALL_BODY_BYTES: u64 = 16 << 10;
@@ -19,4 +20,5 @@ pub(super) struct HttpState<E> {
     pub(super) permits: Arc<Semaphore>,
     pub(super) quarantine: Option<Quarantine>,
     pub(super) decode_buffers: DecodeBuffers,
+    pub(super) standstill: Standstill,
 }

@@ -32,6 +32,7 @@ mod read_buffer;
 mod request;
 mod request_memory;
 mod response;
+mod standstill;
 mod stream;
 pub mod tcp;
 mod ticker;

@@ -34,6 +34,7 @@ struct PacketConnection<E: Exchange> {
     requests: Arc<HttpConnection<E>>,
     origin: Arc<Origin>,
     context: ConnectionContext,
+    opened: Duration,
     /// Events of a packet that was answered at once, which are not sent yet.
     events: Option<Batch>,
 }
@@ -68,7 +69,8 @@ pub(super) async fn serve<E: Exchange>(
     context: ConnectionContext,
     opened: Duration,
 ) {
-    let mut connection = Box::new(PacketConnection { stream, first, packets, requests, origin, context, events: None });
+    let mut connection =
+        Box::new(PacketConnection { stream, first, packets, requests, origin, context, opened, events: None });
     let handshake = connection.context.options.handshake_timeout;
     let mut deadline = Some(opened + handshake);
     let mut sending: Option<Sending> = None;
@@ -213,7 +215,11 @@ impl<E: Exchange> PacketConnection<E> {
         let mut out = http.decode_buffers.take(&self.origin, &context.allowance, self.requests.take_loss_limit());
         let (mut action, now) = (None, context.clock.now());
         let packets = &mut self.packets;
+        let is_late = http.standstill.may_have_delayed(self.opened, now.elapsed);
         let step = undecided.call(&mut out, now, |out| {
+            if is_late && packets.drop_late(&request, out) {
+                return Flow::Continue;
+            }
             action = Some(packets.take(request.clone(), Some(&context.memory), now, out));
             out.write_combined_losses();
             Flow::Continue
@@ -242,7 +248,11 @@ impl<E: Exchange> PacketConnection<E> {
                 debug!(status = response.status, "answered");
                 self.write(&self.packets.answer(&response)).await
             }
-            None => false,
+            None => {
+                context.counters.responded(503);
+                debug!("a packet is not answered: its sender may no longer wait for the answer");
+                false
+            }
         }
     }
 

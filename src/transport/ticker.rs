@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
-use tracing::error;
+use tracing::{error, warn};
 
 use tributary_driver::{Account, call, loss_batch};
 use tributary_event::{Batch, BatchBuilder, Loss, Origin, Reason};
@@ -15,6 +15,7 @@ use tributary_protocol::{Exchange, Flow, Now, Output};
 
 use super::context::{LAST_WRITES, ListenerContext};
 use super::http_state::HttpState;
+use super::standstill;
 
 /// How often [`Exchange::tick`] is called.
 const TICK: Duration = Duration::from_secs(1);
@@ -41,6 +42,7 @@ impl<E: Exchange> Ticker<E> {
     /// Calls `tick` until the daemon stops, and `finish` when the last connection has ended.
     pub(super) async fn run(mut self, connections: TaskTracker) {
         let stop = self.context.stop.clone();
+        let watching = self.watch();
         let ticking = async {
             loop {
                 sleep(TICK).await;
@@ -48,10 +50,27 @@ impl<E: Exchange> Ticker<E> {
                 self.drive(E::tick).await;
             }
         };
-        let _ = stop.run_until_cancelled(ticking).await;
+        let _ = stop.run_until_cancelled(async { tokio::join!(watching, ticking) }).await;
         connections.close();
         connections.wait().await;
         self.finish().await;
+    }
+
+    /// Notes when the process stands still. A tick is no measure of that: it may wait for a full queue.
+    fn watch(&self) -> impl Future<Output = ()> + use<E> {
+        let (http, clock, listener) = (self.http.clone(), self.context.clock, self.origin.listener.clone());
+        async move {
+            loop {
+                if let Some(time) = http.standstill.note(clock.now().elapsed) {
+                    let seconds = time.as_secs_f64();
+                    warn!(
+                        listener = &*listener,
+                        seconds, "the process stood still: agents may have given up, and connect again"
+                    );
+                }
+                sleep(standstill::INTERVAL).await;
+            }
+        }
     }
 
     /// Makes one call, again while it has more to write, and hands the events over.

@@ -95,8 +95,19 @@ CREATE TRIGGER agent_used AFTER UPDATE OF requests ON agents WHEN old.requests =
 END;
 ";
 
-/// Indexes that earlier versions of schema 2 did not have, and do not need.
-const INDEXES: &str = "CREATE INDEX IF NOT EXISTS networks_by_agents ON networks (agents);";
+/// What earlier versions of schema 2 did not have, and do not need.
+const ADDED: &str = "\
+CREATE INDEX IF NOT EXISTS networks_by_agents ON networks (agents);
+CREATE TABLE IF NOT EXISTS sent_packets (   -- what agents of Fressian may send again, since the latest stop
+    host        TEXT NOT NULL,
+    records     BLOB NOT NULL               -- a digest of 16 bytes for each
+) STRICT;
+CREATE INDEX IF NOT EXISTS sent_packets_by_host ON sent_packets (host);
+CREATE TABLE IF NOT EXISTS sent_traces (
+    host        TEXT PRIMARY KEY,
+    traces      BLOB NOT NULL
+) STRICT;
+";
 
 /// Marks a database as one of these: `Trib`.
 const APPLICATION: i64 = 0x5472_6962;
@@ -158,7 +169,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
             return Err(StoreError::new(path, "it is a database of another program; configure another state_dir"));
         }
     }
-    connection.execute_batch(INDEXES).map_err(of)?;
+    connection.execute_batch(ADDED).map_err(of)?;
     Ok(connection)
 }
 
@@ -230,7 +241,7 @@ pub(super) fn in_memory() -> Result<Connection, StoreError> {
         let page_bytes: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
         connection.pragma_update(None, "max_page_count", IN_MEMORY_BYTES as i64 / page_bytes.max(1))?;
         create(&mut connection)?;
-        connection.execute_batch(INDEXES)?;
+        connection.execute_batch(ADDED)?;
         Ok(connection)
     };
     open().map_err(|error: rusqlite::Error| StoreError::new(Path::new("(memory)"), explain(&error)))

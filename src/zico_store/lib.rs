@@ -14,6 +14,7 @@ mod agents;
 mod bucket;
 mod error;
 mod file;
+mod hosts;
 mod keys;
 mod marks;
 mod network;
@@ -32,7 +33,8 @@ use tributary_event::UnixNanos;
 use tributary_memory::log_throttle::LogThrottle;
 use tributary_system::blocking;
 use tributary_zico::agents::{
-    Agents, Counters, Opened, Opening, Registered, Registration, Requester, UNKNOWN_AGENT, ZicoAgent, ZicoAgentError,
+    Agents, Counters, Opened, Opening, Registered, Registration, Requester, StoredHost, UNKNOWN_AGENT, ZicoAgent,
+    ZicoAgentError,
 };
 
 use error::explain;
@@ -125,6 +127,26 @@ impl Agents for AgentStore {
 
     fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos) {
         self.shared.marks.count(requester, more, millis(now));
+    }
+
+    fn store_hosts(&self, hosts: &[StoredHost]) {
+        let shared = &*self.shared;
+        if shared.is_in_memory() {
+            return;
+        }
+        let stored = blocking::run(|| shared.write(|connection| hosts::store(connection, hosts)));
+        if let Err(error) = stored {
+            let (file, error) = (&shared.name, explain(&error));
+            warn!(file, error, "cannot store what agents may send again: they may be written twice");
+        }
+    }
+
+    fn stored_hosts(&self) -> Vec<StoredHost> {
+        self.shared.read(hosts::stored).unwrap_or_else(|error| {
+            let (file, error) = (&self.shared.name, explain(&error));
+            warn!(file, error, "cannot read what agents may send again: they may be written twice");
+            Vec::new()
+        })
     }
 }
 

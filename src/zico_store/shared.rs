@@ -127,9 +127,14 @@ impl SharedAgentStore {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether there is no file.
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.reader.is_none()
+    }
+
     /// Whether an error says that the memory of a store without a file is full.
     pub(super) fn is_memory_full(&self, error: &rusqlite::Error) -> bool {
-        self.reader.is_none() && error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+        self.is_in_memory() && error.sqlite_error_code() == Some(ErrorCode::DiskFull)
     }
 
     /// The answer to an agent when the file fails.

@@ -1,10 +1,13 @@
 //! The binary protocol over real sockets: one port for every agent, first bytes that come one by one, answers of one write,
 //! pass phrases, resends.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::pin::pin;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crate::live::binary::{Binary, tributary};
 use crate::live::puppet::{Mood, Strings};
 use crate::live::{Daemon, assert_is_closed, config, connect, losses, within};
 use crate::zico_support::fressian::{Known, conversation, expected, found};
@@ -170,7 +173,7 @@ async fn a_packet_that_comes_again_on_another_connection_is_counted_and_not_writ
     }
     let stopped = daemon.stop().await;
     let spans: Vec<_> = stopped.events.iter().filter(|event| event["kind"] == "span").collect();
-    let ids: std::collections::BTreeSet<_> = spans.iter().map(|span| span["span"].to_string()).collect();
+    let ids: BTreeSet<_> = spans.iter().map(|span| span["span"].to_string()).collect();
     assert_eq!((ids.len(), spans.len() > 5), (spans.len(), true), "each once");
     let repeats: u64 = stopped.totals.listeners[0].repeats.iter().sum();
     assert_eq!(repeats, 2 * spans.len() as u64);
@@ -192,6 +195,70 @@ async fn a_later_packet_of_a_connection_is_recognised_too() {
     let spans = stopped.events.iter().filter(|event| event["kind"] == "span").count() as u64;
     let repeats: u64 = stopped.totals.listeners[0].repeats.iter().sum();
     assert_eq!((repeats, spans > 5), (2 * spans, true));
+}
+
+/// The listener of a daemon whose events go to stdout, in a process of its own.
+fn process(directory: &Path) -> Binary {
+    let file = directory.join("tributary.toml");
+    let state = directory.join("state");
+    fs::write(&file, format!("{LISTENER}state_dir = \"{}\"\n[sinks.out]\ntype = \"stdout\"\n", state.display()))
+        .unwrap();
+    Binary::start(tributary(&["run", "--config", file.to_str().unwrap()]))
+}
+
+/// Stops a daemon; the ids of the spans that it has written.
+fn spans(daemon: Binary) -> Vec<String> {
+    daemon.signal("TERM");
+    let events = daemon.end().events();
+    events.iter().filter(|event| event["kind"] == "span").map(|event| event["span"]["span_id"].to_string()).collect()
+}
+
+#[tokio::test]
+async fn what_was_sent_before_a_stop_and_is_sent_again_after_it_is_written_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let packets = packets("1.90.6-plain-traces");
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let daemon = process(directory.path());
+        let mut stream = TcpStream::connect(daemon.address("test")).await.unwrap();
+        assert_eq!(ask(&mut stream, &packets[0]).await, answer(code::OK));
+        assert_eq!(ask(&mut stream, &packets[1]).await, answer(code::OK));
+        // The agent may have given up before this answer: the next process gets the packet again.
+        found.push(spans(daemon).len());
+    }
+    assert!(found[0] > 5 && found[1..] == [0, 0], "{found:?}");
+}
+
+#[tokio::test]
+async fn a_hello_that_waited_for_a_stopped_process_is_not_answered() {
+    let directory = tempfile::tempdir().unwrap();
+    let packets = packets("1.90.6-plain-traces");
+    let daemon = process(directory.path());
+    let address = daemon.address("test");
+    let mut earlier = TcpStream::connect(address).await.unwrap();
+    assert_eq!(ask(&mut earlier, &packets[0]).await, answer(code::OK));
+    daemon.signal("STOP");
+    let mut late = TcpStream::connect(address).await.unwrap();
+    late.write_all(&packets[0]).await.unwrap();
+    // The time limit of this agent.
+    tokio::time::sleep(Duration::from_millis(3500)).await;
+    late.write_all(&packets[1]).await.unwrap();
+    daemon.signal("CONT");
+    assert_is_closed(&mut late).await;
+    let mut again = TcpStream::connect(address).await.unwrap();
+    while ask(&mut again, &packets[0]).await.is_empty() {
+        again = TcpStream::connect(address).await.unwrap();
+    }
+    assert_eq!(ask(&mut again, &packets[1]).await, answer(code::OK));
+    // A client that waits for no answer gets all of them.
+    let mut eager = TcpStream::connect(address).await.unwrap();
+    eager.write_all(&[&packets[0][..], &packets[1]].concat()).await.unwrap();
+    let mut answers = [0; 2 * HEADER_BYTES];
+    within("two answers", eager.read_exact(&mut answers)).await.unwrap();
+    assert_eq!(answers, *[answer(code::OK), answer(code::OK)].concat());
+    let spans = spans(daemon);
+    let ids: BTreeSet<_> = spans.iter().collect();
+    assert!(spans.len() > 5 && ids.len() == spans.len(), "each once: {spans:?}");
 }
 
 #[tokio::test]

@@ -49,6 +49,24 @@ pub trait Agents: Send + Sync + 'static {
 
     /// Counts a request, for operators. Never waits. A kill of the process may lose the latest second.
     fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos);
+
+    /// The listener stops: stores what hosts may send again to the next process, in place of what was stored before.
+    fn store_hosts(&self, hosts: &[StoredHost]);
+
+    /// What was stored last.
+    fn stored_hosts(&self) -> Vec<StoredHost>;
+}
+
+/// What the agents of a host may send again (Fressian): the packets whose answer they may not have read, and traces that come again inside
+/// others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredHost {
+    /// The host that a hello named.
+    pub host: String,
+    /// The digests of the records of each packet.
+    pub packets: Vec<Vec<[u8; 16]>>,
+    /// The traces, in a form of this package.
+    pub traces: Vec<u8>,
 }
 
 /// A registered agent. Contains no key.
@@ -328,4 +346,10 @@ impl Agents for Recorded {
     }
 
     fn seen(&self, _whom: Requester<'_>, _more: Counters, _now: UnixNanos) {}
+
+    fn store_hosts(&self, _hosts: &[StoredHost]) {}
+
+    fn stored_hosts(&self) -> Vec<StoredHost> {
+        Vec::new()
+    }
 }

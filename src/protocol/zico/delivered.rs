@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash};
 
-use foldhash::quality::RandomState;
+use foldhash::quality::{FixedState, RandomState};
 use hashbrown::{HashMap, HashSet};
 
-use tributary_event::{Link, TraceId};
+use tributary_event::{Link, SpanId, TraceId};
 
 /// The identity of a trace. Two traces may have the same one if they began in the same millisecond (gen1).
 pub(super) type Fingerprint = u128;
@@ -66,8 +66,8 @@ impl Changes {
 #[derive(Debug)]
 pub(super) struct Delivered {
     limit: usize,
-    /// Two 64-bit hashes with random seeds: a peer cannot construct two traces with the same fingerprint.
-    hashers: [RandomState; 2],
+    /// Of two 64-bit hashes. They are random: a peer cannot construct two traces with the same fingerprint.
+    seeds: [u64; 2],
     /// The oldest first.
     known: HashMap<Fingerprint, VecDeque<DeliveredTrace>, RandomState>,
     /// Every trace that was learned, also those that are forgotten since; at most `limit`.
@@ -85,8 +85,9 @@ const MAX_EQUAL: usize = 64;
 impl Delivered {
     /// A memory of at most `limit` entries; the oldest is removed first.
     pub(super) fn new(limit: usize) -> Self {
-        let hashers = [RandomState::default(), RandomState::default()];
-        Delivered { limit, hashers, known: HashMap::default(), by_age: VecDeque::new(), learned: 0 }
+        let random = RandomState::default();
+        let seeds = [0, 1].map(|number| random.hash_one(number));
+        Delivered { limit, seeds, known: HashMap::default(), by_age: VecDeque::new(), learned: 0 }
     }
 
     /// The fingerprint of a span with an id from its agent.
@@ -156,7 +157,7 @@ impl Delivered {
     /// An empty memory for the traces of one body, with the same fingerprints.
     pub(super) fn of_body(&self) -> Delivered {
         // Their numbers are none of this one's.
-        Delivered { hashers: self.hashers.clone(), learned: 1 << 63, ..Delivered::new(self.limit) }
+        Delivered { seeds: self.seeds, learned: 1 << 63, ..Delivered::new(self.limit) }
     }
 
     /// The oldest trace of this body, like [`Delivered::original`]. It has one copy.
@@ -203,15 +204,49 @@ impl Delivered {
     }
 
     fn fingerprint(&self, what: impl Hash) -> Fingerprint {
-        let [high, low] = self.hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(&what)));
+        let [high, low] = self.seeds.map(|seed| u128::from(FixedState::with_seed(seed).hash_one(&what)));
         high << 64 | low
     }
+
+    /// Appends what another process needs to go on with this memory.
+    pub(super) fn store(&self, into: &mut Vec<u8>) {
+        self.seeds.iter().for_each(|seed| into.extend(seed.to_be_bytes()));
+        for (fingerprint, number) in &self.by_age {
+            let equal = self.known.get(fingerprint).into_iter().flatten();
+            for DeliveredTrace { ticks, link, .. } in equal.filter(|known| known.number == *number) {
+                into.extend(fingerprint.to_be_bytes());
+                into.extend(ticks.to_be_bytes());
+                into.extend(link.trace_id.0);
+                into.extend(link.span_id.0);
+            }
+        }
+    }
+
+    /// The memory that was stored like this. `None`: it was not.
+    pub(super) fn restore(limit: usize, stored: &[u8]) -> Option<Delivered> {
+        let (seeds, entries) = stored.split_first_chunk::<16>()?;
+        let (entries, []) = entries.as_chunks::<STORED_BYTES>() else { return None };
+        let (high, low) = seeds.split_first_chunk::<8>()?;
+        let seeds = [*high, *low.first_chunk()?].map(u64::from_be_bytes);
+        let mut restored = Delivered { seeds, ..Delivered::new(limit) };
+        for entry in entries {
+            let (fingerprint, entry) = entry.split_first_chunk::<16>()?;
+            let (ticks, entry) = entry.split_first_chunk::<8>()?;
+            let (trace, span) = entry.split_first_chunk::<16>()?;
+            let link = Link { trace_id: TraceId(*trace), span_id: SpanId(*span.first_chunk()?) };
+            let (fingerprint, ticks) = (u128::from_be_bytes(*fingerprint), u64::from_be_bytes(*ticks));
+            restored.learn(Fresh { fingerprint, ticks, link });
+        }
+        Some(restored)
+    }
 }
+
+/// An entry as it is stored: fingerprint, ticks, trace and span.
+const STORED_BYTES: usize = 16 + 8 + 16 + 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tributary_event::SpanId;
 
     fn fresh(fingerprint: Fingerprint, ticks: u64) -> Fresh {
         let link = Link { trace_id: TraceId([7; 16]), span_id: SpanId(ticks.to_be_bytes()) };
@@ -269,6 +304,25 @@ mod tests {
         delivered.apply(&changes);
         assert!(keys[900..].iter().all(|key| delivered.knows(*key)));
         assert!(!keys[..900].iter().any(|key| delivered.knows(*key)));
+    }
+
+    #[test]
+    fn another_process_goes_on_with_what_was_stored() {
+        let mut delivered = Delivered::new(10);
+        let key = delivered.call(5, 7, "a.B.run");
+        let other = delivered.call(5, 8, "a.B.run");
+        learn(&mut delivered, &[fresh(key, 4), fresh(other, 9), fresh(key, 5)]);
+        delivered.forget(key, 0);
+        let mut stored = Vec::new();
+        delivered.store(&mut stored);
+        let restored = Delivered::restore(10, &stored).unwrap();
+        assert_eq!(restored.call(5, 7, "a.B.run"), key);
+        let found = [(key, 4), (key, 5), (other, 9)]
+            .map(|(key, ticks)| restored.first(key).map(|known| known.ticks) == Some(ticks));
+        assert_eq!(found, [false, true, true]);
+        assert_eq!(restored.memory_bytes(), 2 * ENTRY_BYTES);
+        assert!(Delivered::restore(10, &stored[1..]).is_none());
+        assert!(Delivered::restore(1, &stored).is_some_and(|one| one.memory_bytes() == ENTRY_BYTES));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Decides about request heads, and ends sessions (sections 1.1, 1.2 and 1.4).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tributary_event::Reason;
@@ -54,9 +55,12 @@ impl ZicoExchange {
         is_recorded: bool,
     ) -> Self {
         let sessions = Sessions::new(options.clone(), timeout, budget.clone());
+        sessions.restore(agents.stored_hosts());
         let profiles = Profiles::new(options.profile, options.amplification, budget.clone());
         let budget = budget.clone();
-        let shared = SharedExchange { options, emit_definitions, agents, sessions, profiles, budget, is_recorded };
+        let is_finished = AtomicBool::new(false);
+        let shared =
+            SharedExchange { options, emit_definitions, agents, sessions, profiles, budget, is_recorded, is_finished };
         ZicoExchange { shared: Arc::new(shared) }
     }
 
@@ -155,6 +159,9 @@ impl Exchange for ZicoExchange {
     }
 
     fn finish(&self, now: Now, out: &mut Output) -> Flow {
+        if !self.shared.is_finished.swap(true, Ordering::Relaxed) {
+            self.shared.agents.store_hosts(&self.shared.sessions.stored_hosts());
+        }
         self.shared.sessions.sweep(None);
         match self.write_retired(now, out) {
             Flow::Continue => self.shared.profiles.write(now, true, out),

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use tributary_event::UnixNanos;
 
 use super::agents::{
-    Agents, Counters, Opened, Opening, Registered, Registration, Requester, ZicoAgent, ZicoAgentError,
+    Agents, Counters, Opened, Opening, Registered, Registration, Requester, StoredHost, ZicoAgent, ZicoAgentError,
 };
 
 /// The agents of one listener. Each [`Agents`] is one.
@@ -36,6 +36,14 @@ pub trait Registrations: Send + Sync + 'static {
 
     /// See [`Agents::seen`].
     fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos);
+
+    /// See [`Agents::store_hosts`]. A store that several daemons share stores none.
+    fn store_hosts(&self, _hosts: &[StoredHost]) {}
+
+    /// See [`Agents::stored_hosts`].
+    fn stored_hosts(&self) -> Vec<StoredHost> {
+        Vec::new()
+    }
 }
 
 impl<T: Agents> Registrations for T {
@@ -61,6 +69,14 @@ impl<T: Agents> Registrations for T {
 
     fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos) {
         Agents::seen(self, requester, more, now);
+    }
+
+    fn store_hosts(&self, hosts: &[StoredHost]) {
+        Agents::store_hosts(self, hosts);
+    }
+
+    fn stored_hosts(&self) -> Vec<StoredHost> {
+        Agents::stored_hosts(self)
     }
 }
 

@@ -14,7 +14,7 @@ use tributary_event::{Origin, Resource, ResourceValue, TraceId, UnixNanos};
 use tributary_memory::{Allowance, MemoryBudget, MemoryLease};
 
 use super::Options;
-use super::agents::{ZicoAgent, session_digest};
+use super::agents::{StoredHost, ZicoAgent, session_digest};
 use super::delivered::Delivered;
 use super::fressian::resends::Resends;
 use super::normalize;
@@ -131,6 +131,54 @@ impl Sessions {
             self.retire_all(&over);
         }
         (slot, true)
+    }
+
+    /// The session of a host's connections.
+    pub(super) fn of_host(&self, host: &str, now: Duration) -> Arc<SessionSlot> {
+        // It has no id: its name is that of its machine.
+        let agent = ZicoAgent {
+            id: 0,
+            uuid: String::new(),
+            name: host.to_owned(),
+            app: String::new(),
+            env: String::new(),
+            attrs: Vec::new(),
+        };
+        self.find_or_open(SessionKey::Connected(host.into()), Some(Arc::new(agent)), now).0
+    }
+
+    /// What hosts may send again.
+    pub(super) fn stored_hosts(&self) -> Vec<StoredHost> {
+        let mut hosts = Vec::new();
+        for (key, slot) in &*lock(&self.live) {
+            if let SessionKey::Connected(host) = key {
+                let session = slot.lock();
+                let packets = session.resends.delivered().map(<[_]>::to_vec).collect();
+                let mut traces = Vec::new();
+                session.delivered.store(&mut traces);
+                hosts.push(StoredHost { host: host.to_string(), packets, traces });
+            }
+        }
+        hosts
+    }
+
+    /// Remembers what hosts may have sent to the process before, as far as there is memory.
+    pub(super) fn restore(&self, hosts: Vec<StoredHost>) {
+        for StoredHost { host, packets, traces } in hosts {
+            let slot = self.of_host(&host, Duration::ZERO);
+            let mut session = slot.lock();
+            if let Some(delivered) = Delivered::restore(self.options.max_remembered, &traces) {
+                session.delivered = delivered;
+            }
+            for (number, records) in (0..).zip(packets) {
+                // No connection has such a number.
+                session.resends.end(u64::MAX - number, Some((Duration::ZERO, records)));
+            }
+            if !session.hold() {
+                drop(session);
+                lock(&self.live).remove(&SessionKey::Connected(host.into()));
+            }
+        }
     }
 
     fn session(&self, key: &SessionKey, agent: Option<Arc<ZicoAgent>>) -> Session {

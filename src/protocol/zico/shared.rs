@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::agents::{ZicoAgent, ZicoAgentError};
 use super::body::OpenLimits;
@@ -23,6 +24,8 @@ pub(super) struct SharedExchange {
     pub(super) budget: Arc<MemoryBudget>,
     /// Another collector answered the requests: every session is accepted.
     pub(super) is_recorded: bool,
+    /// The listener has stopped, and its sessions have ended.
+    pub(super) is_finished: AtomicBool,
 }
 
 impl fmt::Debug for SharedExchange {

@@ -11,7 +11,6 @@ use tributary_event::{Header, Loss, Position, Reason, semconv};
 use tributary_memory::{MemoryBudget, MemoryLease};
 use tributary_protocol::{Frame, Now, Output, PacketAction, Packets, Request, RequestHead, Response};
 
-use super::super::agents::ZicoAgent;
 use super::super::normalize::{self, BodyContext};
 use super::super::route::{HOST_HEADER, PACKET_PATH, Route};
 use super::super::sessions::{SessionKey, SessionSlot, bytes};
@@ -56,17 +55,7 @@ impl Link {
             bytes: bytes(options.max_symbol_bytes),
             text: bytes(options.max_text_bytes),
         };
-        // It has no id: its name is that of its machine.
-        let agent = ZicoAgent {
-            id: 0,
-            uuid: String::new(),
-            name: host.to_owned(),
-            app: String::new(),
-            env: String::new(),
-            attrs: Vec::new(),
-        };
-        let key = SessionKey::Connected(host.into());
-        let (slot, _) = shared.sessions.find_or_open(key, Some(Arc::new(agent)), now.elapsed);
+        let slot = shared.sessions.of_host(host, now.elapsed);
         Link {
             host: host.into(),
             slot,
@@ -204,6 +193,16 @@ impl Packets<ZicoWork> for Connection {
         let (expanded, mut unearned) = (out.batch.total_expanded_bytes(), packet.body.len() as u64);
         out.charge_request(self.shared.options.amplification, &mut unearned, expanded, now.elapsed);
         PacketAction::Answer { answer: answer(status), closes }
+    }
+
+    /// After its time limit an agent sends data without a hello, and on the same connection. It connects again before it sends other
+    /// packets.
+    fn drop_late(&mut self, packet: &Request, out: &mut Output) -> bool {
+        let is_hello = PacketHeader::read(&packet.body).is_some_and(|header| header.kind == code::HELLO);
+        if is_hello {
+            out.decoded_bytes += packet.body.len() as u64;
+        }
+        is_hello
     }
 
     fn answer(&self, response: &Response) -> Vec<u8> {

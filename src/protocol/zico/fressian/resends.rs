@@ -70,7 +70,7 @@ impl Resends {
     }
 
     /// The packet of this connection was delivered with these records, or was not.
-    pub(super) fn end(&mut self, connection: u64, delivered: Option<(Duration, Vec<RecordDigest>)>) {
+    pub(in super::super) fn end(&mut self, connection: u64, delivered: Option<(Duration, Vec<RecordDigest>)>) {
         self.remove(connection);
         if let Some((at, mut records)) = delivered.filter(|_| !self.time.is_zero()) {
             records.truncate(self.limit);
@@ -98,6 +98,11 @@ impl Resends {
             is_it.then_some(records.as_slice())
         });
         found.max_by_key(|records| records.len())
+    }
+
+    /// The records of each packet that may come again.
+    pub(in super::super) fn delivered(&self) -> impl Iterator<Item = &[RecordDigest]> {
+        self.packets.iter().filter_map(|packet| Some(packet.delivered.as_ref()?.1.as_slice()))
     }
 
     fn remove(&mut self, connection: u64) {
