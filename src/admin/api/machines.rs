@@ -1,6 +1,6 @@
 //! Machines of Endless: what they report, by name over time, by image and site; and one machine.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -10,44 +10,52 @@ use super::answer::{ApiError, Made, ResponseMemory};
 use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::newest;
+use super::history::now_ms;
+use super::query::bad;
 use crate::admin::agents::attributes;
-use tributary_event::{AgentFacts, EventView, Kind, Origin, Resource, ResourceValue, ValueView, semconv};
+use tributary_event::{Kind, Origin, Resource};
 use tributary_protocol::Protocol;
-use tributary_sink_view::{Class, Snapshot};
+use tributary_sink_view::Class;
+use tributary_sink_view::machines::{Machine, MachineCount, MachineSums};
+use tributary_sink_view::services::{STEP_SECONDS, STEPS};
 
 /// Machines, names, images and sites that have rows of their own; what belongs to further ones is counted as
 /// `(others)`.
 const MAX_ROWS: usize = 20_000;
 /// The names whose history is shown; the others are together.
 const TOP_NAMES: usize = 10;
-/// The steps of a history.
-const STEPS: u64 = 60;
+const STEP_MS: u64 = STEP_SECONDS * 1000;
 const OTHERS: &str = "(others)";
 /// Memory of a group with its history and its row, and of a machine in a group.
 const GROUP_BYTES: usize = size_of::<Group>() + STEPS as usize * 8 + 512;
 const PLACE_BYTES: usize = 24;
+/// Memory of a machine and of its row, beside its texts.
+const MACHINE_BYTES: usize = 2 * size_of::<MachineRow<'static>>() + 256;
 
-#[derive(Serialize, Clone)]
-struct Machine {
-    id: String,
-    name: String,
-    peer: String,
-    image: String,
-    site: String,
+/// The steps over which an answer sums up.
+#[derive(Clone, Copy, Serialize)]
+struct Steps {
+    from_ms: u64,
+    to_ms: u64,
+    limit_ms: u64,
+    #[serde(skip)]
+    first: u64,
+    #[serde(skip)]
+    last: u64,
+}
+
+/// A machine with its events.
+#[derive(Serialize)]
+struct MachineRow<'a> {
+    id: &'a str,
+    name: &'a str,
+    peer: &'a str,
+    image: &'a str,
+    site: &'a str,
     events: u64,
     last_ms: u64,
     is_live: bool,
     is_dualboot: bool,
-    #[serde(skip)]
-    resource: Arc<Resource>,
-}
-
-impl Machine {
-    /// Memory of it and of its row, with its id a second time.
-    fn memory_bytes(&self) -> usize {
-        let texts = 2 * self.id.len() + self.peer.len() + self.image.len() + self.site.len();
-        2 * (size_of::<Machine>() + texts) + 256
-    }
 }
 
 /// Events, and the machines that sent them.
@@ -55,21 +63,19 @@ impl Machine {
 struct Group {
     kind: &'static str,
     events: u64,
-    machines: HashSet<usize>,
+    machines: HashSet<u32>,
 }
 
-/// Everything that a snapshot says of machines.
+/// What the sums of machines say of some of their events.
 #[derive(Default)]
-struct Fleet {
-    machines: Vec<Machine>,
-    places: BTreeMap<String, usize>,
-    names: BTreeMap<String, Group>,
-    steps: BTreeMap<String, Vec<u64>>,
-    images: BTreeMap<String, Group>,
-    sites: BTreeMap<String, Group>,
+struct Fleet<'a> {
+    machines: BTreeMap<u32, MachineRow<'a>>,
+    names: BTreeMap<&'a str, Group>,
+    steps: BTreeMap<&'a str, Vec<u64>>,
+    images: BTreeMap<&'a str, Group>,
+    sites: BTreeMap<&'a str, Group>,
+    /// Events of machines without a row.
     left_out: u64,
-    /// The last connection and resource, and their machine.
-    last: Option<(Arc<Origin>, Arc<Resource>, usize)>,
 }
 
 /// Which events are wanted.
@@ -81,91 +87,102 @@ struct MachineFilter<'a> {
     machine: Option<&'a str>,
 }
 
-impl Fleet {
+impl Steps {
+    /// Those of `from_ms` and `to_ms`, widened to whole steps.
+    fn of(context: &ApiContext) -> Result<Steps, ApiError> {
+        let present = now_ms() / STEP_MS;
+        let oldest = (present + 1).saturating_sub(STEPS);
+        let number = |name| Ok::<_, ApiError>(context.query.number(name)?.map(|at_ms| at_ms / STEP_MS));
+        let first = number("from_ms")?.unwrap_or(oldest).max(oldest);
+        let last = number("to_ms")?.unwrap_or(present).min(present);
+        if last < first {
+            return Err(bad("to_ms is before from_ms, or before the window"));
+        }
+        let (from_ms, to_ms) = (first * STEP_MS, (last + 1) * STEP_MS);
+        Ok(Steps { from_ms, to_ms, limit_ms: STEPS * STEP_MS, first, last })
+    }
+}
+
+impl<'a> Fleet<'a> {
     /// As far as the memory of the answer goes; what further machines have sent is counted.
-    fn of(snapshot: &Snapshot, window: Window, filter: &MachineFilter<'_>, memory: &ResponseMemory) -> Fleet {
+    fn of(sums: &'a MachineSums, steps: Steps, filter: &MachineFilter<'_>, memory: &ResponseMemory) -> Fleet<'a> {
         let mut fleet = Fleet::default();
-        let step_ms = (window.limit_ms / STEPS).max(1);
-        for (_, kept) in &snapshot.batches {
-            let batch = kept.batch();
-            for event in batch.events() {
-                let Some(name) = name_of(event) else { continue };
-                if filter.name.is_some_and(|wanted| wanted != name) {
-                    continue;
-                }
-                let Some(place) = fleet.machine(event, memory) else {
-                    fleet.left_out += 1;
-                    continue;
-                };
-                let machine = &mut fleet.machines[place];
-                if !filter.accepts(machine) {
-                    continue;
-                }
-                machine.events += 1;
-                machine.last_ms = machine.last_ms.max(event.observed().0 / 1_000_000);
-                let (image, site) = (machine.image.clone(), machine.site.clone());
-                let kind = event.kind().as_str();
-                count(&mut fleet.images, &image, kind, place, memory);
-                count(&mut fleet.sites, &site, kind, place, memory);
-                let name = count(&mut fleet.names, name, kind, place, memory);
-                let at_ms = event.observed().0 / 1_000_000;
-                let step = (at_ms.saturating_sub(window.from_ms) / step_ms).min(STEPS - 1);
-                fleet.steps.entry(name).or_insert_with(|| vec![0; STEPS as usize])[step as usize] += 1;
+        let mut accepted = HashMap::new();
+        for (step, count) in sums.counts((steps.first, steps.last)) {
+            let name = sums.name_of(count.name);
+            let text = name.map_or(OTHERS, |name| &name.text);
+            if filter.name.is_some_and(|wanted| wanted != text) {
+                continue;
             }
+            let machine = sums.machine_of(count.machine);
+            if !*accepted.entry(count.machine).or_insert_with(|| filter.accepts(machine)) {
+                continue;
+            }
+            let events = u64::from(count.events);
+            if !fleet.add_to_machine(count, machine, memory) {
+                fleet.left_out += events;
+            }
+            let kind = name.map_or(Kind::Log, |name| name.kind).as_str();
+            let [image, site] = machine.map_or([OTHERS; 2], |machine| [&machine.image, &machine.site]);
+            add(&mut fleet.images, image, kind, count, memory);
+            add(&mut fleet.sites, site, kind, count, memory);
+            let text = add(&mut fleet.names, text, kind, count, memory);
+            let values = fleet.steps.entry(text).or_insert_with(|| vec![0; (steps.last - steps.first + 1) as usize]);
+            values[(step.clamp(steps.first, steps.last) - steps.first) as usize] += events;
         }
         fleet
     }
 
-    /// The place of the machine that has sent an event. `None`: there are too many.
-    fn machine(&mut self, event: EventView<'_>, memory: &ResponseMemory) -> Option<usize> {
-        let (origin, resource) = (event.origin(), event.resource());
-        if let Some((known_origin, known_resource, place)) = &self.last
-            && Arc::ptr_eq(known_origin, origin)
-            && Arc::ptr_eq(known_resource, resource)
-        {
-            return Some(*place);
+    /// `false`: the machine has no row, here or in the sums.
+    fn add_to_machine(&mut self, count: MachineCount, machine: Option<&'a Machine>, memory: &ResponseMemory) -> bool {
+        let Some(machine) = machine else { return false };
+        if let Some(row) = self.machines.get_mut(&count.machine) {
+            row.events += u64::from(count.events);
+            return true;
         }
-        let machine = describe(origin, resource);
-        let place = match self.places.get(&machine.id) {
-            Some(place) => *place,
-            None if self.machines.len() >= MAX_ROWS || !memory.take(machine.memory_bytes()) => return None,
-            None => {
-                self.places.insert(machine.id.clone(), self.machines.len());
-                self.machines.push(machine);
-                self.machines.len() - 1
-            }
-        };
-        self.last = Some((origin.clone(), resource.clone(), place));
-        Some(place)
+        let Machine { id, name, peer, image, site, is_live, is_dualboot, last_ms, .. } = machine;
+        let texts = 2 * id.len() + peer.len() + image.len() + site.len();
+        if !memory.take(MACHINE_BYTES + 2 * texts) {
+            return false;
+        }
+        let (is_live, is_dualboot, last_ms) = (*is_live, *is_dualboot, *last_ms);
+        let row =
+            MachineRow { id, name, peer, image, site, events: count.events.into(), last_ms, is_live, is_dualboot };
+        self.machines.insert(count.machine, row);
+        true
     }
 
     /// Events by name.
     fn names(&self) -> Vec<Value> {
-        let row = |name: &String, group: &Group| json!({ "name": name, "kind": group.kind, "events": group.events, "machines": group.machines.len() });
+        let row = |name: &str, group: &Group| json!({ "name": name, "kind": group.kind, "events": group.events, "machines": group.machines.len() });
         sorted(&self.names).into_iter().map(|(name, group)| row(name, group)).collect()
     }
 
     /// Events of the most frequent names over time.
-    fn history(&self, window: Window) -> Value {
+    fn history(&self, steps: Steps) -> Value {
         let mut shown = serde_json::Map::new();
-        let mut others = vec![0u64; STEPS as usize];
+        let mut others = vec![0u64; (steps.last - steps.first + 1) as usize];
         for (place, (name, _)) in sorted(&self.names).into_iter().enumerate() {
-            let Some(steps) = self.steps.get(name) else { continue };
+            let Some(values) = self.steps.get(name) else { continue };
             if place < TOP_NAMES && name != OTHERS {
-                shown.insert(name.clone(), json!(steps));
+                shown.insert(name.to_owned(), json!(values));
             } else {
-                others.iter_mut().zip(steps).for_each(|(sum, more)| *sum += more);
+                others.iter_mut().zip(values).for_each(|(sum, more)| *sum += more);
             }
         }
         if others.iter().any(|sum| *sum > 0) {
             shown.insert(OTHERS.to_owned(), json!(others));
         }
-        json!({ "step_ms": (window.limit_ms / STEPS).max(1), "from_ms": window.from_ms, "names": shown })
+        json!({ "step_ms": STEP_MS, "from_ms": steps.from_ms, "names": shown })
     }
 }
 
 impl MachineFilter<'_> {
-    fn accepts(&self, machine: &Machine) -> bool {
+    /// `machine`: `None` stands for those that have no row.
+    fn accepts(&self, machine: Option<&Machine>) -> bool {
+        let Some(machine) = machine else {
+            return self.image.is_none() && self.site.is_none() && self.machine.is_none() && self.text.is_none();
+        };
         let has = |wanted: Option<&str>, own: &str| wanted.is_none_or(|wanted| wanted == own);
         let texts = [&machine.id, &machine.name, &machine.peer, &machine.image, &machine.site];
         has(self.image, &machine.image)
@@ -175,141 +192,103 @@ impl MachineFilter<'_> {
     }
 }
 
-/// Adds an event to a group. Returns the name of the group.
-fn count(
-    groups: &mut BTreeMap<String, Group>,
-    name: &str,
+/// Adds events to a group. Returns the name of the group.
+fn add<'a>(
+    groups: &mut BTreeMap<&'a str, Group>,
+    name: &'a str,
     kind: &'static str,
-    machine: usize,
+    count: MachineCount,
     memory: &ResponseMemory,
-) -> String {
+) -> &'a str {
     let is_known = groups.contains_key(name) || (groups.len() < MAX_ROWS && memory.take(GROUP_BYTES + name.len()));
     let name = if is_known { name } else { OTHERS };
-    let group = groups.entry(name.to_owned()).or_default();
+    let group = groups.entry(name).or_default();
     group.kind = kind;
-    group.events += 1;
-    if !group.machines.contains(&machine) && memory.take(PLACE_BYTES) {
-        group.machines.insert(machine);
+    group.events += u64::from(count.events);
+    if !group.machines.contains(&count.machine) && memory.take(PLACE_BYTES) {
+        group.machines.insert(count.machine);
     }
-    name.to_owned()
+    name
 }
 
 /// The groups with the most events first.
-fn sorted(groups: &BTreeMap<String, Group>) -> Vec<(&String, &Group)> {
-    let mut sorted: Vec<_> = groups.iter().collect();
+fn sorted<'g, 'a>(groups: &'g BTreeMap<&'a str, Group>) -> Vec<(&'a str, &'g Group)> {
+    let mut sorted: Vec<_> = groups.iter().map(|(name, group)| (*name, group)).collect();
     sorted.sort_by_key(|(_, group)| std::cmp::Reverse(group.events));
     sorted
-}
-
-/// The name of an event of a machine; its id if it has none. `None`: it is about something else.
-fn name_of(event: EventView<'_>) -> Option<&str> {
-    let mut number = None;
-    for member in event.attribute_members() {
-        if let ValueView::Text(text) = member.value() {
-            match member.key().text().text() {
-                "endless.event.name" => return Some(text.text()),
-                "endless.event.id" => number = Some(text.text()),
-                _ => {}
-            }
-        }
-    }
-    number
-}
-
-fn describe(origin: &Origin, resource: &Arc<Resource>) -> Machine {
-    let (mut image, mut id) = (String::new(), None);
-    let (mut is_live, mut is_dualboot) = (false, false);
-    for (key, value) in resource.attributes() {
-        match (key.as_str(), value) {
-            (name, ResourceValue::Text(text)) if name == semconv::ENDLESS_IMAGE.as_str() => image.clone_from(text),
-            (name, ResourceValue::Text(text)) if name == semconv::ENDLESS_MACHINE_ID.as_str() => {
-                id = Some(text.clone());
-            }
-            (name, ResourceValue::Bool(value)) if name == semconv::ENDLESS_LIVE.as_str() => is_live = *value,
-            (name, ResourceValue::Bool(value)) if name == semconv::ENDLESS_DUALBOOT.as_str() => is_dualboot = *value,
-            _ => {}
-        }
-    }
-    let peer = origin.peer_address().0.to_owned();
-    let facts = AgentFacts::of(resource.attributes());
-    let name = facts.name(origin.protocol, &origin.listener, &origin.peer).into_text();
-    let site = facts.site;
-    let fingerprint = || format!("{:08x}", crc32c::crc32c(format!("{peer} {image} {site}").as_bytes()));
-    let id = id.unwrap_or_else(fingerprint);
-    Machine { id, name, peer, image, site, events: 0, last_ms: 0, is_live, is_dualboot, resource: resource.clone() }
-}
-
-fn taken(context: &ApiContext, window: Window) -> Result<(Snapshot, Coverage), ApiError> {
-    let protocol = Protocol::Endless.as_str();
-    let snapshot = snapshot(context, window, &[Class::Logs, Class::Metrics], |name, _| name == protocol)?;
-    let is_endless = |_: &str, protocol: Protocol| protocol == Protocol::Endless;
-    let coverage = Coverage::of(context, window, &[Kind::Log, Kind::Metric], is_endless, kept(&snapshot));
-    Ok((snapshot, coverage))
 }
 
 /// `GET /machines`.
 pub(super) fn list(context: &ApiContext) -> Result<Made, ApiError> {
     let query = &context.query;
-    query.only(&["image", "site", "name", "text", "limit"])?;
-    let (window, limit) = (Window::whole(context)?, query.limit(200, 10_000)?);
-    let (snapshot, coverage) = taken(context, window)?;
-    let text = query.text("text").map(str::to_lowercase);
+    query.only(&["image", "site", "name", "text", "limit", "from_ms", "to_ms"])?;
+    let (steps, limit) = (Steps::of(context)?, query.limit(200, 10_000)?);
     let filter = MachineFilter {
         image: query.text("image"),
         site: query.text("site"),
         name: query.text("name"),
-        text,
+        text: query.text("text").map(str::to_lowercase),
         machine: None,
     };
-    let fleet = Fleet::of(&snapshot, window, &filter, &context.memory.half());
-    let image = |(image, group): (&String, &Group)| {
-        let machine = group.machines.iter().next().map(|place| &fleet.machines[*place]);
-        let part = |name: tributary_event::Name| machine.and_then(|machine| machine.resource.text(name));
-        json!({
-            "image": image, "product": part(semconv::ENDLESS_IMAGE_PRODUCT), "branch": part(semconv::ENDLESS_IMAGE_BRANCH),
-            "architecture": part(semconv::ENDLESS_IMAGE_ARCHITECTURE), "events": group.events,
-            "machines": group.machines.len(),
-        })
-    };
-    let site = |(site, group): (&String, &Group)| json!({ "text": site, "events": group.events, "machines": group.machines.len() });
-    let images: Vec<Value> = sorted(&fleet.images).into_iter().take(limit).map(image).collect();
-    let sites: Vec<Value> = sorted(&fleet.sites).into_iter().take(limit).map(site).collect();
-    let mut machines: Vec<&Machine> = fleet.machines.iter().filter(|machine| machine.events > 0).collect();
-    machines.sort_by_key(|machine| std::cmp::Reverse(machine.last_ms));
-    let total = machines.len();
-    machines.truncate(limit);
-    let names: Vec<Value> = fleet.names().into_iter().take(limit).collect();
-    context.json(&json!({
-        "window": window, "coverage": coverage, "names": names, "history": fleet.history(window), "images": images,
-        "sites": sites, "machines": machines, "total": total, "left_out": fleet.left_out,
-    }))
+    context.view()?.machines(|sums| {
+        let fleet = Fleet::of(sums, steps, &filter, &context.memory.half());
+        let image = |(image, group): (&str, &Group)| {
+            let machine = group.machines.iter().find_map(|number| sums.machine_of(*number));
+            let part = |part: usize| machine.map(|machine| &machine.image_parts[part]).filter(|text| !text.is_empty());
+            json!({
+                "image": image, "product": part(0), "branch": part(1), "architecture": part(2), "events": group.events,
+                "machines": group.machines.len(),
+            })
+        };
+        let site = |(site, group): (&str, &Group)| json!({ "text": site, "events": group.events, "machines": group.machines.len() });
+        let images: Vec<Value> = sorted(&fleet.images).into_iter().take(limit).map(image).collect();
+        let sites: Vec<Value> = sorted(&fleet.sites).into_iter().take(limit).map(site).collect();
+        let mut machines: Vec<_> = fleet.machines.values().collect();
+        machines.sort_by_key(|machine| std::cmp::Reverse(machine.last_ms));
+        let total = machines.len();
+        machines.truncate(limit);
+        let names: Vec<Value> = fleet.names().into_iter().take(limit).collect();
+        context.json(&json!({
+            "window": steps, "names": names, "history": fleet.history(steps), "images": images, "sites": sites,
+            "machines": machines, "total": total, "left_out": fleet.left_out,
+        }))
+    })
 }
 
 /// `GET /machines/ID`.
 pub(super) fn one(context: &ApiContext, id: &str) -> Result<Made, ApiError> {
-    context.query.only(&["limit"])?;
-    let (window, limit) = (Window::whole(context)?, context.query.limit(200, 1000)?);
-    let (snapshot, coverage) = taken(context, window)?;
-    let filter = MachineFilter { image: None, site: None, name: None, text: None, machine: Some(id) };
-    let fleet = Fleet::of(&snapshot, window, &filter, &context.memory.half());
-    let machine = fleet.places.get(id).and_then(|place| fleet.machines.get(*place));
-    let machine = machine.filter(|machine| machine.events > 0).ok_or_else(|| ApiError::gone("machine"))?;
+    context.query.only(&["limit", "from_ms", "to_ms"])?;
+    let (steps, limit) = (Steps::of(context)?, context.query.limit(200, 1000)?);
+    let window = Window { from_ms: steps.from_ms, to_ms: steps.to_ms, ..Window::whole(context)? };
+    let protocol = Protocol::Endless.as_str();
+    let snapshot = snapshot(context, window, &[Class::Logs, Class::Metrics], |name, _| name == protocol)?;
+    let is_endless = |_: &str, protocol: Protocol| protocol == Protocol::Endless;
+    let coverage = Coverage::of(context, window, &[Kind::Log, Kind::Metric], is_endless, kept(&snapshot));
     let mut last: Option<(Arc<Origin>, Arc<Resource>, bool)> = None;
+    let mut its_resource = None;
     let (events, _) = newest(context, &snapshot, limit, |event, _| {
         let (origin, resource) = (event.origin(), event.resource());
         match &last {
             Some((known, of, is_its)) if Arc::ptr_eq(known, origin) && Arc::ptr_eq(of, resource) => *is_its,
             _ => {
-                let is_its = describe(origin, resource).id == id;
+                let is_its = Machine::of(origin, resource).id == id;
                 last = Some((origin.clone(), resource.clone(), is_its));
+                if is_its {
+                    its_resource.get_or_insert_with(|| resource.clone());
+                }
                 is_its
             }
         }
     })?;
-    let mut shown = serde_json::to_value(machine).map_err(|_| ApiError::failed())?;
-    shown["resource"] = attributes(machine.resource.attributes());
-    context.json(&json!({
-        "window": window, "coverage": coverage, "machine": shown, "names": fleet.names(),
-        "history": fleet.history(window), "events": events,
-    }))
+    let filter = MachineFilter { image: None, site: None, name: None, text: None, machine: Some(id) };
+    context.view()?.machines(|sums| {
+        let fleet = Fleet::of(sums, steps, &filter, &context.memory.half());
+        let machine = fleet.machines.values().next().ok_or_else(|| ApiError::gone("machine"))?;
+        let mut shown = serde_json::to_value(machine).map_err(|_| ApiError::failed())?;
+        shown["resource"] = its_resource.as_ref().map_or(Value::Null, |resource| attributes(resource.attributes()));
+        context.json(&json!({
+            "window": steps, "coverage": coverage, "machine": shown, "names": fleet.names(),
+            "history": fleet.history(steps), "events": events,
+        }))
+    })
 }

@@ -9,10 +9,12 @@
 mod class;
 pub mod code;
 pub mod heap;
+pub mod machines;
 mod notable;
 pub mod options;
 pub mod profiles;
 mod recent;
+mod rows;
 pub mod services;
 pub mod store;
 mod traces;
@@ -29,6 +31,7 @@ use tributary_system::wall_clock;
 pub use class::Class;
 use code::Code;
 use heap::Heaps;
+use machines::MachineSums;
 use options::Options;
 use profiles::ProfileSums;
 use services::Services;
@@ -45,6 +48,7 @@ pub struct View {
     state: Mutex<ViewState>,
     services: Mutex<Services>,
     profiles: Mutex<ProfileSums>,
+    machines: Mutex<MachineSums>,
     /// The time that the sums took, in nanoseconds.
     sums_nanos: AtomicU64,
 }
@@ -76,7 +80,7 @@ pub struct Numbers {
 impl View {
     /// An empty view.
     pub fn new(options: Options) -> Arc<View> {
-        let [store, services, profiles, heaps, code] = parts(&options);
+        let [store, services, profiles, heaps, code, machines] = parts(&options);
         let state = ViewState {
             store: ViewStore::new(store, options.window),
             heaps: Heaps::new(heaps),
@@ -92,6 +96,7 @@ impl View {
             state: Mutex::new(state),
             services: Mutex::new(services),
             profiles: Mutex::new(ProfileSums::new(profiles)),
+            machines: Mutex::new(MachineSums::new(machines)),
             sums_nanos: AtomicU64::new(0),
         })
     }
@@ -103,12 +108,13 @@ impl View {
 
     /// Puts other options into force, except `enabled`. What they do not keep is dropped now, or when no request reads it.
     pub fn set_options(&self, options: Options) {
-        let [store, services, profiles, heaps, code] = parts(&options);
+        let [store, services, profiles, heaps, code, machines] = parts(&options);
         self.services(|all| {
             all.set_limit(services);
             all.set_exports(options.export.is_some());
         });
         self.profiles(|all| all.set_limit(profiles));
+        self.machines(|all| all.set_limit(machines));
         let mut state = self.state();
         let may_drop = state.readers == 0;
         state.store.set_limits(store, options.window, may_drop);
@@ -129,8 +135,9 @@ impl View {
         let state = self.state();
         let of_services = self.services(|services| services.numbers().memory_bytes);
         let of_profiles = self.profiles(|profiles| profiles.memory_bytes());
+        let of_machines = self.machines(|machines| machines.memory_bytes());
         let of_tables = state.heaps.memory_bytes() + state.code.memory_bytes();
-        let memory = state.store.memory_bytes() + of_tables + of_services + of_profiles;
+        let memory = state.store.memory_bytes() + of_tables + of_services + of_profiles + of_machines;
         let (seen, kept) = state.store.counts();
         Numbers { memory_bytes: memory as u64, seen, kept, skipped: self.budget.skipped() }
     }
@@ -177,6 +184,11 @@ impl View {
         read(&mut self.profiles.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Reads the sums of machines, or changes them.
+    pub fn machines<T>(&self, read: impl FnOnce(&mut MachineSums) -> T) -> T {
+        read(&mut self.machines.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Adds the events of a batch to the sums, and keeps the spans whose traces are kept. Unlike its sink, this sees every batch: of a
     /// trace all spans are kept or none, and sums leave out none.
     pub fn add(&self, batch: &Arc<Batch>) {
@@ -186,6 +198,9 @@ impl View {
         self.profiles(|profiles| profiles.add(batch, now));
         if batch.count(Kind::Span) > 0 {
             self.services(|services| services.add(batch, now));
+        }
+        if origin.protocol == "endless" {
+            self.machines(|machines| machines.add(batch, now));
         }
         let nanos = u64::try_from(started.elapsed().as_nanos()).unwrap_or(0);
         self.sums_nanos.fetch_add(nanos, Relaxed);
@@ -242,9 +257,13 @@ impl View {
             profiles.advance(now);
             profiles.memory_bytes()
         });
+        let of_machines = self.machines(|machines| {
+            machines.advance(now);
+            machines.memory_bytes()
+        });
         let options = self.options();
         let mut state = self.state();
-        let tables = of_services + of_profiles + state.heaps.memory_bytes() + state.code.memory_bytes();
+        let tables = of_services + of_profiles + of_machines + state.heaps.memory_bytes() + state.code.memory_bytes();
         if state.readers == 0 {
             state.store.set_limit(store_limit(&options, tables));
             state.store.expire(now);
@@ -259,11 +278,11 @@ impl View {
     }
 }
 
-/// The most bytes of events, services, profiles, heap dumps and code.
-fn parts(options: &Options) -> [usize; 5] {
+/// The most bytes of events, services, profiles, heap dumps, code and machines.
+fn parts(options: &Options) -> [usize; 6] {
     let part = usize::try_from(options.memory).unwrap_or(usize::MAX) / 32;
     // Batches that wait take a quarter of the store.
-    [part * 12 / (WAITING_PART + 1) * WAITING_PART, part * 8, part * 6, part * 3, part * 3]
+    [part * 10 / (WAITING_PART + 1) * WAITING_PART, part * 8, part * 6, part * 3, part * 3, part * 2]
 }
 
 /// The most bytes of kept events beside tables of this many bytes: what these do not use, without an eighth of all, by which they may grow

@@ -125,6 +125,27 @@ async fn machines_are_counted_by_name_image_and_site() {
 }
 
 #[tokio::test]
+async fn machines_are_counted_from_every_event() {
+    let settings = SETTINGS.replace("[view]", "[view]\nmemory = \"256KiB\"");
+    let toml = format!("[listeners.desktops]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\n{settings}");
+    let daemon = Daemon::start(&toml).await;
+    simulate(&daemon, "desktops", AgentKind::Endless(endless::AgentVersion::default()), 2000).await;
+    settle(&daemon).await;
+    let of_machines = |event: &&Value| event["attributes"]["endless.event.id"].is_string();
+    let expected = daemon.events().iter().filter(of_machines).count() as u64;
+    let sum = |rows: &Vec<Value>| rows.iter().map(|row| number(&row["events"])).sum::<u64>();
+    let fleet = until(&daemon, "machines", |fleet| sum(array(fleet, "names")) == expected).await;
+    assert_eq!(sum(array(&fleet, "machines")) + number(&fleet["left_out"]), expected);
+    let kept = json(&daemon, "events?kind=log&limit=1000").await;
+    assert!(number(&kept["coverage"]["kept"]) < expected, "{}", kept["coverage"]);
+    // A time before all of them has none.
+    let from_ms = number(&fleet["window"]["from_ms"]);
+    let before = json(&daemon, &format!("machines?from_ms={from_ms}&to_ms={from_ms}")).await;
+    assert_eq!((array(&before, "machines").len(), sum(array(&before, "names"))), (0, 0));
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn losses_are_grouped_by_cause_and_their_first_bytes_explained() {
     let daemon = of_spans().await;
     for _ in 0..3 {

@@ -6,7 +6,6 @@
 
 pub mod export;
 pub mod latency;
-mod rows;
 mod span;
 mod sums;
 mod waiting;
@@ -19,10 +18,10 @@ use foldhash::fast::RandomState;
 use hashbrown::HashSet;
 
 use crate::recent::RecentKeys;
+use crate::rows::Rows;
 use tributary_event::{AgentFacts, Batch, EventView, Kind, SpanKind, SpanView, Status, UnixNanos, semconv};
 
 use export::{ExportedOperation, Unexported};
-use rows::Rows;
 use span::{cut, error_type, key, operation_of, spans};
 pub use sums::{MINUTES, MinuteSums, STEP_SECONDS, STEPS, STEPS_PER_MINUTE, StepSums, Sums, Totals};
 use waiting::{WaitingChild, WaitingChildren};

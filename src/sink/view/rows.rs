@@ -4,7 +4,7 @@ use hashbrown::HashTable;
 
 /// Rows of one type, each with a number as long as it is there.
 #[derive(Debug)]
-pub(super) struct Rows<T> {
+pub(crate) struct Rows<T> {
     rows: Vec<Option<(u64, T)>>,
     free: Vec<u32>,
     index: HashTable<u32>,
@@ -13,28 +13,28 @@ pub(super) struct Rows<T> {
 
 impl<T> Rows<T> {
     /// No rows, and at most this many.
-    pub(super) fn new(most: usize) -> Rows<T> {
+    pub(crate) fn new(most: usize) -> Rows<T> {
         Rows { rows: Vec::new(), free: Vec::new(), index: HashTable::new(), most }
     }
 
     /// Sets the most rows; those that are there stay.
-    pub(super) fn set_most(&mut self, most: usize) {
+    pub(crate) fn set_most(&mut self, most: usize) {
         self.most = most;
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.index.len()
     }
 
     /// The number of the row with this hash for which `is_it`.
     #[inline]
-    pub(super) fn find(&self, hash: u64, is_it: impl Fn(&T) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, hash: u64, is_it: impl Fn(&T) -> bool) -> Option<u32> {
         let found = self.index.find(hash, |at| self.get(*at).is_some_and(&is_it));
         found.copied()
     }
 
     /// Adds a row. `None`: there are too many.
-    pub(super) fn add(&mut self, hash: u64, row: T) -> Option<u32> {
+    pub(crate) fn add(&mut self, hash: u64, row: T) -> Option<u32> {
         if self.len() >= self.most {
             return None;
         }
@@ -49,30 +49,30 @@ impl<T> Rows<T> {
     }
 
     /// The number of the first row for which `is_it`.
-    pub(super) fn position(&self, is_it: impl Fn(&T) -> bool) -> Option<u32> {
+    pub(crate) fn position(&self, is_it: impl Fn(&T) -> bool) -> Option<u32> {
         (0..self.rows.len() as u32).find(|at| self.get(*at).is_some_and(&is_it))
     }
 
     #[inline]
-    pub(super) fn get(&self, at: u32) -> Option<&T> {
+    pub(crate) fn get(&self, at: u32) -> Option<&T> {
         self.rows.get(at as usize)?.as_ref().map(|(_, row)| row)
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
         self.rows.get_mut(at as usize)?.as_mut().map(|(_, row)| row)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.rows.iter().flatten().map(|(_, row)| row)
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.rows.iter_mut().flatten().map(|(_, row)| row)
     }
 
     /// Removes the rows for which `stays` is false; it gets their numbers too.
-    pub(super) fn retain(&mut self, mut stays: impl FnMut(u32, &mut T) -> bool) {
+    pub(crate) fn retain(&mut self, mut stays: impl FnMut(u32, &mut T) -> bool) {
         for at in 0..self.rows.len() {
             let Some((hash, row)) = &mut self.rows[at] else { continue };
             if stays(at as u32, row) {
@@ -87,7 +87,7 @@ impl<T> Rows<T> {
     }
 
     /// Memory of the rows beside what they point to.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.rows.capacity() * size_of::<Option<(u64, T)>>() + self.free.capacity() * 4 + self.index.allocation_size()
     }
 }
