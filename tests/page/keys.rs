@@ -95,3 +95,39 @@ async fn a_time_range_is_in_the_address_and_back_takes_it_back() {
     browser.close().await;
     world.stop().await;
 }
+
+#[tokio::test]
+async fn back_returns_to_the_link_that_was_followed_and_durations_are_dragged_over() {
+    let Some(browser) = Browser::open().await else { return };
+    let world = World::start("", LISTENERS).await;
+    world.send("spans", SPANS, 300).await;
+    browser.goto(&world.page("services")).await;
+    browser.until("services", "return document.querySelectorAll('.line a').length > 1").await;
+    // The second one, by the keyboard.
+    let followed =
+        "const link = document.querySelectorAll('.line a')[1]; link.focus(); return link.getAttribute('href')";
+    let href = browser.js(followed).await;
+    browser.js("document.activeElement.click()").await;
+    browser
+        .until("durations", "return document.querySelector('canvas.heat')?.ariaLabel?.startsWith('Durations of')")
+        .await;
+    assert_eq!(browser.js("return document.activeElement.id").await, "main");
+    browser.js("history.back()").await;
+    let focused = format!("return document.activeElement.getAttribute('href') === {href}");
+    browser.until("the link has the focus", &focused).await;
+    browser.js("document.activeElement.click()").await;
+    browser
+        .until("durations", "return document.querySelector('canvas.heat')?.ariaLabel?.startsWith('Durations of')")
+        .await;
+    // From the upper left to the lower right corner: everything.
+    browser
+        .js("const canvas = document.querySelector('canvas.heat'); const box = canvas.getBoundingClientRect(); \
+             canvas.setPointerCapture = () => {}; \
+             const at = (type, x, y) => canvas.dispatchEvent(new PointerEvent(type, { bubbles: true, button: 0, pointerId: 1, clientX: x, clientY: y })); \
+             at('pointerdown', box.left + 60, box.top + 1); at('pointermove', box.right - 1, box.bottom - 1); at('pointerup', box.right - 1, box.bottom - 1)")
+        .await;
+    let has_all = r"return /^#\/traces\?service=.*&min_ms=[\d.]+&max_ms=[\d.]+&from=\d+&to=\d+/.test(location.hash)";
+    browser.until("their traces", has_all).await;
+    browser.close().await;
+    world.stop().await;
+}

@@ -71,6 +71,33 @@ async fn numbers_have_three_digits_and_their_unit() {
 }
 
 #[tokio::test]
+async fn what_runs_at_the_same_time_stands_in_rows_of_its_own() {
+    let Some(browser) = Browser::open().await else { return };
+    let world = World::start("", LISTENERS).await;
+    browser.goto(&world.page("")).await;
+    // Start, end and caller of each span, and the row that it gets.
+    let spans = [
+        (0, 100, None, 0),
+        (10, 50, Some(0), 1),
+        (20, 30, Some(1), 2),
+        (40, 80, Some(0), 2),
+        (45, 60, Some(3), 3),
+        (80, 90, Some(0), 1),
+        (0, 100, None, 4),
+    ];
+    let list: Vec<Value> =
+        spans.iter().map(|(start, stop, parent, _)| json!({"start": start, "stop": stop, "parent": parent})).collect();
+    let script = format!(
+        "return (async () => {{ const {{ freeRows }} = await import('./timeline.js'); const spans = {}; \
+         return freeRows(spans, (id) => spans[id].start, (id) => spans[id].stop) }})()",
+        json!(list)
+    );
+    assert_eq!(browser.js(&script).await, json!(spans.map(|(.., row)| row)));
+    browser.close().await;
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn invisible_characters_are_shown_and_long_texts_cut() {
     let Some(browser) = Browser::open().await else { return };
     let world = World::start("", LISTENERS).await;

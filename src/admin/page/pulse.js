@@ -14,16 +14,16 @@ export const serverNow = () => Date.now() + ahead;
 
 /** Calls `use(overview, isRestarted)` with each answer, and at once with the last one. Returns a function that ends it. */
 export function onPulse(use) {
-  listeners.add(use);
-  if (latest) use(latest, false);
-  return () => listeners.delete(use);
+	listeners.add(use);
+	if (latest) use(latest, false);
+	return () => listeners.delete(use);
 }
 
 export function startPulse() {
-  return poll((signal) => get("api/v1/overview", {}, signal), MS, (overview) => {
-    const isRestarted = latest !== null && latest.instance !== overview.instance;
-    latest = overview;
-    ahead = overview.now_ms - Date.now();
-    for (const use of listeners) use(overview, isRestarted);
-  }, () => {}, { isAlways: true });
+	return poll((signal) => get("api/v1/overview", {}, signal), MS, (overview) => {
+		const isRestarted = latest !== null && latest.instance !== overview.instance;
+		latest = overview;
+		ahead = overview.now_ms - Date.now();
+		for (const use of listeners) use(overview, isRestarted);
+	}, () => {}, { isAlways: true });
 }
