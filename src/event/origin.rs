@@ -169,6 +169,20 @@ impl Resource {
         Resource { agent: Some(agent.clone()), ..Resource::new(attributes) }
     }
 
+    /// Whether it is that of one of the services of an agent.
+    pub(super) fn is_of_service(&self) -> bool {
+        self.agent.is_some()
+    }
+
+    /// Whether it has the same attributes in the same order, and is of the same agent.
+    pub(super) fn is_same(&self, other: &Resource) -> bool {
+        let agents = match (&self.agent, &other.agent) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one.is_same(other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        agents && self.attributes == other.attributes
+    }
+
     /// The resource of the agent: of a service, that of the agent that sends its spans.
     pub fn agent(&self) -> &Resource {
         self.agent.as_deref().unwrap_or(self)

@@ -1,8 +1,9 @@
 //! Bodies that are sent again, as tracers do that wait in vain for an answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tributary::event::BatchBuilder;
+use tributary::event::{Batch, BatchBuilder};
 use tributary::protocol::datadog_agent::Options;
 use tributary::protocol::{Exchange, Flow, Output, RequestOutcome, Work};
 
@@ -50,6 +51,22 @@ fn a_body_whose_first_delivery_failed_is_written_by_its_repeat() {
     while second.step(offline.now(), &mut out) == Flow::Again {}
     assert_eq!(out.batch.take().len(), 12);
     assert_eq!(second.respond(RequestOutcome::Delivered, offline.now()).status, 200);
+}
+
+#[test]
+fn bodies_of_one_process_share_its_resource() {
+    let offline = Offline::with(Options { repeat_time: Duration::ZERO, ..Options::default() });
+    let case = body();
+    let batches: Vec<_> = (0..2)
+        .map(|_| {
+            let mut out = Output::new(BatchBuilder::new(Offline::origin()));
+            let mut work = offline.exchange.work(Offline::request(&case.path, &[], &case.body), None, offline.now());
+            while work.step(offline.now(), &mut out) == Flow::Again {}
+            out.batch.take()
+        })
+        .collect();
+    let resources = |batch: &Batch| batch.events().map(|event| Arc::as_ptr(event.resource())).collect::<Vec<_>>();
+    assert_eq!(resources(&batches[0]), resources(&batches[1]));
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tributary_codec::http::RequestHead;
 use tributary_codec::text::repair;
-use tributary_event::{BatchBuilder, BatchResource, InternedResource, Resource, ResourceValue, whole_number};
+use tributary_event::{
+    BatchBuilder, BatchResource, InternedResource, RecentResources, Resource, ResourceValue, whole_number,
+};
 
 use super::body::TracePayload;
 use super::facts::{ProcessFacts, SpanTags};
@@ -58,9 +60,11 @@ impl SpanSource {
 }
 
 /// The resources of the spans of a body.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Resources {
     known: Vec<KnownResource>,
+    /// Those of other bodies.
+    recent: Arc<RecentResources>,
 }
 
 #[derive(Debug)]
@@ -72,6 +76,10 @@ struct KnownResource {
 }
 
 impl Resources {
+    pub(super) fn new(recent: &Arc<RecentResources>) -> Resources {
+        Resources { known: Vec::new(), recent: recent.clone() }
+    }
+
     /// The resource of a span in the batch.
     pub(super) fn get(
         &mut self,
@@ -93,9 +101,10 @@ impl Resources {
             if self.known.len() >= MAX_RESOURCES {
                 self.known.clear();
             }
-            let agent = Arc::new(agent(source, process, payload, headers, body));
+            let agent = self.recent.share(agent(source, process, payload, headers, body));
             let service = text(source.service, body);
-            let resource = if service.is_empty() { agent } else { Arc::new(Resource::of_service(&agent, &service)) };
+            let of_service = |agent| self.recent.share(Resource::of_service(agent, &service));
+            let resource = if service.is_empty() { agent } else { of_service(&agent) };
             let interned = InternedResource::default();
             self.known.push(KnownResource { source, runtime_id: process.runtime_id, resource, interned });
             self.known.len() - 1

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use tributary_event::RecentResources;
 use tributary_memory::MemoryBudget;
 use tributary_protocol::Response;
 
@@ -21,6 +22,7 @@ pub(super) struct SharedExchange {
     pub(super) options: Options,
     pub(super) repeats: Arc<Repeats>,
     pub(super) trace_ids: TraceIds,
+    pub(super) resources: Arc<RecentResources>,
     /// The memory of the listener.
     pub(super) memory: Arc<MemoryBudget>,
     pub(super) dogstatsd: Arc<DogStatsD>,
@@ -52,6 +54,7 @@ impl SharedExchange {
             profile_files,
             repeats: Arc::new(Repeats::new(options.repeat_time, options.max_repeats)),
             trace_ids: TraceIds::new(options.max_trace_ids),
+            resources: Arc::default(),
             rates: options.sample_rates.response(),
             info: info(&options),
             options,

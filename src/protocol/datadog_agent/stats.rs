@@ -1,12 +1,14 @@
 //! Client statistics, `/v0.6/stats`: hits, errors and durations of groups of spans in buckets of time (notes, section 3).
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use tributary_codec::reader::DecodeError;
 use tributary_codec::text::{cut, repair};
 use tributary_event::{
-    Header, Key, Label, Loss, MetricData, MetricType, Name, Number, Position, Reason, Temporality, UnixNanos, Value,
-    semconv, whole_number,
+    Header, Key, Label, Loss, MetricData, MetricType, Name, Number, Position, Reason, RecentResources, Temporality,
+    UnixNanos, Value, semconv, whole_number,
 };
 use tributary_protocol::{Flow, Now, Output};
 
@@ -108,6 +110,7 @@ impl StatsWriter {
         bytes: Bytes,
         headers: SenderHeaders,
         max_text_bytes: usize,
+        resources: &Arc<RecentResources>,
     ) -> Result<StatsWriter, DecodeError> {
         let mut cursor = Cursor::at(&bytes, 0);
         let (mut payload, mut process) = (TracePayload::default(), ProcessFacts::default());
@@ -136,7 +139,7 @@ impl StatsWriter {
             payload,
             process,
             headers,
-            resources: Resources::default(),
+            resources: Resources::new(resources),
             keys: Keys::default(),
             bucket: None,
             group,

@@ -1,10 +1,12 @@
 //! Writes the spans of a body that was checked, in bounded steps.
 
+use std::sync::Arc;
+
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
 use tributary_codec::reader::DecodeError;
-use tributary_event::{Header, Position};
+use tributary_event::{Header, Position, RecentResources};
 use tributary_protocol::{Flow, Now, Output};
 
 use super::body::{Chunk, Layout, TraceBody};
@@ -47,12 +49,17 @@ struct OpenChunk {
 
 impl TraceWriter {
     /// Of a body that was checked.
-    pub(super) fn new(mut body: TraceBody, headers: SenderHeaders, semantics: Semantics) -> TraceWriter {
+    pub(super) fn new(
+        mut body: TraceBody,
+        headers: SenderHeaders,
+        semantics: Semantics,
+        resources: &Arc<RecentResources>,
+    ) -> TraceWriter {
         let of_payload = body.payload.attributes.map(|start| body.members(start).unwrap_or_default());
         let of_payload = last_of_each(of_payload.iter().flatten(), &body.bytes);
         TraceWriter {
             headers,
-            resources: Resources::default(),
+            resources: Resources::new(resources),
             keys: Keys::new(semantics),
             span: WireSpan::default(),
             of_payload,

@@ -173,7 +173,7 @@ impl DatadogAgentWork {
                 out.decoded_bytes += self.request.body.len() as u64;
                 self.spans = body.spans;
                 let headers = SenderHeaders::read(&self.request.head);
-                let writer = TraceWriter::new(body, headers, self.shared.options.semantics);
+                let writer = TraceWriter::new(body, headers, self.shared.options.semantics, &self.shared.resources);
                 self.stage = RequestStage::Writing(Box::new(writer));
             }
             Err(error) => self.refuse(&error, now, out),
@@ -183,7 +183,7 @@ impl DatadogAgentWork {
     fn begin_stats(&mut self, now: Now, out: &mut Output) {
         let limit = self.shared.max_text_bytes();
         let headers = SenderHeaders::read(&self.request.head);
-        match StatsWriter::check(self.request.body.clone(), headers, limit) {
+        match StatsWriter::check(self.request.body.clone(), headers, limit, &self.shared.resources) {
             Ok(writer) => {
                 out.decoded_bytes += self.request.body.len() as u64;
                 self.stage = RequestStage::WritingStats(Box::new(writer));

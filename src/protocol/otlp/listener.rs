@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tributary_event::RecentResources;
 use tributary_memory::MemoryBudget;
 use tributary_protocol::repeats::Repeats;
 
@@ -14,12 +15,13 @@ pub(super) struct OtlpListener {
     pub(super) options: Options,
     pub(super) memory: Arc<MemoryBudget>,
     pub(super) repeats: Arc<Repeats>,
+    pub(super) resources: Arc<RecentResources>,
 }
 
 impl OtlpListener {
     pub(super) fn new(options: Options, memory: &Arc<MemoryBudget>) -> OtlpListener {
         let repeats = Arc::new(Repeats::new(options.repeat_time, options.max_repeats));
-        OtlpListener { memory: memory.clone(), repeats, options }
+        OtlpListener { memory: memory.clone(), repeats, resources: Arc::default(), options }
     }
 
     pub(super) fn limits(&self) -> RecordLimits {

@@ -232,7 +232,8 @@ impl OtlpWork {
             out.inflated(self.request.body.len() as u64, decoded);
         }
         out.decoded_bytes += decoded;
-        let writer = RecordWriter::new(self.signal, message, profiles, self.shared.limits());
+        let (limits, resources) = (self.shared.limits(), self.shared.resources.clone());
+        let writer = RecordWriter::new(self.signal, message, profiles, limits, resources);
         Ok(OtlpStage::Writing(Box::new(writer)))
     }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
-use tributary_event::{BatchBuilder, InternedResource, InternedRun, Key, Position, Resource, Value, semconv};
+use tributary_event::{
+    BatchBuilder, InternedResource, InternedRun, Key, Position, RecentResources, Resource, Value, semconv,
+};
 use tributary_protocol::{Flow, Now, Output};
 
 use super::keys::Keys;
@@ -30,6 +32,7 @@ pub(super) struct RecordWriter {
     places: RecordPlaces,
     keys: Keys,
     limits: RecordLimits,
+    recent: Arc<RecentResources>,
     resource: (Arc<Resource>, InternedResource),
     /// The scope of the next records. Empty: they have none.
     scope: (MessagePlace, InternedRun),
@@ -47,6 +50,7 @@ impl RecordWriter {
         body: Bytes,
         profiles: Option<ProfileReader>,
         limits: RecordLimits,
+        recent: Arc<RecentResources>,
     ) -> RecordWriter {
         RecordWriter {
             signal,
@@ -54,6 +58,7 @@ impl RecordWriter {
             body,
             keys: Keys::default(),
             limits,
+            recent,
             resource: (Arc::default(), InternedResource::default()),
             scope: (0..0, InternedRun::default()),
             metric: None,
@@ -102,7 +107,7 @@ impl RecordWriter {
                 NextPlace::Resource(place) => {
                     let strings = self.profiles.as_ref().map(|profiles| profiles.strings(&self.body));
                     let resource = resource(&self.body[place], strings.unwrap_or_default());
-                    self.resource = (Arc::new(resource), InternedResource::default());
+                    self.resource = (self.recent.share(resource), InternedResource::default());
                 }
                 NextPlace::Scope(place) => self.scope = (place, InternedRun::default()),
                 NextPlace::Record(place) if self.signal == Signal::Metrics => {
