@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// The time that may be spent ahead: what the sink earns in this time.
-const BURST: Duration = Duration::from_secs(1);
+const BURST: Duration = Duration::from_secs(10);
 
 /// A part of one processor that a sink may use. While it has used more, batches do not enter its queue: they are counted and
 /// skipped. So the sink gets some batches completely and others not at all.
@@ -79,14 +79,14 @@ mod tests {
         let budget = TimeBudget::new(5);
         let at = |millis| budget.admits_at(Duration::from_millis(millis));
         assert!(at(0));
-        budget.spend_at(Duration::ZERO, Duration::from_millis(49));
+        budget.spend_at(Duration::ZERO, Duration::from_millis(499));
         assert!(at(0));
         budget.spend_at(Duration::ZERO, Duration::from_millis(1));
-        assert!(!at(0) && at(1), "fifty milliseconds are a twentieth of a second");
-        budget.spend_at(Duration::from_millis(1), Duration::from_millis(100));
-        assert!(!at(2000) && at(2001));
+        assert!(!at(0) && at(1), "half a second is a twentieth of ten");
+        budget.spend_at(Duration::from_millis(1), Duration::from_secs(1));
+        assert!(!at(20_000) && at(20_001));
         // A time without work earns nothing beyond the burst.
-        budget.spend_at(Duration::from_secs(100), Duration::from_millis(50));
+        budget.spend_at(Duration::from_secs(100), Duration::from_millis(500));
         assert!(!at(100_000) && at(100_001));
     }
 }

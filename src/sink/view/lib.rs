@@ -6,6 +6,7 @@
 //! computed for each request.
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod class;
 pub mod code;
 pub mod heap;
@@ -25,9 +26,10 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use tributary_event::{Batch, Kind, Origin, UnixNanos};
+use tributary_event::{Batch, Kind, UnixNanos};
 use tributary_system::wall_clock;
 
+use arrivals::{Arrival, Arrivals};
 pub use class::Class;
 use code::Code;
 use heap::Heaps;
@@ -40,11 +42,18 @@ use store::{KeptBatch, Number, PackedBatch, ViewStore, WAITING_PART};
 use tributary_sink::budget::TimeBudget;
 use tributary_sink::{Selection, Sink, SinkError};
 
+/// Spans of this many batches are kept between two looks at the time that is left.
+const CHUNK_BATCHES: usize = 32;
+
 /// What the view keeps, shared by its sink and the requests of the API.
 #[derive(Debug)]
 pub struct View {
     options: Mutex<Options>,
     budget: Arc<TimeBudget>,
+    /// What came, and is not added yet.
+    arrivals: Mutex<Arrivals>,
+    /// Held by who adds what came: it is added in the order in which it came.
+    adding: Mutex<()>,
     state: Mutex<ViewState>,
     services: Mutex<Services>,
     profiles: Mutex<ProfileSums>,
@@ -80,7 +89,7 @@ pub struct Numbers {
 impl View {
     /// An empty view.
     pub fn new(options: Options) -> Arc<View> {
-        let [store, services, profiles, heaps, code, machines] = parts(&options);
+        let [store, services, profiles, heaps, code, machines, arrivals] = parts(&options);
         let state = ViewState {
             store: ViewStore::new(store, options.window),
             heaps: Heaps::new(heaps),
@@ -93,6 +102,8 @@ impl View {
         Arc::new(View {
             options: Mutex::new(options),
             budget,
+            arrivals: Mutex::new(Arrivals::new(arrivals)),
+            adding: Mutex::default(),
             state: Mutex::new(state),
             services: Mutex::new(services),
             profiles: Mutex::new(ProfileSums::new(profiles)),
@@ -108,7 +119,8 @@ impl View {
 
     /// Puts other options into force, except `enabled`. What they do not keep is dropped now, or when no request reads it.
     pub fn set_options(&self, options: Options) {
-        let [store, services, profiles, heaps, code, machines] = parts(&options);
+        let [store, services, profiles, heaps, code, machines, arrivals] = parts(&options);
+        lock(&self.arrivals).set_limit(arrivals);
         self.services(|all| {
             all.set_limit(services);
             all.set_exports(options.export.is_some());
@@ -132,24 +144,28 @@ impl View {
 
     /// How much it has seen.
     pub fn numbers(&self) -> Numbers {
+        self.add_arrivals();
+        let of_sums = lock(&self.services).numbers().memory_bytes
+            + lock(&self.profiles).memory_bytes()
+            + lock(&self.machines).memory_bytes()
+            + lock(&self.arrivals).memory_bytes();
         let state = self.state();
-        let of_services = self.services(|services| services.numbers().memory_bytes);
-        let of_profiles = self.profiles(|profiles| profiles.memory_bytes());
-        let of_machines = self.machines(|machines| machines.memory_bytes());
         let of_tables = state.heaps.memory_bytes() + state.code.memory_bytes();
-        let memory = state.store.memory_bytes() + of_tables + of_services + of_profiles + of_machines;
+        let memory = state.store.memory_bytes() + of_tables + of_sums;
         let (seen, kept) = state.store.counts();
         Numbers { memory_bytes: memory as u64, seen, kept, skipped: self.budget.skipped() }
     }
 
     /// How many events of a listener its sink got.
     pub fn seen_of(&self, is_wanted: impl Fn(&str) -> bool) -> u64 {
+        self.add_arrivals();
         self.state().store.seen_of(is_wanted)
     }
 
     /// The kept batches whose newest events were read at `from` or later, in the order in which they came. `is_wanted` chooses
     /// by class, protocol and listener. While the snapshot exists no kept event is dropped, so it must not be held for long.
     pub fn snapshot(self: &Arc<Self>, from: UnixNanos, is_wanted: impl Fn(Class, &str, &str) -> bool) -> Snapshot {
+        self.add_arrivals();
         let mut state = self.state();
         if state.readers == 0 {
             state.store.finish_sweep();
@@ -176,48 +192,74 @@ impl View {
 
     /// Reads the sums of services, or changes them.
     pub fn services<T>(&self, read: impl FnOnce(&mut Services) -> T) -> T {
-        read(&mut self.services.lock().unwrap_or_else(PoisonError::into_inner))
+        self.add_arrivals();
+        read(&mut lock(&self.services))
     }
 
     /// Reads the sums of profiles, or changes them.
     pub fn profiles<T>(&self, read: impl FnOnce(&mut ProfileSums) -> T) -> T {
-        read(&mut self.profiles.lock().unwrap_or_else(PoisonError::into_inner))
+        self.add_arrivals();
+        read(&mut lock(&self.profiles))
     }
 
     /// Reads the sums of machines, or changes them.
     pub fn machines<T>(&self, read: impl FnOnce(&mut MachineSums) -> T) -> T {
-        read(&mut self.machines.lock().unwrap_or_else(PoisonError::into_inner))
+        self.add_arrivals();
+        read(&mut lock(&self.machines))
     }
 
-    /// Adds the events of a batch to the sums, and keeps the spans whose traces are kept. Unlike its sink, this sees every batch: of a
-    /// trace all spans are kept or none, and sums leave out none.
+    /// Takes a batch, whose events are added to the sums, and whose spans are kept if their traces are. Unlike its sink, this sees every
+    /// batch: of a trace all spans are kept or none, and sums leave out none.
     pub fn add(&self, batch: &Arc<Batch>) {
-        let Some(origin) = batch.origin() else { return };
+        let has_sums = batch.count(Kind::Span) > 0
+            || batch.count(Kind::Sample) > 0
+            || batch.origin().is_some_and(|origin| matches!(origin.protocol, "bytefrog" | "endless"));
+        if !has_sums {
+            return;
+        }
+        let is_full = lock(&self.arrivals).push(batch, wall_clock::now());
+        if is_full {
+            self.add_arrivals();
+        }
+    }
+
+    /// Adds what came since the last call.
+    fn add_arrivals(&self) {
+        let _turn = lock(&self.adding);
+        let arrived = lock(&self.arrivals).take();
+        if arrived.is_empty() {
+            return;
+        }
         let started = Instant::now();
-        let now = wall_clock::now();
-        self.profiles(|profiles| profiles.add(batch, now));
-        if batch.count(Kind::Span) > 0 {
-            self.services(|services| services.add(batch, now));
-        }
-        if origin.protocol == "endless" {
-            self.machines(|machines| machines.add(batch, now));
-        }
+        let of = |protocol| {
+            move |arrival: &&Arrival| arrival.batch.origin().is_some_and(|origin| origin.protocol == protocol)
+        };
+        let with_spans = || arrived.iter().filter(|arrival| arrival.batch.count(Kind::Span) > 0);
+        lock(&self.profiles).add(arrived.iter().map(|arrival| (&*arrival.batch, arrival.at)));
+        let mut services = lock(&self.services);
+        with_spans().for_each(|arrival| services.add(&arrival.batch, arrival.at));
+        drop(services);
+        let mut machines = lock(&self.machines);
+        arrived.iter().filter(of("endless")).for_each(|arrival| machines.add(&arrival.batch, arrival.at));
+        drop(machines);
         let nanos = u64::try_from(started.elapsed().as_nanos()).unwrap_or(0);
         self.sums_nanos.fetch_add(nanos, Relaxed);
-        if batch.count(Kind::Span) > 0 {
-            self.keep_spans(batch, origin, now);
-        }
+        let with_spans: Vec<&Arrival> = with_spans().collect();
+        with_spans.chunks(CHUNK_BATCHES).for_each(|arrivals| self.keep_spans(arrivals));
     }
 
-    fn keep_spans(&self, batch: &Arc<Batch>, origin: &Arc<Origin>, now: UnixNanos) {
+    fn keep_spans(&self, arrivals: &[&Arrival]) {
         let has_time = self.budget.admits();
-        if !has_time {
-            self.budget.skip(batch.count(Kind::Span));
-        }
         let before = thread_time();
         let mut state = self.state();
         let may_drop = state.readers == 0;
-        state.store.add_spans(batch, origin, now, has_time, may_drop);
+        for Arrival { batch, at } in arrivals {
+            let Some(origin) = batch.origin() else { continue };
+            if !has_time {
+                self.budget.skip(batch.count(Kind::Span));
+            }
+            state.store.add_spans(batch, origin, *at, has_time, may_drop);
+        }
         drop(state);
         self.budget.spend(thread_time().saturating_sub(before));
     }
@@ -228,7 +270,7 @@ impl View {
     }
 
     fn state(&self) -> MutexGuard<'_, ViewState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn take(&self, events: Selection<'_>) {
@@ -249,21 +291,22 @@ impl View {
     }
 
     fn expire(&self, now: UnixNanos) {
-        let of_services = self.services(|services| {
-            services.advance(now);
-            services.numbers().memory_bytes
-        });
-        let of_profiles = self.profiles(|profiles| {
-            profiles.advance(now);
-            profiles.memory_bytes()
-        });
-        let of_machines = self.machines(|machines| {
-            machines.advance(now);
-            machines.memory_bytes()
-        });
+        self.add_arrivals();
+        let mut services = lock(&self.services);
+        services.advance(now);
+        let mut of_sums = services.numbers().memory_bytes;
+        drop(services);
+        let mut profiles = lock(&self.profiles);
+        profiles.advance(now);
+        of_sums += profiles.memory_bytes();
+        drop(profiles);
+        let mut machines = lock(&self.machines);
+        machines.advance(now);
+        of_sums += machines.memory_bytes();
+        drop(machines);
         let options = self.options();
         let mut state = self.state();
-        let tables = of_services + of_profiles + of_machines + state.heaps.memory_bytes() + state.code.memory_bytes();
+        let tables = of_sums + state.heaps.memory_bytes() + state.code.memory_bytes();
         if state.readers == 0 {
             state.store.set_limit(store_limit(&options, tables));
             state.store.expire(now);
@@ -278,11 +321,16 @@ impl View {
     }
 }
 
-/// The most bytes of events, services, profiles, heap dumps, code and machines.
-fn parts(options: &Options) -> [usize; 6] {
+/// Locks a mutex: what is behind it is whole after a panic, too.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The most bytes of events, services, profiles, heap dumps, code, machines and arrivals.
+fn parts(options: &Options) -> [usize; 7] {
     let part = usize::try_from(options.memory).unwrap_or(usize::MAX) / 32;
     // Batches that wait take a quarter of the store.
-    [part * 10 / (WAITING_PART + 1) * WAITING_PART, part * 8, part * 6, part * 3, part * 3, part * 2]
+    [part * 10 / (WAITING_PART + 1) * WAITING_PART, part * 8, part * 6, part * 3, part * 3, part, part]
 }
 
 /// The most bytes of kept events beside tables of this many bytes: what these do not use, without an eighth of all, by which they may grow

@@ -115,14 +115,30 @@ impl ProfileSums {
         has(Kind::Span) || has(Kind::Sample) || batch.origin().is_some_and(|origin| origin.protocol == "bytefrog")
     }
 
-    /// Adds the events of a batch that have stacks. It was read by `now`.
-    pub fn add(&mut self, batch: &Batch, now: UnixNanos) {
-        self.advance(now);
-        if !ProfileSums::wants(batch) {
-            return;
+    /// Adds the events of batches that have stacks, each with the time by which it was read.
+    pub fn add<'a>(&mut self, batches: impl IntoIterator<Item = (&'a Batch, UnixNanos)>) {
+        let mut touched = Vec::new();
+        for (batch, now) in batches {
+            let step = self.now;
+            self.advance(now);
+            if self.now != step {
+                // All were measured, and have other numbers.
+                touched.clear();
+            }
+            if ProfileSums::wants(batch) {
+                self.batches += 1;
+                self.add_events(batch, &mut touched);
+            }
         }
-        self.batches += 1;
-        let (mut last, mut touched) = (None, Vec::new());
+        touched.sort_unstable();
+        touched.dedup();
+        touched.into_iter().for_each(|agent| self.measure(agent));
+        self.look();
+    }
+
+    /// `touched` gets the numbers of the agents of the events.
+    fn add_events(&mut self, batch: &Batch, touched: &mut Vec<usize>) {
+        let mut last = None;
         for event in batch.events() {
             let Ok(Some(item)) = events::item_of_known_agent(event) else { continue };
             if !has_stack(&item) {
@@ -141,8 +157,6 @@ impl ProfileSums {
                 touched.push(agent);
             }
         }
-        touched.into_iter().for_each(|agent| self.measure(agent));
-        self.look();
     }
 
     /// The number of the agent of an event. Events of several resources can alternate.
@@ -483,8 +497,8 @@ mod tests {
     fn samples_are_in_the_steps_in_which_they_came() {
         let mut profiles = ProfileSums::new(1 << 20);
         let (ab, ac) = (texts(&["a", "b"]), texts(&["a", "c"]));
-        profiles.add(&samples("shop", &[(&ab, 3), (&ac, 1)]), at(0));
-        profiles.add(&samples("shop", &[(&ab, 4)]), at(25));
+        profiles.add([(&samples("shop", &[(&ab, 3), (&ac, 1)]), at(0))]);
+        profiles.add([(&samples("shop", &[(&ab, 4)]), at(25))]);
         let cpu = |seconds| folded(&profiles, StackSource::Cpu, 0, seconds);
         assert_eq!(cpu((0, 30)), "a;b 7\na;c 1\n");
         assert_eq!(cpu((0, 9)), "a;b 3\na;c 1\n");
@@ -506,7 +520,7 @@ mod tests {
             let mut batch = builder("shop");
             let event = batch.event(Header::observed_at(semconv::OTLP_PROFILE_SAMPLE, at(0), Position::default()));
             event.sample(SampleData::new(sample_type, unit, Number::U64(7)), &[]);
-            profiles.add(&batch.take(), at(0));
+            profiles.add([(&batch.take(), at(0))]);
         }
         let (_, agent) = profiles.agents().next().unwrap();
         let mut sources: Vec<_> = agent.events((0, u64::MAX), profiles.now()).into_keys().collect();
@@ -520,9 +534,9 @@ mod tests {
     #[test]
     fn spans_wait_for_their_callers_and_are_shown_meanwhile() {
         let mut profiles = ProfileSums::new(1 << 20);
-        profiles.add(&spans("shop", &[(3, 2, "c", 10), (2, 1, "b", 40)]), at(0));
+        profiles.add([(&spans("shop", &[(3, 2, "c", 10), (2, 1, "b", 40)]), at(0))]);
         assert_eq!(folded(&profiles, StackSource::Spans, 0, (0, 9)), "b 30\nb;c 10\n");
-        profiles.add(&spans("shop", &[(1, 0, "a", 100)]), at(9));
+        profiles.add([(&spans("shop", &[(1, 0, "a", 100)]), at(9))]);
         assert_eq!(folded(&profiles, StackSource::Spans, 0, (0, 9)), "a 60\na;b 30\na;b;c 10\n");
         assert_eq!(folded(&profiles, StackSource::Spans, 1, (0, 9)), "a 1\na;b 1\na;b;c 1\n");
         profiles.advance(at(31));
@@ -545,7 +559,7 @@ mod tests {
                 .collect();
             let stacks: Vec<(&[String], u64)> = stacks.iter().map(|(frames, value)| (&frames[..], *value)).collect();
             sent += stacks.iter().map(|(_, value)| value).sum::<u64>();
-            profiles.add(&samples(&service, &stacks), at(round * 2));
+            profiles.add([(&samples(&service, &stacks), at(round * 2))]);
             assert!(profiles.memory_bytes() < limit + (limit >> 3), "{} in round {round}", profiles.memory_bytes());
         }
         let kept: u64 = folded(&profiles, StackSource::Cpu, 0, (0, 800))
@@ -561,7 +575,7 @@ mod tests {
         for minute in 0..60u64 {
             let stacks: Vec<Vec<String>> = (0..200).map(|path| vec![format!("minute {minute} path {path}")]).collect();
             let stacks: Vec<(&[String], u64)> = stacks.iter().map(|frames| (&frames[..], 1)).collect();
-            profiles.add(&samples("shop", &stacks), at(minute * 60));
+            profiles.add([(&samples("shop", &stacks), at(minute * 60))]);
         }
         let last = folded(&profiles, StackSource::Cpu, 0, (59 * 60, 3600));
         assert!(last.contains("minute 59 path_199 1\n") && last.lines().count() == 200, "{last}");

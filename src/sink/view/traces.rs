@@ -21,7 +21,7 @@ const TRACE_TIME: Duration = Duration::from_secs(60);
 /// The least time between two steps to a larger part.
 const STEP_TIME: Duration = Duration::from_secs(10);
 /// The least time between two steps to a smaller part because there is no time.
-const SLOW_TIME: Duration = Duration::from_secs(1);
+const SLOW_TIME: Duration = Duration::from_secs(10);
 /// The most traces that miss a part while another part is kept, until they are removed.
 const MAX_TORN: usize = 4096;
 
