@@ -42,6 +42,10 @@ pub struct EndedCall {
     pub node: u32,
     /// Its self time in milliseconds.
     pub self_millis: u64,
+    /// All of its time in milliseconds.
+    pub millis: u64,
+    /// No other open call of the thread encloses it.
+    pub is_outermost: bool,
 }
 
 /// The open calls of all threads.
@@ -105,7 +109,8 @@ impl OpenCalls {
         if let Some(caller) = stack.calls.last_mut() {
             caller.within += time;
         }
-        Some(EndedCall { node: call.node, self_millis: time - call.within })
+        let is_outermost = stack.calls.is_empty();
+        Some(EndedCall { node: call.node, self_millis: time - call.within, millis: time, is_outermost })
     }
 
     /// Ends every open call without an exit.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::logs::CallLogs;
+use super::logs::{CallLogs, NANOS_PER_MILLI, OutermostCall};
 use super::spans::Spans;
 use super::stacks::{OTHERS, Stacks, process_text};
 use super::timeline::Timeline;
@@ -260,6 +260,20 @@ impl Collected {
         }
         if let Some(stacks) = self.stacks.get_mut(&StackSource::Entries) {
             self.logs.sum_up_older(stacks);
+        }
+    }
+
+    /// Notes the calls of entries and exits that no other call of their thread encloses, until they are taken.
+    pub fn note_outermost_calls(&mut self) {
+        self.logs.note_outermost();
+    }
+
+    /// Gives the noted calls to `take`: the function, its time in nanoseconds, and whether it ended by an exception.
+    pub fn take_outermost_calls(&mut self, mut take: impl FnMut(&str, u64, bool)) {
+        let calls = self.logs.take_outermost();
+        let Some(stacks) = self.stacks.get(&StackSource::Entries) else { return };
+        for OutermostCall { frame, millis, has_failed } in calls {
+            take(stacks.frame_text(frame), millis.saturating_mul(NANOS_PER_MILLI), has_failed);
         }
     }
 

@@ -7,7 +7,7 @@ use super::heap_fields::HeapFields;
 use super::{Call, CallStep, Clock, Counted, ProfileFrame, ProfileItem, ProfileSample, ProfileSpan, SampleKind, Site};
 use tributary_event::{
     AgentFacts, Batch, DataView, EventView, KeyView, Name, Number, SampleClock, SampleView, SpanData, UnixNanos,
-    semconv as names,
+    ValueView, semconv as names,
 };
 
 /// Samples whose types are those of their profiler.
@@ -136,8 +136,9 @@ fn span<'a>(event: EventView<'a>, span: &SpanData, agent: &dyn Fn() -> Cow<'a, s
 
 /// The item of a log, or of the loss that is a break.
 fn log<'a>(event: EventView<'a>, agent: &dyn Fn() -> Cow<'a, str>) -> Result<Option<ProfileItem<'a>>, ()> {
-    let Attributes { heap, thread, thread_id, function, method, descriptor, relative_ms, number, line_end, .. } =
-        Attributes::of(event);
+    let Attributes {
+        heap, thread, thread_id, function, method, descriptor, relative_ms, number, line_end, threw, ..
+    } = Attributes::of(event);
     let function = function.map(Cow::Borrowed);
     Ok(Some(match event.name().text() {
         HEAP_DUMP => {
@@ -172,6 +173,7 @@ fn log<'a>(event: EventView<'a>, agent: &dyn Fn() -> Cow<'a, str>) -> Result<Opt
             function: function.or_else(|| method.map(|method| format!("method#{method}").into())).ok_or(())?,
             method,
             step: if name == ENTRY { CallStep::Entry } else { CallStep::Exit },
+            has_failed: threw || name == BUBBLED,
             time: relative_ms.ok_or(())? as u32,
             sequence: event.position().sequence.ok_or(())? as u32,
             at: time(event),
@@ -206,6 +208,7 @@ struct Attributes<'a> {
     /// The number of the event before which others were dropped.
     number: Option<u64>,
     line_end: Option<u64>,
+    threw: bool,
     interval_ms: Option<u64>,
     is_incomplete: bool,
 }
@@ -227,6 +230,7 @@ impl<'a> Attributes<'a> {
                 names::DATADOG_RESOURCE => known.detail = value.as_text(),
                 names::BYTEFROG_SEQUENCE => known.number = value.as_u64(),
                 names::BYTEFROG_LINE_END => known.line_end = value.as_u64(),
+                names::BYTEFROG_EXIT_THREW => known.threw = matches!(value, ValueView::Bool(true)),
                 names::BYTEFROG_PROFILE_DURATION_MS | names::ZICO_PROFILE_DURATION_MS => {
                     known.interval_ms = value.as_u64();
                 }

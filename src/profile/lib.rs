@@ -275,6 +275,8 @@ pub struct Call<'a> {
     pub method: Option<u64>,
     /// What happened.
     pub step: CallStep,
+    /// It ended by an exception.
+    pub has_failed: bool,
     /// The agent's time in milliseconds, of 32 bits.
     pub time: u32,
     /// The number of the event, of 32 bits.

@@ -10,7 +10,7 @@ use super::{Call, CallStep};
 
 /// Open calls of a process.
 const MAX_OPEN_CALLS: usize = 1 << 20;
-const NANOS_PER_MILLI: u64 = 1_000_000;
+pub(super) const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Entries and exits of all processes.
 #[derive(Clone, Debug)]
@@ -21,6 +21,16 @@ pub struct CallLogs {
     /// Entries and exits that wait, of all processes.
     waiting: usize,
     max_waiting: usize,
+    /// Calls that no call of their thread encloses, if they are wanted, since they were taken last.
+    outermost: Option<Vec<OutermostCall>>,
+}
+
+/// A call that no other call of its thread encloses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct OutermostCall {
+    pub(super) frame: u32,
+    pub(super) millis: u64,
+    pub(super) has_failed: bool,
 }
 
 impl Default for CallLogs {
@@ -42,12 +52,23 @@ struct TimedStep {
     thread_id: u64,
     /// The node of the thread's name.
     thread: u32,
+    has_failed: bool,
 }
 
 impl CallLogs {
     /// None yet; at most `max_waiting` wait.
     pub fn bounded(max_waiting: usize) -> Self {
-        CallLogs { processes: HashMap::default(), added: 0, waiting: 0, max_waiting }
+        CallLogs { processes: HashMap::default(), added: 0, waiting: 0, max_waiting, outermost: None }
+    }
+
+    /// Notes outermost calls from now on, until they are taken.
+    pub(super) fn note_outermost(&mut self) {
+        self.outermost.get_or_insert_default();
+    }
+
+    /// The outermost calls that ended since the last time.
+    pub(super) fn take_outermost(&mut self) -> Vec<OutermostCall> {
+        self.outermost.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Adds an entry or exit, for `stacks`.
@@ -60,18 +81,18 @@ impl CallLogs {
             open: OpenCalls::new(MAX_OPEN_CALLS),
         });
         self.added += u64::from(call.step != CallStep::Break);
-        let Call { time, thread_id, .. } = *call;
-        process.order.push(call, TimedStep { time, frame, thread_id, thread });
+        let Call { time, thread_id, has_failed, .. } = *call;
+        process.order.push(call, TimedStep { time, frame, thread_id, thread, has_failed });
         self.waiting += 1;
         if process.order.is_full() || self.waiting > self.max_waiting {
-            self.waiting -= usize::from(process.take_first(stacks));
+            self.waiting -= usize::from(process.take_first(stacks, &mut self.outermost));
         }
     }
 
     /// Sums up all that are held.
     pub fn finish(&mut self, stacks: &mut Stacks) {
         for process in self.processes.values_mut() {
-            while process.take_first(stacks) {}
+            while process.take_first(stacks, &mut self.outermost) {}
         }
         self.processes.clear();
         self.waiting = 0;
@@ -80,7 +101,7 @@ impl CallLogs {
     /// Sums up those that were added before the last call: none with a lower number is on its way any more.
     pub fn sum_up_older(&mut self, stacks: &mut Stacks) {
         for process in self.processes.values_mut() {
-            while process.order.has_older() && process.take_first(stacks) {
+            while process.order.has_older() && process.take_first(stacks, &mut self.outermost) {
                 self.waiting -= 1;
             }
             process.order.mark();
@@ -102,8 +123,10 @@ impl CallLogs {
 }
 
 impl ProcessLogs {
-    fn take_first(&mut self, stacks: &mut Stacks) -> bool {
-        let Some((step, TimedStep { time, frame, thread_id, thread })) = self.order.pop() else { return false };
+    fn take_first(&mut self, stacks: &mut Stacks, outermost: &mut Option<Vec<OutermostCall>>) -> bool {
+        let Some((step, TimedStep { time, frame, thread_id, thread, has_failed })) = self.order.pop() else {
+            return false;
+        };
         if step == CallStep::Break {
             self.open.end_all();
         } else if step == CallStep::Entry {
@@ -115,6 +138,9 @@ impl ProcessLogs {
             });
         } else if let Some(ended) = self.open.exit(thread_id, frame, time) {
             stacks.count(ended.node, 0, ended.self_millis.saturating_mul(NANOS_PER_MILLI));
+            if let Some(outermost) = outermost.as_mut().filter(|_| ended.is_outermost) {
+                outermost.push(OutermostCall { frame, millis: ended.millis, has_failed });
+            }
         }
         true
     }
@@ -123,6 +149,33 @@ impl ProcessLogs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn outermost_calls_are_noted_until_they_are_taken() {
+        let (mut stacks, mut logs) = (Stacks::default(), CallLogs::default());
+        logs.note_outermost();
+        let calls = [
+            ("a", CallStep::Entry, 0, false),
+            ("b", CallStep::Entry, 10, false),
+            ("b", CallStep::Exit, 40, true),
+            ("a", CallStep::Exit, 100, false),
+            ("c", CallStep::Entry, 100, false),
+            ("c", CallStep::Exit, 105, true),
+            ("d", CallStep::Entry, 105, false),
+        ];
+        for (sequence, (function, step, time, has_failed)) in (0..).zip(calls) {
+            let call = Call { function: function.into(), step, time, sequence, has_failed, ..Call::default() };
+            logs.add(&call, &mut stacks);
+        }
+        assert!(logs.take_outermost().is_empty(), "one with a lower number may follow");
+        logs.sum_up_older(&mut stacks);
+        logs.sum_up_older(&mut stacks);
+        let taken: Vec<_> = logs.take_outermost();
+        let taken: Vec<_> =
+            taken.iter().map(|call| (stacks.frame_text(call.frame), call.millis, call.has_failed)).collect();
+        assert_eq!(taken, [("a", 100, false), ("c", 5, true)]);
+        assert!(logs.take_outermost().is_empty());
+    }
 
     #[test]
     fn entries_and_exits_are_paired_in_the_order_of_their_numbers() {

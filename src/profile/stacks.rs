@@ -152,6 +152,11 @@ impl Stacks {
         self.frame(&ProfileFrame { function: Some(name.into()), site: Site::default() })
     }
 
+    /// The name of a frame.
+    pub(super) fn frame_text(&self, frame: u32) -> &str {
+        self.frames.get(frame as usize).map_or(OTHERS, TreeFrame::name)
+    }
+
     /// The number of the frame of a span: its name, and what it worked on.
     pub(super) fn span_frame(&mut self, name: &str, detail: Option<&str>) -> u32 {
         let Some(detail) = detail else { return self.function(name) };

@@ -211,9 +211,7 @@ impl View {
     /// Takes a batch, whose events are added to the sums, and whose spans are kept if their traces are. Unlike its sink, this sees every
     /// batch: of a trace all spans are kept or none, and sums leave out none.
     pub fn add(&self, batch: &Arc<Batch>) {
-        let has_sums = batch.count(Kind::Span) > 0
-            || batch.count(Kind::Sample) > 0
-            || batch.origin().is_some_and(|origin| matches!(origin.protocol, "bytefrog" | "endless"));
+        let has_sums = ProfileSums::wants(batch) || batch.origin().is_some_and(|origin| origin.protocol == "endless");
         if !has_sums {
             return;
         }
@@ -235,8 +233,11 @@ impl View {
             move |arrival: &&Arrival| arrival.batch.origin().is_some_and(|origin| origin.protocol == protocol)
         };
         let with_spans = || arrived.iter().filter(|arrival| arrival.batch.count(Kind::Span) > 0);
-        lock(&self.profiles).add(arrived.iter().map(|arrival| (&*arrival.batch, arrival.at)));
+        let mut profiles = lock(&self.profiles);
+        profiles.add(arrived.iter().map(|arrival| (&*arrival.batch, arrival.at)));
         let mut services = lock(&self.services);
+        add_calls(&mut profiles, &mut services, wall_clock::now());
+        drop(profiles);
         with_spans().for_each(|arrival| services.add(&arrival.batch, arrival.at));
         drop(services);
         let mut machines = lock(&self.machines);
@@ -292,14 +293,15 @@ impl View {
 
     fn expire(&self, now: UnixNanos) {
         self.add_arrivals();
-        let mut services = lock(&self.services);
-        services.advance(now);
-        let mut of_sums = services.numbers().memory_bytes;
-        drop(services);
         let mut profiles = lock(&self.profiles);
         profiles.advance(now);
-        of_sums += profiles.memory_bytes();
+        let mut of_sums = profiles.memory_bytes();
+        let mut services = lock(&self.services);
+        add_calls(&mut profiles, &mut services, now);
         drop(profiles);
+        services.advance(now);
+        of_sums += services.numbers().memory_bytes;
+        drop(services);
         let mut machines = lock(&self.machines);
         machines.advance(now);
         of_sums += machines.memory_bytes();
@@ -319,6 +321,13 @@ impl View {
             }
         }
     }
+}
+
+/// Adds the calls that were paired since the last time to the sums of services.
+fn add_calls(profiles: &mut ProfileSums, services: &mut Services, now: UnixNanos) {
+    profiles.take_outermost_calls(|agent, method, nanos, has_failed| {
+        services.add_call(agent, method, nanos, has_failed, now);
+    });
 }
 
 /// Locks a mutex: what is behind it is whole after a panic, too.

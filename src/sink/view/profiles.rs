@@ -110,7 +110,7 @@ impl ProfileSums {
     }
 
     /// Whether batches with events of these kinds of this protocol can have stacks.
-    fn wants(batch: &Batch) -> bool {
+    pub(crate) fn wants(batch: &Batch) -> bool {
         let has = |kind| batch.count(kind) > 0;
         has(Kind::Span) || has(Kind::Sample) || batch.origin().is_some_and(|origin| origin.protocol == "bytefrog")
     }
@@ -187,6 +187,7 @@ impl ProfileSums {
         }
         let mut collected = Collected::bounded(self.limit);
         collected.set_full(self.is_full);
+        collected.note_outermost_calls();
         let origin = event.origin();
         let facts = AgentFacts::of(event.resource().attributes());
         let name = facts.name(origin.protocol, &origin.listener, &origin.peer).into_text().into();
@@ -258,6 +259,20 @@ impl ProfileSums {
         if is_full != self.is_full {
             self.is_full = is_full;
             self.agents.iter_mut().for_each(|(_, agent)| agent.collected.set_full(is_full));
+        }
+    }
+
+    /// Gives the calls to `take` that were paired from entries and exits since the last time, and that no other call of their thread
+    /// encloses: the agent's name, the method, its time in nanoseconds, and whether it ended by an exception. Calls that are spans, too,
+    /// are left out.
+    pub fn take_outermost_calls(&mut self, mut take: impl FnMut(&str, &str, u64, bool)) {
+        for (_, agent) in &mut self.agents {
+            let has_spans = agent.collected.events(StackSource::Spans) > 0;
+            agent.collected.take_outermost_calls(|function, nanos, has_failed| {
+                if !has_spans {
+                    take(&agent.name, function, nanos, has_failed);
+                }
+            });
         }
     }
 

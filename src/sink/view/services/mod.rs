@@ -22,7 +22,7 @@ use crate::rows::Rows;
 use tributary_event::{AgentFacts, Batch, EventView, Kind, SpanKind, SpanView, Status, UnixNanos, semconv};
 
 use export::{ExportedOperation, Unexported};
-use span::{cut, error_type, key, operation_of, spans};
+use span::{NO_TYPE, cut, error_type, key, operation_of, spans};
 pub use sums::{MINUTES, MinuteSums, STEP_SECONDS, STEPS, STEPS_PER_MINUTE, StepSums, Sums, Totals};
 use waiting::{WaitingChild, WaitingChildren};
 
@@ -239,12 +239,8 @@ impl Services {
         let (nanos, is_error) = (span.duration_nanos, span.status == Status::Error);
         if let Some((name, detail)) = operation_of(event, span)
             && let Some(operation) = self.operation(service, span.kind, cut(name), cut(detail))
-            && let Some(operation) = self.operations.get_mut(operation)
         {
-            operation.sums.add(step, nanos, is_error);
-            if self.exports {
-                operation.unexported.get_or_insert_default().add(nanos, is_error);
-            }
+            self.add_to_operation(operation, step, nanos, is_error);
         }
         if is_error {
             self.add_error(service, step, error_type(event, span));
@@ -271,6 +267,27 @@ impl Services {
                 self.waiting.add(parent, child);
             }
         }
+    }
+
+    fn add_to_operation(&mut self, operation: u32, step: u64, nanos: Option<u64>, is_error: bool) {
+        let Some(operation) = self.operations.get_mut(operation) else { return };
+        operation.sums.add(step, nanos, is_error);
+        if self.exports {
+            operation.unexported.get_or_insert_default().add(nanos, is_error);
+        }
+    }
+
+    /// Adds a call of an agent that is no span: one that no other call of its thread encloses.
+    pub fn add_call(&mut self, agent: &str, method: &str, nanos: u64, is_error: bool, now: UnixNanos) {
+        self.advance(now);
+        let (service, step, nanos) = (self.service(cut(agent)), self.now, Some(nanos));
+        if let Some(operation) = self.operation(service, None, cut(method), "") {
+            self.add_to_operation(operation, step, nanos, is_error);
+        }
+        if is_error {
+            self.add_error(service, step, NO_TYPE);
+        }
+        self.add_entry(&WaitingChild { service, step, nanos, is_error, is_entry: true });
     }
 
     /// The parent of children that wait is of this service.

@@ -8,6 +8,8 @@ use tributary_event::{Batch, DataView, EventView, SpanView, semconv};
 const MAX_NAME_BYTES: usize = 256;
 /// The type of an error where it is no exception (OpenTelemetry).
 const ERROR_TYPE: &str = "error.type";
+/// Errors whose type is not known.
+pub(super) const NO_TYPE: &str = "(no type)";
 
 pub(super) fn spans(batch: &Batch) -> impl Iterator<Item = (EventView<'_>, SpanView<'_>)> {
     batch.events().filter_map(|event| match event.data() {
@@ -45,7 +47,7 @@ pub(super) fn error_type<'a>(event: EventView<'a>, span: SpanView<'a>) -> &'a st
         let member = event.attribute_members().find(|member| member.key().text().text() == ERROR_TYPE)?;
         member.value().as_text()
     };
-    of_events.or_else(of_span).or_else(error_type).filter(|name| !name.is_empty()).map_or("(no type)", cut)
+    of_events.or_else(of_span).or_else(error_type).filter(|name| !name.is_empty()).map_or(NO_TYPE, cut)
 }
 
 pub(super) fn cut(text: &str) -> &str {

@@ -187,3 +187,25 @@ fn memory_stays_within_its_limit_and_counts_stay_exact() {
     assert_eq!(entries(&services), named(&[("shop", 180_000)]));
     assert!(services.numbers().latencies_from > 0);
 }
+
+#[test]
+fn calls_that_are_no_spans_are_requests_of_their_program() {
+    let mut services = Services::new(FULL_BYTES);
+    let now = UnixNanos(START * 1_000_000_000);
+    for (method, millis, is_error) in [("a.B.get", 3, false), ("a.B.get", 5, true), ("a.B.put", 1, false)] {
+        services.add_call("shop", method, millis * 1_000_000, is_error, now);
+    }
+    assert_eq!(entries(&services), [("shop".to_owned(), 3)]);
+    let (service, operations) = services.service_named("shop").unwrap();
+    assert_eq!(
+        service.errors.iter().map(|error| (&*error.name, error.steps[0].1)).collect::<Vec<_>>(),
+        [("(no type)", 1)]
+    );
+    let row = |row: &Operation| {
+        let totals = row.sums.totals((0, u64::MAX));
+        (row.name.to_string(), totals.count, totals.errors, totals.nanos)
+    };
+    let mut rows: Vec<_> = operations.iter().map(row).collect();
+    rows.sort();
+    assert_eq!(rows, [("a.B.get".to_owned(), 2, 1, 8_000_000), ("a.B.put".to_owned(), 1, 0, 1_000_000)]);
+}
