@@ -49,7 +49,7 @@ async fn a_program_whose_agent_has_events_left_comes_to_no_harm_when_the_stop_is
 #[tokio::test]
 async fn an_agent_that_needs_seconds_for_its_end_is_waited_for_when_the_stop_is_hurried() {
     for version in 1..=4 {
-        hurry(Options { version, threads: 16, pause: Duration::from_millis(1200), ..Options::default() }).await;
+        hurry(Options { version, threads: 16, pause: Duration::from_millis(1050), ..Options::default() }).await;
     }
 }
 
