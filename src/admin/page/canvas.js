@@ -1,6 +1,7 @@
 // Canvases as sharp as the screen.
 
 import { variable } from "./colors.js";
+import { tip } from "./parts.js";
 import * as units from "./units.js";
 
 /** The context of a canvas of this size in CSS pixels, filled with a colour of the style sheet. */
@@ -33,16 +34,6 @@ export function durationAxes(context, { range: [least, most], y, ends, left, rig
 	context.fillText(units.clock(ends[0], 0), left, bottom - 4);
 }
 
-/** Draws the rectangle that is dragged. */
-export function dragged(context, from, to) {
-	const [left, top, across, down] = [Math.min(from[0], to[0]), Math.min(from[1], to[1]), Math.abs(to[0] - from[0]), Math.abs(to[1] - from[1])];
-	context.globalAlpha = 0.18;
-	context.fillStyle = context.strokeStyle = variable("--accent");
-	context.fillRect(left, top, across, down);
-	context.globalAlpha = 1;
-	context.strokeRect(left + 0.5, top + 0.5, across, down);
-}
-
 /** How far a pointer moves at least before it drags, in pixels. */
 const DRAG = 6;
 
@@ -70,4 +61,33 @@ export function onDrag(canvas, move, end) {
 		canvas.addEventListener("pointerup", finish, listening);
 		canvas.addEventListener("pointercancel", finish, listening);
 	});
+}
+
+/**
+ * The rectangle that a pointer drags over a canvas, which `draw()` draws again. `done(from, to)` as `end` above, unless it is cancelled.
+ */
+export function dragRectangle(canvas, draw, done) {
+	let ends = null;
+	const show = (next) => {
+		tip("");
+		ends = next;
+		draw();
+	};
+	onDrag(canvas, (from, to) => show([from, to]), (from, to, isCancelled) => {
+		show(null);
+		if (!isCancelled) done(from, to);
+	});
+	return {
+		get isDragged() { return ends !== null; },
+		paint(context) {
+			if (!ends) return;
+			const [[x, y], [toX, toY]] = ends;
+			const [left, top, across, down] = [Math.min(x, toX), Math.min(y, toY), Math.abs(toX - x), Math.abs(toY - y)];
+			context.globalAlpha = 0.18;
+			context.fillStyle = context.strokeStyle = variable("--accent");
+			context.fillRect(left, top, across, down);
+			context.globalAlpha = 1;
+			context.strokeRect(left + 0.5, top + 0.5, across, down);
+		},
+	};
 }

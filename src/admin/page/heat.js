@@ -1,6 +1,6 @@
 // A heat map: how many requests took how long, minute by minute.
 
-import { cleared, dragged, durationAxes, onDrag } from "./canvas.js";
+import { cleared, dragRectangle, durationAxes } from "./canvas.js";
 import { onScheme, variable } from "./colors.js";
 import { framed, h } from "./dom.js";
 import { tip } from "./parts.js";
@@ -19,7 +19,6 @@ export function heatMap(pick) {
 	let time = { from_ms: 0, to_ms: 1 };
 	let [least, most, top] = [1, 2, 1];
 	let chosen = null;
-	let drag = null;
 
 	const width = () => Math.max(200, element.clientWidth);
 	const column = () => (width() - LEFT) / Math.max(1, Math.round((time.to_ms - time.from_ms) / MINUTE));
@@ -41,7 +40,7 @@ export function heatMap(pick) {
 			context.strokeStyle = variable("--text");
 			context.strokeRect(x(chosen.at) + 0.5, y(chosen.to) + 0.5, column() - 1, y(chosen.from) - y(chosen.to));
 		}
-		if (drag) dragged(context, ...drag);
+		rectangle.paint(context);
 	});
 
 	const cells = () => minutes.flatMap((minute) => minute.cells.map(([from, to, count]) => ({ at: minute.at_ms, until: minute.at_ms + MINUTE, from, to, count })));
@@ -59,22 +58,15 @@ export function heatMap(pick) {
 	}
 
 	canvas.addEventListener("pointermove", (event) => {
-		if (drag) return;
+		if (rectangle.isDragged) return;
 		const box = canvas.getBoundingClientRect();
 		const cell = at([event.clientX - box.left, event.clientY - box.top]);
 		tip(cell ? words(cell) : "", event.clientX, event.clientY);
 		canvas.style.cursor = cell ? "pointer" : "crosshair";
 	});
 	canvas.addEventListener("pointerleave", () => tip(""));
-	onDrag(canvas, (from, to) => {
-		tip("");
-		drag = [from, to];
-		draw();
-	}, (from, to, isCancelled) => {
-		drag = null;
-		tip("");
-		draw();
-		const found = isCancelled ? null : to ? within(from, to) : at(from);
+	const rectangle = dragRectangle(canvas, draw, (from, to) => {
+		const found = to ? within(from, to) : at(from);
 		if (found) pick(found);
 	});
 	canvas.addEventListener("keydown", (event) => {

@@ -1,6 +1,6 @@
 // Traces as points: when they began, and how long they took, on a logarithmic axis.
 
-import { cleared, dragged, durationAxes, onDrag } from "./canvas.js";
+import { cleared, dragRectangle, durationAxes } from "./canvas.js";
 import { onScheme, variable } from "./colors.js";
 import { clean, framed, h } from "./dom.js";
 import { tip } from "./parts.js";
@@ -22,7 +22,6 @@ export function scatter({ open, pick }) {
 	let time = [0, 1];
 	let [least, most] = [1, 10];
 	let chosen = null;
-	let drag = null;
 
 	const width = () => Math.max(160, element.clientWidth);
 	const plot = () => ({ wide: width() - LEFT - RIGHT, tall: HEIGHT - TOP - BOTTOM });
@@ -72,7 +71,7 @@ export function scatter({ open, pick }) {
 			context.lineWidth = 1.5;
 			context.strokeRect(x(marked.start_ms) - 7, y(marked.duration_ns) - 7, 14, 14);
 		}
-		if (drag) dragged(context, ...drag);
+		rectangle.paint(context);
 	});
 
 	const words = (one) => `${units.clock(one.start_ms, 0)}, ${units.nanos(one.duration_ns)}: ${clean(one.service, 60)} ${clean(one.name, 120)}, ${units.plural(one.spans, "span")}${one.errors ? `, ${units.plural(one.errors, "error")}` : ""}${one.is_complete ? "" : ", incomplete"}`;
@@ -92,21 +91,13 @@ export function scatter({ open, pick }) {
 	}
 
 	canvas.addEventListener("pointermove", (event) => {
-		if (drag) return;
+		if (rectangle.isDragged) return;
 		const one = nearest(place(event));
 		tip(one ? words(one) : "", event.clientX, event.clientY);
 		canvas.style.cursor = one ? "pointer" : "crosshair";
 	});
 	canvas.addEventListener("pointerleave", () => tip(""));
-	onDrag(canvas, (from, to) => {
-		tip("");
-		drag = [from, to];
-		draw();
-	}, (from, to, isCancelled) => {
-		drag = null;
-		tip("");
-		draw();
-		if (isCancelled) return;
+	const rectangle = dragRectangle(canvas, draw, (from, to) => {
 		if (!to) {
 			const one = nearest(from);
 			if (one) open(one);
