@@ -11,7 +11,6 @@ use super::context::ApiContext;
 use super::coverage::{Coverage, Window, kept, snapshot};
 use super::events::newest;
 use super::history::now_ms;
-use super::query::bad;
 use crate::admin::agents::attributes;
 use tributary_event::{Kind, Origin, Resource};
 use tributary_protocol::Protocol;
@@ -90,14 +89,7 @@ struct MachineFilter<'a> {
 impl Steps {
     /// Those of `from_ms` and `to_ms`, widened to whole steps.
     fn of(context: &ApiContext) -> Result<Steps, ApiError> {
-        let present = now_ms() / STEP_MS;
-        let oldest = (present + 1).saturating_sub(STEPS);
-        let number = |name| Ok::<_, ApiError>(context.query.number(name)?.map(|at_ms| at_ms / STEP_MS));
-        let first = number("from_ms")?.unwrap_or(oldest).max(oldest);
-        let last = number("to_ms")?.unwrap_or(present).min(present);
-        if last < first {
-            return Err(bad("to_ms is before from_ms, or before the window"));
-        }
+        let (first, last) = context.query.steps(STEP_MS, STEPS, now_ms())?;
         let (from_ms, to_ms) = (first * STEP_MS, (last + 1) * STEP_MS);
         Ok(Steps { from_ms, to_ms, limit_ms: STEPS * STEP_MS, first, last })
     }

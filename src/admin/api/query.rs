@@ -41,6 +41,20 @@ impl Query {
         self.text(name).map(read).transpose()
     }
 
+    /// The steps from `from_ms` to `to_ms`: their numbers, each of `step_ms`. There are `count` at most, which is the default, and the
+    /// last one is that of `now_ms`.
+    pub(super) fn steps(&self, step_ms: u64, count: u64, now_ms: u64) -> Result<(u64, u64), ApiError> {
+        let present = now_ms / step_ms;
+        let oldest = (present + 1).saturating_sub(count);
+        let step = |name| Ok::<_, ApiError>(self.number(name)?.map(|at_ms| at_ms / step_ms));
+        let first = step("from_ms")?.unwrap_or(oldest).max(oldest);
+        let last = step("to_ms")?.unwrap_or(present).min(present);
+        if last < first {
+            return Err(bad("to_ms is before from_ms, or before the window"));
+        }
+        Ok((first, last))
+    }
+
     /// A number of rows.
     pub(super) fn limit(&self, default: usize, most: usize) -> Result<usize, ApiError> {
         match self.number("limit")? {

@@ -6,7 +6,6 @@ use super::super::agents;
 use super::answer::{ApiError, Made};
 use super::context::ApiContext;
 use super::history::now_ms;
-use super::query::bad;
 use tributary_sink_view::services::latency::{Latencies, least_of};
 use tributary_sink_view::services::{
     MINUTES, Operation, STEP_SECONDS, STEPS, STEPS_PER_MINUTE, Service, ServiceEdge, ServiceNumbers, Services, Sums,
@@ -36,14 +35,7 @@ impl Minutes {
     /// Those of `from_ms` and `to_ms`, widened to whole minutes.
     fn of(context: &ApiContext, services: &Services) -> Result<Minutes, ApiError> {
         let now = now_ms();
-        let oldest = (now / MINUTE_MS + 1).saturating_sub(MINUTES);
-        let number = |name| Ok::<_, ApiError>(context.query.number(name)?.map(|at_ms| at_ms / MINUTE_MS));
-        let first = number("from_ms")?.unwrap_or(oldest).max(oldest);
-        let present = now / MINUTE_MS;
-        let last = number("to_ms")?.unwrap_or(present).min(present);
-        if last < first {
-            return Err(bad("to_ms is before from_ms, or before the window"));
-        }
+        let (first, last) = context.query.steps(MINUTE_MS, MINUTES, now)?;
         let (from_ms, to_ms) = (first * MINUTE_MS, (last + 1) * MINUTE_MS);
         let began = from_ms.max(services.began() * STEP_MS);
         let seconds = (to_ms.min(now).saturating_sub(began) / 1000).max(1);

@@ -15,6 +15,7 @@ mod notable;
 pub mod options;
 pub mod profiles;
 mod recent;
+mod recent_senders;
 mod rows;
 pub mod services;
 pub mod store;

@@ -5,24 +5,21 @@
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher as _;
-use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use crate::recent_senders::RecentSenders;
 use crate::rows::Rows;
-use crate::services::{STEP_SECONDS, STEPS, pop_if};
+use crate::services::{NANOS_PER_STEP, STEPS, pop_if};
 use tributary_event::{
-    AgentFacts, Batch, EventView, Kind, Origin, Resource, ResourceValue, UnixNanos, ValueView, semconv,
+    AgentFacts, Batch, EventView, Kind, Name, Origin, Resource, ResourceValue, UnixNanos, ValueView, semconv,
 };
 
-const NANOS_PER_STEP: u64 = STEP_SECONDS * 1_000_000_000;
 /// The number that stands for all machines or names without a row.
 pub const OTHERS: u32 = u32::MAX;
 /// The most machines and the most names.
 const MAX_ROWS: usize = 20_000;
-/// The most connections and resources whose machines are remembered.
-const MAX_RECENT: usize = 32;
 /// Memory of a count of the present step.
 const PRESENT_BYTES: usize = 24;
 
@@ -39,7 +36,7 @@ pub struct MachineSums {
     present: HashMap<(u32, u32), u32, RandomState>,
     /// Bytes of the texts of machines and names, and of the counts of steps that have ended.
     bytes: [usize; 2],
-    recent: Vec<(Arc<Resource>, Arc<Origin>, u32)>,
+    recent: RecentSenders,
 }
 
 /// A machine.
@@ -98,27 +95,21 @@ pub struct MachineCount {
 impl Machine {
     /// The machine that sends with this origin and resource.
     pub fn of(origin: &Origin, resource: &Resource) -> Machine {
-        let mut machine = Machine::default();
-        for (key, value) in resource.attributes() {
-            match (key.as_str(), value) {
-                (name, ResourceValue::Text(text)) if name == semconv::ENDLESS_IMAGE.as_str() => {
-                    machine.image.clone_from(text);
-                }
-                (name, ResourceValue::Text(text)) if name == semconv::ENDLESS_MACHINE_ID.as_str() => {
-                    machine.id.clone_from(text);
-                }
-                (name, ResourceValue::Bool(value)) if name == semconv::ENDLESS_LIVE.as_str() => {
-                    machine.is_live = *value;
-                }
-                (name, ResourceValue::Bool(value)) if name == semconv::ENDLESS_DUALBOOT.as_str() => {
-                    machine.is_dualboot = *value;
-                }
-                _ => {}
-            }
-        }
+        let text = |name| resource.text(name).unwrap_or_default().to_owned();
+        let is_set = |name: Name| {
+            let is_it = |(key, value): &(String, _)| key == name.as_str() && *value == ResourceValue::Bool(true);
+            resource.attributes().iter().any(is_it)
+        };
         let parts =
             [semconv::ENDLESS_IMAGE_PRODUCT, semconv::ENDLESS_IMAGE_BRANCH, semconv::ENDLESS_IMAGE_ARCHITECTURE];
-        machine.image_parts = parts.map(|part| resource.text(part).unwrap_or_default().to_owned());
+        let mut machine = Machine {
+            id: text(semconv::ENDLESS_MACHINE_ID),
+            image: text(semconv::ENDLESS_IMAGE),
+            image_parts: parts.map(text),
+            is_live: is_set(semconv::ENDLESS_LIVE),
+            is_dualboot: is_set(semconv::ENDLESS_DUALBOOT),
+            ..Machine::default()
+        };
         let facts = AgentFacts::of(resource.attributes());
         machine.peer = origin.peer_address().0.to_owned();
         machine.name = facts.name(origin.protocol, &origin.listener, &origin.peer).into_text();
@@ -148,7 +139,7 @@ impl MachineSums {
             now: 0,
             present: HashMap::default(),
             bytes: [0; 2],
-            recent: Vec::new(),
+            recent: RecentSenders::default(),
         }
     }
 
@@ -197,20 +188,13 @@ impl MachineSums {
         *events = events.saturating_add(1);
     }
 
-    /// The number of the machine of an event. Events of several machines can alternate.
+    /// The number of the machine of an event.
     fn recent_machine(&mut self, event: EventView<'_>) -> u32 {
-        let (resource, origin) = (event.resource(), event.origin());
-        let is_it = |(known, of, _): &&(Arc<Resource>, Arc<Origin>, u32)| {
-            Arc::ptr_eq(known, resource) && Arc::ptr_eq(of, origin)
-        };
-        if let Some((.., machine)) = self.recent.iter().find(is_it) {
-            return *machine;
+        if let Some(machine) = self.recent.get(event) {
+            return machine;
         }
-        let number = self.machine(Machine::of(origin, resource));
-        if self.recent.len() >= MAX_RECENT {
-            self.recent.clear();
-        }
-        self.recent.push((resource.clone(), origin.clone(), number));
+        let number = self.machine(Machine::of(event.origin(), event.resource()));
+        self.recent.add(event, number);
         number
     }
 
@@ -375,8 +359,10 @@ fn name_of(event: EventView<'_>) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     use super::*;
+    use crate::services::STEP_SECONDS;
     use tributary_event::{BatchBuilder, Header, Position, Severity};
 
     /// 2026-11-20T10:40:00Z.

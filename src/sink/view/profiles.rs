@@ -10,19 +10,17 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::services::{STEP_SECONDS, STEPS, pop_if};
-use tributary_event::{AgentFacts, Batch, EventView, Kind, Origin, Resource, UnixNanos};
+use crate::recent_senders::RecentSenders;
+use crate::services::{NANOS_PER_STEP, STEPS, pop_if};
+use tributary_event::{AgentFacts, Batch, EventView, Kind, UnixNanos};
 use tributary_profile::collected::{About, Collected, StackSource};
 use tributary_profile::stacks::{OTHERS, Stacks, process_text};
 use tributary_profile::{Counted, ProfileItem, events};
 
-const NANOS_PER_STEP: u64 = STEP_SECONDS * 1_000_000_000;
 /// Memory of an agent beside its stacks.
 const AGENT_BYTES: usize = 2048;
 /// Memory of a step beside its sums.
 const STEP_BYTES: usize = 64;
-/// The most resources whose agents are remembered.
-const MAX_RECENT: usize = 32;
 
 /// The sums of all agents.
 #[derive(Debug)]
@@ -32,7 +30,7 @@ pub struct ProfileSums {
     agents: Vec<(Box<str>, AgentProfile)>,
     numbers: HashMap<Box<str>, usize, RandomState>,
     /// The numbers of the agents of resources that came lately.
-    recent: Vec<(Arc<Resource>, Arc<Origin>, usize)>,
+    recent: RecentSenders,
     now: u64,
     /// Bytes of stacks, of what waits, and of steps, of all agents.
     bytes: [usize; 3],
@@ -83,7 +81,7 @@ impl ProfileSums {
             limit,
             agents: Vec::new(),
             numbers: HashMap::default(),
-            recent: Vec::new(),
+            recent: RecentSenders::default(),
             now: 0,
             bytes: [0; 3],
             is_full: false,
@@ -159,20 +157,13 @@ impl ProfileSums {
         }
     }
 
-    /// The number of the agent of an event. Events of several resources can alternate.
+    /// The number of the agent of an event.
     fn known_agent(&mut self, event: EventView<'_>) -> usize {
-        let (resource, origin) = (event.resource(), event.origin());
-        let is_it = |(known, of, _): &&(Arc<Resource>, Arc<Origin>, usize)| {
-            Arc::ptr_eq(known, resource) && Arc::ptr_eq(of, origin)
-        };
-        if let Some((.., agent)) = self.recent.iter().find(is_it) {
-            return *agent;
+        if let Some(agent) = self.recent.get(event) {
+            return agent as usize;
         }
         let agent = self.agent(event);
-        if self.recent.len() >= MAX_RECENT {
-            self.recent.clear();
-        }
-        self.recent.push((resource.clone(), origin.clone(), agent));
+        self.recent.add(event, agent as u32);
         agent
     }
 
@@ -442,6 +433,7 @@ impl SummedSteps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::services::STEP_SECONDS;
     use tributary_event::{
         BatchBuilder, Frame, Header, Name, Number, Origin, Position, Resource, ResourceValue, SampleData, SpanData,
         SpanId, TraceId, semconv,

@@ -38,7 +38,7 @@ const MAX_ERRORS: usize = 20;
 const WAIT_STEPS: u64 = 1;
 /// The memory is looked at after this many spans, and after each step.
 const SPANS_PER_LOOK: u64 = 1 << 16;
-const NANOS_PER_STEP: u64 = STEP_SECONDS * 1_000_000_000;
+pub(crate) const NANOS_PER_STEP: u64 = STEP_SECONDS * 1_000_000_000;
 
 /// The most rows of each table.
 #[derive(Clone, Copy, Debug)]
