@@ -323,7 +323,7 @@ fn service_rows(services: &[Service], minutes: Minutes) -> Vec<NamedRow<'_>> {
 }
 
 fn heat(sums: &Sums, minutes: Minutes) -> Heat {
-    let kept = sums.minutes().filter(|minute| (minutes.first..=minutes.last).contains(&minute.minute));
+    let kept = sums.minutes(minutes.first..=minutes.last).into_iter();
     let minutes = kept.map(|minute| HeatMinute { at_ms: minute.minute * MINUTE_MS, cells: cells(&minute.latencies) });
     Heat { minutes: minutes.collect() }
 }
@@ -334,8 +334,8 @@ fn cells(latencies: &Latencies) -> Vec<(u64, u64, u64)> {
         let first = bucket / BUCKETS_PER_CELL * BUCKETS_PER_CELL;
         let (least, most) = (least_of(first), least_of(first.saturating_add(BUCKETS_PER_CELL)));
         match cells.last_mut() {
-            Some(last) if last.0 == least => last.2 += u64::from(count),
-            _ => cells.push((least, most, count.into())),
+            Some(last) if last.0 == least => last.2 += count,
+            _ => cells.push((least, most, count)),
         }
     }
     cells
@@ -366,7 +366,7 @@ fn history(service: &Service) -> Vec<HistoryRow> {
         }
     });
     let quantile = |latencies: &Latencies, share| latencies.quantile(share).unwrap_or(0);
-    let new = service.entries.minutes().map(|minute| HistoryRow {
+    let new = service.entries.minutes(0..=u64::MAX).into_iter().map(|minute| HistoryRow {
         at_ms: minute.minute * MINUTE_MS,
         count: minute.count,
         errors: minute.errors,

@@ -152,11 +152,11 @@ fn begin<'a>(
 /// The scale, the offset and the counts of the buckets of an exponential histogram in milliseconds, and the number of zeros.
 fn exponential(latencies: &Latencies) -> (i32, i32, Vec<u64>, u64) {
     let buckets = latencies.buckets();
-    let zeros = buckets.iter().find(|(bucket, _)| middle_of(*bucket) == 0).map_or(0, |(_, count)| (*count).into());
+    let zeros = buckets.iter().find(|(bucket, _)| middle_of(*bucket) == 0).map_or(0, |(_, count)| *count);
     let values: Vec<(f64, u64)> = buckets
         .into_iter()
         .filter(|(bucket, _)| middle_of(*bucket) > 0)
-        .map(|(bucket, count)| ((middle_of(bucket) as f64 / NANOS_PER_MILLI).log2(), u64::from(count)))
+        .map(|(bucket, count)| ((middle_of(bucket) as f64 / NANOS_PER_MILLI).log2(), count))
         .collect();
     let (Some((first, _)), Some((last, _))) = (values.first(), values.last()) else { return (0, 0, vec![], zeros) };
     // A bucket has its upper bound and not its lower one.

@@ -1,28 +1,25 @@
 //! Durations in buckets: how many lie near which value. Each power of two has 64 buckets, so that the middle of one differs from its
-//! values by at most 0.8 %.
+//! values by at most 0.8 %. A bucket that has durations takes a byte or two.
+
+use tributary_event::varint::{push_varint, read_varint};
 
 /// The number of buckets of a power of two, as a power of two.
 const PARTS: u32 = 6;
 
-/// This many durations are added together.
-const LATEST: usize = 128;
+/// At least this many durations are added together.
+const LATEST: usize = 64;
+
+/// The distance to the bucket before it, and a count, of which half a byte is full.
+const FULL: u64 = 15;
 
 /// Durations, by bucket.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
-    /// In ascending order.
-    octaves: Vec<Octave>,
-    /// The buckets of the latest durations, which are not in `octaves` yet: adding each at once would wait for memory each time.
+    /// The buckets that have durations, in ascending order. Each is a byte: the number of empty buckets before it in the upper half,
+    /// the count less one in the lower half. After a half that is [`FULL`], the rest of its number follows as a varint.
+    counted: Vec<u8>,
+    /// The buckets of the latest durations, which are not in `counted` yet.
     latest: Vec<u16>,
-}
-
-/// The buckets of a power of two that have durations.
-#[derive(Clone, Debug)]
-struct Octave {
-    number: u16,
-    /// A bit for each bucket that has any: the counts are in the order of these bits.
-    present: u64,
-    counts: Vec<u32>,
 }
 
 /// The bucket of a duration. Below 64 ns each value has one.
@@ -48,70 +45,55 @@ pub(super) fn middle_of(bucket: u16) -> u64 {
     least + (least_of(bucket.saturating_add(1)).saturating_sub(least)) / 2
 }
 
-impl Octave {
-    fn buckets(&self) -> impl Iterator<Item = (u16, u32)> {
-        let Octave { number, present, counts } = self;
-        let places = (0..64).filter(move |place| present & 1 << place != 0);
-        places.zip(counts).map(move |(place, count)| (number << PARTS | place, *count))
-    }
-}
-
 impl Latencies {
+    /// Those that [`Latencies::counted`] gave.
+    pub(super) fn of_counted(counted: &[u8]) -> Latencies {
+        Latencies { counted: counted.to_vec(), latest: Vec::new() }
+    }
+
     /// Adds a duration.
     #[inline]
     pub fn add(&mut self, nanos: u64) {
-        if self.latest.len() >= LATEST {
-            self.add_latest();
-        }
         self.latest.push(bucket_of(nanos));
+        if self.latest.len() >= LATEST.max(self.counted.len()) {
+            self.count_latest();
+        }
     }
 
-    fn add_latest(&mut self) {
+    fn count_latest(&mut self) {
         let mut latest = std::mem::take(&mut self.latest);
-        latest.drain(..).for_each(|bucket| self.add_many(bucket, 1));
+        latest.sort_unstable();
+        let runs = latest.chunk_by(|a, b| a == b).map(|run| (run[0], run.len() as u64));
+        self.counted = sum(CountedBuckets::of(&self.counted), runs, self.counted.len() + latest.len());
+        latest.clear();
         self.latest = latest;
     }
 
-    /// Hardly any duration follows: gives back the memory for the next ones.
-    pub(super) fn settle(&mut self) {
-        self.add_latest();
+    /// All of them in as few bytes as possible; hardly any follows.
+    pub(super) fn counted(&mut self) -> &[u8] {
+        if !self.latest.is_empty() {
+            self.count_latest();
+        }
         self.latest = Vec::new();
-    }
-
-    fn add_many(&mut self, bucket: u16, count: u32) {
-        let (number, bit) = (bucket >> PARTS, 1u64 << (bucket & ((1 << PARTS) - 1)));
-        // There are few: durations of one operation are alike.
-        let at = self.octaves.iter().position(|known| known.number >= number).unwrap_or(self.octaves.len());
-        if self.octaves.get(at).is_none_or(|known| known.number > number) {
-            self.octaves.insert(at, Octave { number, present: 0, counts: Vec::new() });
-        }
-        let Octave { present, counts, .. } = &mut self.octaves[at];
-        let place = (*present & (bit - 1)).count_ones() as usize;
-        if *present & bit == 0 {
-            *present |= bit;
-            counts.insert(place, 0);
-        }
-        counts[place] = counts[place].saturating_add(count);
+        self.counted.shrink_to_fit();
+        &self.counted
     }
 
     /// Adds all of another one.
     pub fn merge(&mut self, other: &Latencies) {
-        let of_octaves = other.octaves.iter().flat_map(Octave::buckets);
-        let latest = other.latest.iter().map(|bucket| (*bucket, 1));
-        of_octaves.chain(latest).for_each(|(bucket, count)| self.add_many(bucket, count));
+        let size = self.counted.len() + other.counted.len();
+        self.counted = sum(CountedBuckets::of(&self.counted), other.buckets().into_iter(), size);
     }
 
     /// The number of durations.
     pub fn count(&self) -> u64 {
-        let of_octaves = self.octaves.iter().flat_map(Octave::buckets).map(|(_, count)| u64::from(count)).sum::<u64>();
-        of_octaves + self.latest.len() as u64
+        CountedBuckets::of(&self.counted).map(|(_, count)| count).sum::<u64>() + self.latest.len() as u64
     }
 
     /// The buckets that have durations, in ascending order.
-    pub fn buckets(&self) -> Vec<(u16, u32)> {
+    pub fn buckets(&self) -> Vec<(u16, u64)> {
         let mut all = self.clone();
-        all.add_latest();
-        all.octaves.iter().flat_map(Octave::buckets).collect()
+        CountedBuckets::of(all.counted()).collect()
     }
 
     /// The duration that this share of all, from 0 to 1, does not exceed (nearest rank). `None`: there are none.
@@ -119,15 +101,74 @@ impl Latencies {
         let rank = ((share * self.count() as f64).ceil() as u64).max(1);
         let (mut below, buckets) = (0, self.buckets());
         let found = buckets.iter().find(|(_, count)| {
-            below += u64::from(*count);
+            below += count;
             below >= rank
         });
         found.or(buckets.last()).map(|(bucket, _)| middle_of(*bucket))
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        let counts: usize = self.octaves.iter().map(|octave| octave.counts.capacity()).sum();
-        self.octaves.capacity() * size_of::<Octave>() + counts * size_of::<u32>() + self.latest.capacity() * 2
+        self.counted.capacity() + self.latest.capacity() * size_of::<u16>()
+    }
+}
+
+/// Reads counted buckets.
+struct CountedBuckets<'a> {
+    rest: &'a [u8],
+    /// The least bucket that the next one can be.
+    next: u64,
+}
+
+impl CountedBuckets<'_> {
+    fn of(rest: &[u8]) -> CountedBuckets<'_> {
+        CountedBuckets { rest, next: 0 }
+    }
+
+    /// The number of a half of a byte.
+    #[inline]
+    fn number(&mut self, half: u8) -> Option<u64> {
+        if u64::from(half) < FULL {
+            return Some(half.into());
+        }
+        let (more, rest) = read_varint(self.rest)?;
+        self.rest = rest;
+        Some(FULL + more)
+    }
+}
+
+impl Iterator for CountedBuckets<'_> {
+    type Item = (u16, u64);
+
+    #[inline]
+    fn next(&mut self) -> Option<(u16, u64)> {
+        let (halves, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        let bucket = self.next + self.number(halves >> 4)?;
+        let count = self.number(halves & 15)? + 1;
+        self.next = bucket + 1;
+        Some((bucket as u16, count))
+    }
+}
+
+/// The sum of two lists of buckets, counted, in about this many bytes.
+fn sum(a: impl Iterator<Item = (u16, u64)>, b: impl Iterator<Item = (u16, u64)>, size: usize) -> Vec<u8> {
+    let (mut a, mut b) = (a.peekable(), b.peekable());
+    let (mut counted, mut next) = (Vec::with_capacity(size), 0);
+    loop {
+        let (first, second) = (a.peek().copied(), b.peek().copied());
+        let bucket = match (first, second) {
+            (Some((first, _)), Some((second, _))) => first.min(second),
+            (Some((only, _)), None) | (None, Some((only, _))) => only,
+            (None, None) => return counted,
+        };
+        let of_first = a.next_if(|(known, _)| *known == bucket).map_or(0, |(_, count)| count);
+        let count = of_first + b.next_if(|(known, _)| *known == bucket).map_or(0, |(_, count)| count);
+        let [distance, more] = [u64::from(bucket) - next, count - 1];
+        counted.push((distance.min(FULL) << 4 | more.min(FULL)) as u8);
+        for number in [distance, more].into_iter().filter(|number| *number >= FULL) {
+            push_varint(&mut counted, number - FULL);
+        }
+        next = u64::from(bucket) + 1;
     }
 }
 
@@ -164,5 +205,30 @@ mod tests {
             assert!(found.abs_diff(exact) as f64 <= exact as f64 * 0.01, "{share}: {found} {exact}");
         }
         assert_eq!(Latencies::default().quantile(0.5), None);
+    }
+
+    #[test]
+    fn buckets_and_counts_of_any_size_are_read_back() {
+        let mut all = Latencies::default();
+        let values = [(0, 1), (1, 15), (2, 16), (17, 17), (60, 300), (1 << 40, 70_000), (u64::MAX, 1)];
+        for (value, count) in values {
+            (0..count).for_each(|_| all.add(value));
+        }
+        assert_eq!(all.buckets(), values.map(|(value, count)| (bucket_of(value), count)));
+        assert_eq!((all.count(), all.quantile(1.0)), (70_350, Some(middle_of(bucket_of(u64::MAX)))));
+        let read = Latencies::of_counted(all.counted());
+        assert_eq!((read.buckets(), read.memory_bytes() < 40), (all.buckets(), true));
+        all.merge(&read);
+        assert_eq!(all.buckets(), values.map(|(value, count)| (bucket_of(value), 2 * count)));
+    }
+
+    #[test]
+    fn a_bucket_takes_about_a_byte() {
+        let mut all = Latencies::default();
+        // A thousand durations over four powers of ten.
+        (0..1000).for_each(|number| all.add(10_f64.powf(5.0 + f64::from(number * 7919 % 1000) / 250.0) as u64));
+        let buckets = all.buckets().len();
+        assert!(buckets > 500 && all.counted().len() <= buckets * 5 / 4, "{buckets} {}", all.counted().len());
+        assert_eq!(all.memory_bytes(), all.counted().len());
     }
 }

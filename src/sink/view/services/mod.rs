@@ -6,6 +6,7 @@
 
 pub mod export;
 pub mod latency;
+mod minutes;
 mod span;
 mod sums;
 mod waiting;
@@ -234,7 +235,7 @@ impl Services {
     }
 
     fn add_span(&mut self, event: EventView<'_>, span: SpanView<'_>, service: u32) {
-        let oldest = (self.now + 1).saturating_sub(STEPS);
+        let oldest = first_minute(self.now) * STEPS_PER_MINUTE;
         let step = (event.observed().0 / NANOS_PER_STEP).clamp(oldest, self.now);
         let (nanos, is_error) = (span.duration_nanos, span.status == Status::Error);
         if let Some((name, detail)) = operation_of(event, span)
@@ -456,7 +457,7 @@ impl Services {
         self.parents.turn();
         while self.give_up_first(|child| child.step + WAIT_STEPS < step) {}
         let (oldest, minute) = ((step + 1).saturating_sub(STEPS), step / STEPS_PER_MINUTE);
-        let first = (minute + 1).saturating_sub(MINUTES);
+        let first = first_minute(step);
         // A service has its place as long as it has any sums.
         let mut used = HashSet::<u32, RandomState>::default();
         self.operations.retain(|_, operation| {
@@ -470,7 +471,7 @@ impl Services {
             edge.sums.last() >= oldest
         });
         self.services.retain(|at, Service { entries, history, errors, .. }| {
-            entries.expire(first, |minute| history.push_back(MinuteTotals::of(minute)));
+            entries.expire(first, |minute| history.push_back(MinuteTotals::of(&minute)));
             while pop_if(history, |old| old.minute + HISTORY_MINUTES <= minute).is_some() {}
             errors.retain_mut(|error| {
                 while pop_if(&mut error.steps, |(step, _)| *step < oldest).is_some() {}
@@ -481,20 +482,28 @@ impl Services {
         self.look();
     }
 
-    /// Measures the memory, and gives up durations, the oldest first, until it is within its limit.
+    /// Measures the memory. Where it is above its limit, gives up durations, the oldest first.
     fn look(&mut self) {
         self.spans_since_look = 0;
         self.measure();
         let minute = self.now / STEPS_PER_MINUTE;
-        let mut from = self.latencies_from.max((minute + 1).saturating_sub(MINUTES));
+        let mut from = self.latencies_from.max(first_minute(self.now));
+        if self.bytes > self.limits.bytes {
+            self.all_sums().for_each(Sums::settle);
+            self.measure();
+        }
         while self.bytes > self.limits.bytes && from <= minute {
             from += 1;
             self.latencies_from = from;
-            let all = self.services.iter_mut().map(|row| &mut row.entries);
-            let all = all.chain(self.operations.iter_mut().map(|row| &mut row.sums));
-            all.chain(self.edges.iter_mut().map(|row| &mut row.sums)).for_each(|sums| sums.forget_latencies(from));
+            self.all_sums().for_each(|sums| sums.forget_latencies(from));
             self.measure();
         }
+    }
+
+    fn all_sums(&mut self) -> impl Iterator<Item = &mut Sums> {
+        let services = self.services.iter_mut().map(|row| &mut row.entries);
+        let operations = self.operations.iter_mut().map(|row| &mut row.sums);
+        services.chain(operations).chain(self.edges.iter_mut().map(|row| &mut row.sums))
     }
 
     fn measure(&mut self) {
@@ -581,6 +590,11 @@ impl Services {
         };
         self.edges.iter().filter_map(edge).collect()
     }
+}
+
+/// The first minute whose sums are kept in this step.
+fn first_minute(now: u64) -> u64 {
+    (now / STEPS_PER_MINUTE + 1).saturating_sub(MINUTES)
 }
 
 /// All callers of a service whose calls have no row of their own.

@@ -1,9 +1,9 @@
 //! Counts, errors and durations of one row over time.
 
-use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use super::latency::Latencies;
-use super::pop_if;
+use super::minutes::{MinuteDurations, StoredMinutes};
 
 /// The length of a step in seconds.
 pub const STEP_SECONDS: u64 = 10;
@@ -20,9 +20,12 @@ pub struct Sums {
     steps: Box<[StepSums; STEPS as usize]>,
     /// The number of the latest step that has sums, counted since 1970.
     last: u64,
-    /// The latest minute, and those before it, the oldest first.
-    latest: MinuteSums,
-    minutes: VecDeque<MinuteSums>,
+    /// Minutes before this one have expired.
+    first_minute: u64,
+    /// The latest minute that has durations.
+    latest: MinuteDurations,
+    /// Those before it, in ascending order.
+    before: StoredMinutes,
 }
 
 /// Of 10 seconds.
@@ -59,7 +62,8 @@ pub struct Totals {
 impl Sums {
     pub(super) fn new() -> Sums {
         let steps = Box::new([StepSums::default(); STEPS as usize]);
-        Sums { steps, last: 0, latest: MinuteSums::default(), minutes: VecDeque::new() }
+        let (latest, before) = (MinuteDurations::default(), StoredMinutes::default());
+        Sums { steps, last: 0, first_minute: 0, latest, before }
     }
 
     /// Adds a span that was read in this step, which is at most as old as the oldest one that is kept.
@@ -68,12 +72,15 @@ impl Sums {
         let sums = &mut self.steps[(step % STEPS) as usize];
         sums.count = sums.count.saturating_add(1);
         sums.errors = sums.errors.saturating_add(u32::from(is_error));
-        let minute = self.minute(step / STEPS_PER_MINUTE);
-        minute.count += 1;
-        minute.errors += u64::from(is_error);
-        if let Some(nanos) = nanos {
-            minute.nanos += u128::from(nanos);
-            minute.latencies.add(nanos);
+        let Some(nanos) = nanos else { return };
+        let minute = step / STEPS_PER_MINUTE;
+        if minute > self.latest.minute {
+            let latest = MinuteDurations { minute, ..MinuteDurations::default() };
+            self.before.push(std::mem::replace(&mut self.latest, latest));
+        }
+        match minute == self.latest.minute {
+            true => self.latest.add(nanos),
+            false => self.before.add(minute, nanos),
         }
     }
 
@@ -87,29 +94,6 @@ impl Sums {
         self.last = step;
     }
 
-    fn minute(&mut self, minute: u64) -> &mut MinuteSums {
-        if minute > self.latest.minute {
-            let mut before = std::mem::replace(&mut self.latest, MinuteSums { minute, ..MinuteSums::default() });
-            before.latencies.settle();
-            self.minutes.extend((before.count > 0).then_some(before));
-        }
-        if minute == self.latest.minute { &mut self.latest } else { self.earlier_minute(minute) }
-    }
-
-    #[cold]
-    fn earlier_minute(&mut self, minute: u64) -> &mut MinuteSums {
-        let at = self.minutes.iter().rposition(|known| known.minute <= minute);
-        let at = match at {
-            Some(at) if self.minutes[at].minute == minute => at,
-            _ => {
-                let at = at.map_or(0, |at| at + 1);
-                self.minutes.insert(at, MinuteSums { minute, ..MinuteSums::default() });
-                at
-            }
-        };
-        &mut self.minutes[at]
-    }
-
     /// The latest step that has sums.
     pub fn last(&self) -> u64 {
         self.last
@@ -121,15 +105,27 @@ impl Sums {
         if is_kept { self.steps[(step % STEPS) as usize] } else { StepSums::default() }
     }
 
-    /// The minutes that have sums, the oldest first.
-    pub fn minutes(&self) -> impl Iterator<Item = &MinuteSums> {
-        self.minutes.iter().chain((self.latest.count > 0).then_some(&self.latest))
+    /// Those of these minutes that have sums, the oldest first.
+    pub fn minutes(&self, of: RangeInclusive<u64>) -> Vec<MinuteSums> {
+        let last = self.last / STEPS_PER_MINUTE;
+        let first = (last + 1).saturating_sub(MINUTES).max(self.first_minute);
+        let mut durations = self.before.iter().chain([self.latest.clone()]).peekable();
+        let minutes = (first.max(*of.start())..=last.min(*of.end())).map(|minute| {
+            let steps = minute * STEPS_PER_MINUTE..(minute + 1) * STEPS_PER_MINUTE;
+            let (count, errors) = steps
+                .map(|step| self.step(step))
+                .fold((0, 0), |(count, errors), step| (count + u64::from(step.count), errors + u64::from(step.errors)));
+            while durations.next_if(|known| known.minute < minute).is_some() {}
+            let known = durations.next_if(|known| known.minute == minute).unwrap_or_default();
+            MinuteSums { minute, count, errors, nanos: known.nanos, latencies: known.latencies }
+        });
+        minutes.filter(|sums| sums.count > 0).collect()
     }
 
     /// The totals of whole minutes, from the first to the last one.
     pub fn totals(&self, (first, last): (u64, u64)) -> Totals {
         let mut totals = Totals::default();
-        for minute in self.minutes().filter(|minute| (first..=last).contains(&minute.minute)) {
+        for minute in self.minutes(first..=last) {
             totals.count += minute.count;
             totals.errors += minute.errors;
             totals.nanos += minute.nanos;
@@ -138,27 +134,34 @@ impl Sums {
         totals
     }
 
-    /// Removes the minutes before this one, and gives them to `leave`.
-    pub(super) fn expire(&mut self, first: u64, mut leave: impl FnMut(&MinuteSums)) {
-        while let Some(minute) = pop_if(&mut self.minutes, |minute| minute.minute < first) {
-            leave(&minute);
+    /// Removes the minutes before this one. Those of them that have sums are given to `leave`.
+    pub(super) fn expire(&mut self, first: u64, leave: impl FnMut(MinuteSums)) {
+        if first <= self.first_minute {
+            return;
         }
-        if self.latest.count > 0 && self.latest.minute < first {
-            leave(&std::mem::take(&mut self.latest));
+        self.minutes(0..=first - 1).into_iter().for_each(leave);
+        self.first_minute = first;
+        self.before.keep_from(first);
+        if self.latest.minute < first {
+            self.latest = MinuteDurations::default();
         }
     }
 
-    /// Gives up the durations of minutes before this one; the counts stay.
+    /// Puts the durations into as few bytes as possible.
+    pub(super) fn settle(&mut self) {
+        self.latest.latencies.counted();
+    }
+
+    /// Gives up the durations of minutes before this one; counts and sums stay.
     pub(super) fn forget_latencies(&mut self, first: u64) {
-        let all = self.minutes.iter_mut().chain([&mut self.latest]);
-        let old = all.filter(|minute| minute.minute < first);
-        old.for_each(|minute| minute.latencies = Latencies::default());
+        self.before.forget_latencies(first);
+        if self.latest.minute < first {
+            self.latest.latencies = Latencies::default();
+        }
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.steps)
-            + self.minutes.capacity() * size_of::<MinuteSums>()
-            + self.minutes().map(|minute| minute.latencies.memory_bytes()).sum::<usize>()
+        size_of_val(&*self.steps) + self.latest.latencies.memory_bytes() + self.before.memory_bytes()
     }
 }
 
@@ -174,15 +177,17 @@ mod tests {
         }
         assert_eq!(sums.step(606), StepSums { count: 2, errors: 1 });
         assert_eq!((sums.step(601).count, sums.step(602).count, sums.step(607).count), (1, 0, 0));
-        let minutes: Vec<_> = sums.minutes().map(|minute| (minute.minute, minute.count, minute.nanos)).collect();
+        let all = sums.minutes(0..=u64::MAX);
+        let minutes: Vec<_> = all.iter().map(|minute| (minute.minute, minute.count, minute.nanos)).collect();
         assert_eq!(minutes, [(100, 2, 1201), (101, 2, 1212)]);
         assert_eq!((sums.totals((100, 101)).count, sums.totals((101, 200)).errors), (4, 1));
         // The ring goes on; old steps are gone.
+        let mut left = Vec::new();
+        sums.expire(101, |minute| left.push((minute.count, minute.errors, minute.nanos)));
+        sums.expire(101, |minute| left.push((minute.count, 0, 0)));
         sums.add(600 + STEPS, None, false);
         assert_eq!((sums.step(600).count, sums.step(601).count, sums.step(606).count), (0, 1, 2));
-        let mut left = Vec::new();
-        sums.expire(101, |minute| left.push(minute.count));
-        assert_eq!((left, sums.totals((0, 1000)).count), (vec![2], 3));
+        assert_eq!((left, sums.totals((0, 1000)).count), (vec![(2, 0, 1201)], 3));
         sums.add(100_000, None, false);
         assert_eq!(sums.step(606).count, 0);
     }

@@ -168,7 +168,7 @@ fn a_time_that_is_not_near_counts_now() {
 
 #[test]
 fn memory_stays_within_its_limit_and_counts_stay_exact() {
-    let limit = 1 << 20;
+    let limit = 1 << 16;
     let mut services = Services::new(limit);
     for second in 0..600u64 {
         let spans: Vec<SentSpan> = (0..300)
@@ -185,7 +185,7 @@ fn memory_stays_within_its_limit_and_counts_stay_exact() {
         assert!(services.numbers().memory_bytes <= limit, "{:?}", services.numbers());
     }
     assert_eq!(entries(&services), named(&[("shop", 180_000)]));
-    assert!(services.numbers().latencies_from > 0);
+    assert!(services.numbers().latencies_from > 0, "{:?}", services.numbers());
 }
 
 #[test]
@@ -208,4 +208,40 @@ fn calls_that_are_no_spans_are_requests_of_their_program() {
     let mut rows: Vec<_> = operations.iter().map(row).collect();
     rows.sort();
     assert_eq!(rows, [("a.B.get".to_owned(), 2, 1, 8_000_000), ("a.B.put".to_owned(), 1, 0, 1_000_000)]);
+}
+
+#[test]
+fn the_durations_of_two_thousand_operations_are_known_for_the_whole_time() {
+    const OPERATIONS: u64 = 2000;
+    let mut services = Services::new(FULL_BYTES);
+    let mut random = 7_u64;
+    let mut durations: Vec<Vec<u64>> = vec![Vec::new(); OPERATIONS as usize];
+    for number in 0..400_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (operation, share) = (number % OPERATIONS, (random >> 11) as f64 / (1_u64 << 53) as f64);
+        // Over four powers of ten.
+        let nanos = 10_f64.powf(5.0 + 4.0 * share) as u64;
+        durations[operation as usize].push(nanos);
+        let (service, name) = (format!("service {}", operation % 50), format!("operation {operation}"));
+        let now = UnixNanos((START + number * 900 / 400_000) * 1_000_000_000);
+        services.add_call(&service, &name, nanos, false, now);
+    }
+    services.look();
+    let numbers = services.numbers();
+    assert_eq!((numbers.operations, numbers.latencies_from), (2000, 0), "{numbers:?}");
+    assert!(numbers.memory_bytes < FULL_BYTES * 9 / 10, "{numbers:?}");
+    for service in 0..50 {
+        let (_, operations) = services.service_named(&format!("service {service}")).unwrap();
+        for operation in operations {
+            let all = &mut durations[operation.name["operation ".len()..].parse::<usize>().unwrap()];
+            all.sort_unstable();
+            let totals = operation.sums.totals((0, u64::MAX));
+            assert_eq!((totals.count, totals.nanos), (200, all.iter().map(|nanos| u128::from(*nanos)).sum()));
+            for share in [0.5, 0.95, 0.99] {
+                let exact = all[(share * 200.0_f64).ceil() as usize - 1];
+                let found = totals.latencies.quantile(share).unwrap();
+                assert!(found.abs_diff(exact) * 100 <= exact, "{share}: {found} {exact}");
+            }
+        }
+    }
 }
