@@ -306,9 +306,7 @@ impl Services {
     /// The oldest child that waits has no parent, if `leaves`. Returns whether there was one.
     fn give_up_first(&mut self, leaves: impl FnOnce(&WaitingChild) -> bool) -> bool {
         let Some(child) = self.waiting.pop_if(leaves) else { return false };
-        if let Some(child) = child {
-            self.add_edge(None, &child);
-        }
+        self.add_edge(None, &child);
         true
     }
 

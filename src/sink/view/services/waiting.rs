@@ -1,11 +1,7 @@
 //! Spans whose parent has not come yet.
 
-use std::collections::VecDeque;
-
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-
-use super::pop_if;
 
 /// A span that waits for its parent.
 #[derive(Clone, Copy, Debug)]
@@ -24,15 +20,16 @@ struct WaitingPlace {
     parent: u64,
     /// The number of the child of the same parent that came before it.
     before: Option<u64>,
-    is_found: bool,
 }
 
-/// Children in the order in which they came, each with a number.
+/// Children that wait, by a number in the order in which they came.
 #[derive(Debug, Default)]
 pub(super) struct WaitingChildren {
-    places: VecDeque<WaitingPlace>,
-    /// The number of the first one.
+    places: HashMap<u64, WaitingPlace, RandomState>,
+    /// No child has a lower number.
     first: u64,
+    /// The number of the next child.
+    next: u64,
     /// The last child of each parent.
     of_parent: HashMap<u64, u64, RandomState>,
 }
@@ -43,36 +40,64 @@ impl WaitingChildren {
     }
 
     pub(super) fn add(&mut self, parent: u64, child: WaitingChild) {
-        let number = self.first + self.places.len() as u64;
-        let before = self.of_parent.insert(parent, number);
-        self.places.push_back(WaitingPlace { child, parent, before, is_found: false });
+        let before = self.of_parent.insert(parent, self.next);
+        self.places.insert(self.next, WaitingPlace { child, parent, before });
+        self.next += 1;
     }
 
-    /// The children of a parent that has come.
+    /// Removes the children of a parent that has come.
     #[inline]
     pub(super) fn found(&mut self, parent: u64) -> Vec<WaitingChild> {
         let mut found = Vec::new();
         let mut next = self.of_parent.remove(&parent);
-        while let Some(place) = next.and_then(|number| self.places.get_mut(number.checked_sub(self.first)? as usize)) {
-            place.is_found = true;
+        while let Some(place) = next.and_then(|number| self.places.remove(&number)) {
             found.push(place.child);
             next = place.before;
         }
         found
     }
 
-    /// Removes the oldest child if `leaves`. `Some(None)`: its parent has come.
-    pub(super) fn pop_if(&mut self, leaves: impl FnOnce(&WaitingChild) -> bool) -> Option<Option<WaitingChild>> {
-        let place = pop_if(&mut self.places, |place| leaves(&place.child))?;
-        let number = self.first;
-        self.first += 1;
-        if self.of_parent.get(&place.parent) == Some(&number) {
-            self.of_parent.remove(&place.parent);
+    /// Removes the oldest child if `leaves`.
+    pub(super) fn pop_if(&mut self, leaves: impl FnOnce(&WaitingChild) -> bool) -> Option<WaitingChild> {
+        while self.first < self.next && !self.places.contains_key(&self.first) {
+            self.first += 1;
         }
-        Some((!place.is_found).then_some(place.child))
+        let number = self.first;
+        self.places.get(&number).filter(|place| leaves(&place.child))?;
+        let WaitingPlace { child, parent, .. } = self.places.remove(&number)?;
+        // Children of the same parent that came later end their list where this one is missing.
+        if self.of_parent.get(&parent) == Some(&number) {
+            self.of_parent.remove(&parent);
+        }
+        Some(child)
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.places.capacity() * size_of::<WaitingPlace>() + self.of_parent.allocation_size()
+        self.places.allocation_size() + self.of_parent.allocation_size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn child(service: u32) -> WaitingChild {
+        WaitingChild { service, step: 1, nanos: None, is_error: false, is_entry: false }
+    }
+
+    #[test]
+    fn a_child_waits_until_its_parent_comes_or_it_is_the_oldest() {
+        let mut waiting = WaitingChildren::default();
+        for (parent, service) in [(7, 1), (8, 2), (7, 3), (9, 4), (7, 5)] {
+            waiting.add(parent, child(service));
+        }
+        let services = |children: Vec<WaitingChild>| children.iter().map(|child| child.service).collect::<Vec<_>>();
+        assert!(waiting.pop_if(|_| false).is_none());
+        assert_eq!(waiting.pop_if(|_| true).map(|child| child.service), Some(1));
+        assert_eq!(services(waiting.found(7)), [5, 3]);
+        assert_eq!((services(waiting.found(7)), waiting.len()), (vec![], 2));
+        assert_eq!(waiting.pop_if(|_| true).map(|child| child.service), Some(2));
+        assert_eq!(waiting.pop_if(|_| true).map(|child| child.service), Some(4));
+        assert!(waiting.pop_if(|_| true).is_none() && waiting.found(9).is_empty() && waiting.len() == 0);
     }
 }
