@@ -17,6 +17,8 @@ pub(crate) struct RecentKeys {
     most: usize,
     /// Tables that were given up before their time, because they were full.
     full: u64,
+    /// One was since the last time that it was time for it.
+    was_full: bool,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +75,7 @@ impl RecentKeys {
     pub(crate) fn new(bytes: usize) -> RecentKeys {
         let places = bytes / 2 / size_of::<u64>();
         let most = if places <= LEAST_PLACES { LEAST_PLACES } else { 1 << places.ilog2() };
-        RecentKeys { present: Table::default(), former: Table::default(), most, full: 0 }
+        RecentKeys { present: Table::default(), former: Table::default(), most, full: 0, was_full: false }
     }
 
     /// Remembers the number of a key. At least one of the upper bits of a key is not 0.
@@ -90,7 +92,8 @@ impl RecentKeys {
         let places = self.present.places.len();
         if places >= self.most {
             self.full += 1;
-            self.turn();
+            self.was_full = true;
+            self.swap();
         }
         let wanted = if places == 0 { LEAST_PLACES } else { (places * 2).min(self.most) };
         if self.present.places.len() < wanted {
@@ -104,8 +107,15 @@ impl RecentKeys {
         self.present.get(key).or_else(|| self.former.get(key))
     }
 
-    /// Gives up the older half of what is known.
+    /// Time has passed: gives up the older half of what is known, unless that was done since the last time: the present table may have
+    /// just begun then.
     pub(crate) fn turn(&mut self) {
+        if !mem::take(&mut self.was_full) {
+            self.swap();
+        }
+    }
+
+    fn swap(&mut self) {
         mem::swap(&mut self.present, &mut self.former);
         self.present.places.fill(0);
         self.present.len = 0;
@@ -132,6 +142,9 @@ mod tests {
         let known = (0..200_000).filter(|number| keys.get(key(*number)) == Some(*number as u32)).count();
         assert!(known >= 24_000 && keys.memory_bytes() <= 1 << 20, "{known}");
         assert!(keys.get(key(199_999 - 24_000)).is_some() && keys.get(key(7)).is_none() && keys.full > 0);
+        // The time has come just after a table was full.
+        keys.turn();
+        assert!(keys.get(key(199_999 - 24_000)).is_some());
         keys.turn();
         assert!(keys.get(key(199_999)).is_some());
         keys.turn();
