@@ -12,13 +12,25 @@ export function categories(names) {
 	return new Map(sorted.map((name, at) => [name, `var(--c${at % CATEGORIES})`]));
 }
 
-export const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+const darkScheme = matchMedia("(prefers-color-scheme: dark)");
+
+/** Colours of functions in the present scheme. */
+const frameColors = new Map();
+const MOST_COLORS = 20_000;
+
+// To ask takes a microsecond, and each box of a picture asks.
+let dark = darkScheme.matches;
+darkScheme.addEventListener("change", () => {
+	dark = darkScheme.matches;
+	frameColors.clear();
+});
+
+export const isDark = () => dark;
 
 /** Calls `redraw` when the system changes between light and dark. Returns a function that ends it. */
 export function onScheme(redraw) {
-	const query = matchMedia("(prefers-color-scheme: dark)");
-	query.addEventListener("change", redraw);
-	return () => query.removeEventListener("change", redraw);
+	darkScheme.addEventListener("change", redraw);
+	return () => darkScheme.removeEventListener("change", redraw);
 }
 
 function hash(text) {
@@ -29,6 +41,12 @@ function hash(text) {
 
 /** The colour of a function: the hue is that of its module, the lightness its own. */
 export function frameColor(name) {
+	if (frameColors.size > MOST_COLORS) frameColors.clear();
+	if (!frameColors.has(name)) frameColors.set(name, makeFrameColor(name));
+	return frameColors.get(name);
+}
+
+function makeFrameColor(name) {
 	const cut = Math.max(name.lastIndexOf("#"), name.lastIndexOf("::"), name.lastIndexOf(".", name.indexOf("(") < 0 ? undefined : name.indexOf("(")));
 	const hue = 24 + (hash(cut > 0 ? name.slice(0, cut) : name) % 30);
 	const step = hash(name) % 5;

@@ -9,7 +9,7 @@ import { tailOf } from "./names.js";
 import { tip } from "./parts.js";
 
 const ROW = 19;
-const NARROWEST = 0.4;
+const NARROWEST = 1;
 const TEXT_FROM = 26;
 
 /**
@@ -27,17 +27,17 @@ export function flameCanvas({ label, name, describe, color, parent, below = () =
 	let range = [0, 1];
 	let view = [0, 1];
 	let selected = -1;
-	/** The row of each box, -1: none, and its place in the row. */
+	/** As `placesOf` gives them. */
 	let [rowOf, placeOf] = [new Int32Array(), new Int32Array()];
 	const has = (id) => (rowOf[id] ?? -1) >= 0;
 	let isMatch = null;
-	let width = 0;
+	let [width, visible] = [0, 0];
 
 	const draw = framed(paint);
 
 	function paint() {
-		width = scroll.clientWidth;
-		const height = Math.min(scroll.clientHeight || 400, rows.length * ROW);
+		[width, visible] = [scroll.clientWidth, scroll.clientHeight];
+		const height = Math.min(visible || 400, rows.length * ROW);
 		if (!width || !height) return;
 		canvas.style.height = `${height}px`;
 		const context = cleared(canvas, width, height, "--panel");
@@ -182,7 +182,7 @@ export function flameCanvas({ label, name, describe, color, parent, below = () =
 		to();
 	});
 	scroll.addEventListener("scroll", draw, { passive: true });
-	const watch = new ResizeObserver(draw);
+	const watch = new ResizeObserver(() => (scroll.clientWidth !== width || scroll.clientHeight !== visible) && draw());
 	watch.observe(scroll);
 	const endScheme = onScheme(draw);
 
@@ -201,10 +201,8 @@ export function flameCanvas({ label, name, describe, color, parent, below = () =
 			rows = next;
 			range = [from, to > from ? to : from + 1];
 			view = [...range];
-			let largest = -1;
-			for (const row of rows) for (const id of row.id) if (id > largest) largest = id;
-			[rowOf, placeOf] = [new Int32Array(largest + 1).fill(-1), new Int32Array(largest + 1)];
-			rows.forEach((row, depth) => row.id.forEach((id, at) => { rowOf[id] = depth; placeOf[id] = at; }));
+			if (!places.has(rows)) places.set(rows, placesOf(rows));
+			[rowOf, placeOf] = places.get(rows);
 			if (!has(selected)) selected = -1;
 			spacer.style.height = `${rows.length * ROW}px`;
 			zoomed(false);
@@ -221,6 +219,20 @@ export function flameCanvas({ label, name, describe, color, parent, below = () =
 			tip("");
 		},
 	};
+}
+
+/** For rows that are shown again. */
+const places = new WeakMap();
+
+/** The row of each box, -1: none, and its place in the row. */
+function placesOf(rows) {
+	let largest = -1;
+	for (const row of rows) for (const id of row.id) if (id > largest) largest = id;
+	const [rowOf, placeOf] = [new Int32Array(largest + 1).fill(-1), new Int32Array(largest + 1)];
+	rows.forEach(({ id }, depth) => {
+		for (let at = 0; at < id.length; at += 1) [rowOf[id[at]], placeOf[id[at]]] = [depth, at];
+	});
+	return [rowOf, placeOf];
 }
 
 /** A function's name as it fits: whole, else without its packages, else the beginning of that. */

@@ -202,9 +202,9 @@ function calleesOf(nodes, isWithin, places) {
 	const { name, parent, value, self, before } = nodes;
 	const result = { name: [], parent: [], value: [], self: [], before: before ? [] : undefined };
 	const node = new Int32Array(parent.length).fill(-1);
-	const known = [];
+	/** Nodes by their caller and their name. */
+	const known = new Map();
 	const make = (key, above) => {
-		known.push(new Map());
 		result.parent.push(above);
 		result.value.push(0);
 		result.self.push(0);
@@ -218,8 +218,9 @@ function calleesOf(nodes, isWithin, places) {
 			if (!result.name.length) make(name[id], -1);
 		} else {
 			const above = node[parent[id]];
-			at = known[above].get(name[id]);
-			if (at === undefined) known[above].set(name[id], (at = make(name[id], above)));
+			const key = above * 2 ** 24 + name[id];
+			at = known.get(key);
+			if (at === undefined) known.set(key, (at = make(name[id], above)));
 		}
 		node[id] = at;
 		result.value[at] += value[id];
