@@ -9,7 +9,7 @@ const PARTS: u32 = 6;
 /// At least this many durations are added together.
 const LATEST: usize = 64;
 
-/// The distance to the bucket before it, and a count, of which half a byte is full.
+/// The greatest number of half a byte. It stands for this number and all greater ones.
 const FULL: u64 = 15;
 
 /// Durations, by bucket.
