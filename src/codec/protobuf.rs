@@ -133,21 +133,27 @@ impl<'a> ProtobufFields<'a> {
         let whole = self.rest;
         let (tag, rest) = read_varint(whole)?;
         let (value, rest) = match tag & 7 {
-            0 => {
-                let (value, rest) = read_varint(rest)?;
-                (ProtobufValue::Varint(value), rest)
-            }
-            1 => rest.split_at_checked(8).map(|(bytes, rest)| (ProtobufValue::Fixed(bytes), rest))?,
             2 => {
                 let (length, rest) = read_varint(rest)?;
                 let (bytes, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
                 (ProtobufValue::Bytes(bytes), rest)
             }
-            5 => rest.split_at_checked(4).map(|(bytes, rest)| (ProtobufValue::Fixed(bytes), rest))?,
-            _ => return None,
+            of => read_number(of, rest)?,
         };
         let whole = &whole[..whole.len() - rest.len()];
         Some((Field { number: tag >> 3, value, whole }, rest))
+    }
+}
+
+/// The value of a field with this wire type that has no length, and what follows. Not a part of the function above: the processor
+/// cannot foresee a jump to one of five places, but that most fields have a length.
+#[inline(never)]
+fn read_number(of: u64, rest: &[u8]) -> Option<(ProtobufValue<'_>, &[u8])> {
+    match of {
+        0 => read_varint(rest).map(|(value, rest)| (ProtobufValue::Varint(value), rest)),
+        1 => rest.split_at_checked(8).map(|(bytes, rest)| (ProtobufValue::Fixed(bytes), rest)),
+        5 => rest.split_at_checked(4).map(|(bytes, rest)| (ProtobufValue::Fixed(bytes), rest)),
+        _ => None,
     }
 }
 

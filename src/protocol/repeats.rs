@@ -1,25 +1,28 @@
 //! Bodies that are sent again: a peer that waits in vain for an answer sends the same body once more.
 
 use std::collections::VecDeque;
+use std::hash::BuildHasher as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
-use ring::digest::{Context as Sha256, SHA256};
+use twox_hash::XxHash3_128;
 
 /// The memory of a body that is remembered.
 pub const REPEAT_BYTES: u64 = 160;
 
-/// The SHA-256 of a path and its body.
-pub type Digest = [u8; 32];
+/// Stands for a path and its body.
+pub type Digest = u128;
 
 /// The bodies of a listener that are being worked on, or were delivered a short time ago.
 #[derive(Debug)]
 pub struct Repeats {
     time: Duration,
     limit: usize,
+    /// Of the digests.
+    seed: u64,
     known: Mutex<KnownBodies>,
 }
 
@@ -60,19 +63,19 @@ pub enum BodyLookup {
 impl Repeats {
     /// None is remembered if `time` is 0.
     pub fn new(time: Duration, limit: usize) -> Repeats {
-        Repeats { time, limit, known: Mutex::default() }
+        Repeats { time, limit, seed: RandomState::default().hash_one(()), known: Mutex::default() }
     }
 
     /// The digest of a body. `None`: its repeats are not recognised.
+    ///
+    /// It is no cryptographic one, which would take ten times as long. Equal digests of different bodies do not occur by chance, and a
+    /// peer gains nothing by making them: who knows a body can also send that body first.
     pub fn digest(&self, path: &str, body: &[u8]) -> Option<Digest> {
         if self.time.is_zero() {
             return None;
         }
-        let mut digest = Sha256::new(&SHA256);
-        digest.update(path.as_bytes());
-        digest.update(&[0]);
-        digest.update(body);
-        digest.finish().as_ref().try_into().ok()
+        let of_path = XxHash3_128::oneshot_with_seed(self.seed, path.as_bytes());
+        Some(XxHash3_128::oneshot_with_seed(self.seed, body) ^ of_path.rotate_left(1))
     }
 
     /// Looks for a body, and adds it if it is new.

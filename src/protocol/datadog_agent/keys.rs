@@ -117,10 +117,10 @@ impl KnownKey {
                 batch.push_parts(&[semconv::DATADOG_META.as_str(), &text]).into()
             }
             (_, Some(name)) => name.into(),
-            (_, None) => {
-                let text = text_of(key);
-                batch.intern(&mut self.text, &text).into()
-            }
+            (_, None) => match batch.interned(&self.text) {
+                Some(text) => text.into(),
+                None => batch.intern(&mut self.text, &text_of(key)).into(),
+            },
         }
     }
 }

@@ -20,7 +20,7 @@ use super::shared::SharedExchange;
 use super::stats::StatsWriter;
 use super::telemetry::Telemetry;
 use super::trace_writer::TraceWriter;
-use tributary_protocol::repeats::{BodyLookup, FirstBody};
+use tributary_protocol::repeats::{BodyLookup, Digest, FirstBody};
 
 /// One request.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub struct DatadogAgentWork {
 enum RequestStage {
     Start,
     /// The same body is being worked on.
-    WaitingForFirst([u8; 32]),
+    WaitingForFirst(Digest),
     Writing(Box<TraceWriter>),
     WritingStats(Box<StatsWriter>),
     WritingProfile(Box<ProfileWriter>),
@@ -148,7 +148,7 @@ impl DatadogAgentWork {
     }
 
     /// Begins to write the spans, unless the same body was delivered or is being worked on.
-    fn begin(&mut self, digest: Option<[u8; 32]>, now: Now, out: &mut Output) {
+    fn begin(&mut self, digest: Option<Digest>, now: Now, out: &mut Output) {
         if let Some(digest) = digest {
             match self.shared.repeats.find(digest, now.elapsed) {
                 BodyLookup::First(first) => self.first = Some(first),

@@ -48,9 +48,12 @@ impl KnownKey {
     fn key(&mut self, key: &[u8], batch: &mut BatchBuilder) -> Key {
         match self {
             KnownKey::Name(name) => (*name).into(),
-            KnownKey::Text(memo) => match str::from_utf8(key) {
-                Ok(text) => batch.intern(memo, text).into(),
-                Err(_) => batch.intern(memo, &key.escape_ascii().to_string()).into(),
+            KnownKey::Text(memo) => match batch.interned(memo) {
+                Some(text) => text.into(),
+                None => match str::from_utf8(key) {
+                    Ok(text) => batch.intern(memo, text).into(),
+                    Err(_) => batch.intern(memo, &key.escape_ascii().to_string()).into(),
+                },
             },
         }
     }
