@@ -11,6 +11,7 @@ pub mod fressian;
 pub mod gvariant;
 pub mod http;
 pub mod inflate;
+pub mod key_filter;
 pub mod lru;
 pub mod lz4;
 pub mod mix;

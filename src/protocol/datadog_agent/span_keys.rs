@@ -3,6 +3,7 @@
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
+use tributary_codec::key_filter::KeyFilter;
 use tributary_event::{Name, semconv};
 
 use super::span::{Entry, Sort, WireValue};
@@ -15,20 +16,29 @@ type SortedKey<'a> = (Sort, &'a [u8]);
 
 /// The keys of a span's entries.
 pub(super) struct SpanKeys<'a> {
+    filter: KeyFilter,
+    /// No key repeats, of whichever sort.
+    are_distinct: bool,
     /// Of spans with many entries.
     places: Option<HashMap<SortedKey<'a>, usize, RandomState>>,
 }
 
 impl<'a> SpanKeys<'a> {
     pub(super) fn of(entries: &[Entry], body: &'a [u8]) -> SpanKeys<'a> {
+        let mut filter = KeyFilter::default();
+        let mut are_distinct = true;
+        entries.iter().for_each(|entry| are_distinct &= filter.add(entry.key.of(body)));
         let places = (entries.len() > MAX_COMPARED).then(|| {
             let keys = entries.iter().map(|entry| (entry.sort, entry.key.of(body)));
             keys.enumerate().map(|(place, key)| (key, place)).collect()
         });
-        SpanKeys { places }
+        SpanKeys { filter, are_distinct, places }
     }
 
     pub(super) fn is_last(&self, place: usize, entry: &Entry, entries: &[Entry], body: &[u8]) -> bool {
+        if self.are_distinct {
+            return true;
+        }
         let key = entry.key.of(body);
         match &self.places {
             Some(places) => places.get(&(entry.sort, key)) == Some(&place),
@@ -41,6 +51,7 @@ impl<'a> SpanKeys<'a> {
         let has = |sort| self.has_of(sort, entry.key.of(body), entries, body);
         match entry.sort {
             _ if self.is_shown_as_used(entry, entries, body) => Some(semconv::DATADOG_META_STRUCT),
+            _ if self.are_distinct => None,
             Sort::Meta => None,
             Sort::Metric => has(Sort::Meta).then_some(semconv::DATADOG_METRIC),
             Sort::Struct => (has(Sort::Meta) || has(Sort::Metric)).then_some(semconv::DATADOG_META_STRUCT),
@@ -59,6 +70,9 @@ impl<'a> SpanKeys<'a> {
     }
 
     fn has_of(&self, sort: Sort, key: &[u8], entries: &[Entry], body: &[u8]) -> bool {
+        if !self.filter.may_have(key) {
+            return false;
+        }
         match &self.places {
             Some(places) => places.contains_key(&(sort, key)),
             None => entries.iter().any(|entry| entry.sort == sort && entry.key.of(body) == key),

@@ -14,6 +14,9 @@ use super::value::{ValueWriter, WireAttribute, fixed32, fixed64, messages, value
 const MISSING_START: &str = "start";
 const MISSING_END: &str = "end";
 
+/// Most spans have fewer attributes.
+const USUAL_ATTRIBUTES: usize = 16;
+
 /// A span on the wire.
 #[derive(Debug, Default)]
 struct WireSpan<'a> {
@@ -35,7 +38,7 @@ struct WireSpan<'a> {
 
 impl<'a> WireSpan<'a> {
     fn read(record: &'a [u8]) -> WireSpan<'a> {
-        let mut span = WireSpan::default();
+        let mut span = WireSpan { attributes: Vec::with_capacity(USUAL_ATTRIBUTES), ..WireSpan::default() };
         for field in ProtobufFields::of(record) {
             match (field.number, field.value) {
                 (1, ProtobufValue::Bytes(id)) => span.trace_id = trace_id(id),

@@ -3,6 +3,7 @@
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
+use tributary_codec::key_filter::KeyFilter;
 use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
 use tributary_codec::text::{cut, cut_bytes, repair};
 use tributary_event::{BatchBuilder, Interned, Key, Span32, Text, Value};
@@ -152,13 +153,18 @@ impl ValueWriter<'_> {
         let kept = if is_attributes { all.len().min(self.max_attributes) } else { all.len() };
         self.dropped += (all.len() - kept) as u64;
         let all = &all[..kept];
+        let mut filter = KeyFilter::default();
+        let mut are_distinct = true;
+        all.iter().for_each(|member| are_distinct &= filter.add(member.key));
         let places: Option<HashMap<&[u8], usize, RandomState>> =
             (kept > MAX_COMPARED).then(|| all.iter().enumerate().map(|(place, member)| (member.key, place)).collect());
         let is_last = |place: usize| match &places {
+            _ if are_distinct => true,
             Some(places) => places.get(all[place].key) == Some(&place),
             None => !all[place + 1..].iter().any(|later| later.key == all[place].key),
         };
         let has = |key: &[u8]| match &places {
+            _ if !filter.may_have(key) => false,
             Some(places) => places.contains_key(key),
             None => all.iter().any(|member| member.key == key),
         };
