@@ -4,59 +4,42 @@
 //! consumer, if it has no parent, or if its parent is of another service. Parents are found among the spans of the last 10 seconds,
 //! whichever comes first; a child whose parent does not come has the caller "unknown".
 
+mod bounds;
 pub mod export;
+mod find;
 pub mod latency;
 mod minutes;
 mod span;
 mod sums;
+mod tables;
 mod waiting;
 
 use std::collections::VecDeque;
-use std::hash::BuildHasher as _;
-use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashSet;
 
 use crate::recent::RecentKeys;
 use crate::rows::Rows;
-use tributary_event::{AgentFacts, Batch, EventView, Kind, SpanKind, SpanView, Status, UnixNanos, semconv};
+use tributary_event::{Batch, EventView, Kind, SpanKind, SpanView, Status, UnixNanos};
 
-use export::{ExportedOperation, Unexported};
+use bounds::{Limits, PARENTS_PART};
+use export::ExportedOperation;
+pub use find::OTHER;
+use find::OTHERS;
 use span::{NO_TYPE, cut, error_type, key, operation_of, spans};
 pub use sums::{MINUTES, MinuteSums, STEP_SECONDS, STEPS, STEPS_PER_MINUTE, StepSums, Sums, Totals};
+use tables::Edge;
+pub use tables::{ErrorType, MinuteTotals, Operation, Service, ServiceEdge};
 use waiting::{WaitingChild, WaitingChildren};
 
-/// Memory for which the most rows are those of [`Limits::of`].
-const FULL_BYTES: usize = 8 << 20;
 /// Services keep the sums of minutes for this long.
 const HISTORY_MINUTES: u64 = 360;
-/// One part of this many of the memory is for the services of spans that may have children.
-const PARENTS_PART: usize = 8;
-/// The most types of errors of a service.
-const MAX_ERRORS: usize = 20;
 /// How long a child waits for its parent, in steps.
 const WAIT_STEPS: u64 = 1;
 /// The memory is looked at after this many spans, and after each step.
 const SPANS_PER_LOOK: u64 = 1 << 16;
 pub(crate) const NANOS_PER_STEP: u64 = STEP_SECONDS * 1_000_000_000;
-
-/// The most rows of each table.
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    bytes: usize,
-    services: usize,
-    operations: usize,
-    edges: usize,
-    children: usize,
-}
-
-impl Limits {
-    fn of(bytes: usize) -> Limits {
-        let part = |most: usize| (most * bytes.min(FULL_BYTES) / FULL_BYTES).max(16);
-        Limits { bytes, services: part(1000), operations: part(2000), edges: part(1000), children: part(32_768) }
-    }
-}
 
 /// All sums.
 #[derive(Debug)]
@@ -82,79 +65,6 @@ pub struct Services {
     scratch: Vec<(u64, u32)>,
     /// Spans are measured for the next export as well.
     exports: bool,
-}
-
-/// The row of a service.
-#[derive(Clone, Debug)]
-pub struct Service {
-    /// Its name.
-    pub name: Box<str>,
-    /// It stands for all services for which there is no row of their own.
-    pub is_other: bool,
-    /// Its entries.
-    pub entries: Sums,
-    /// Minutes that are older than those of `entries`, the oldest first.
-    pub history: VecDeque<MinuteTotals>,
-    /// The types of its errors, of all its spans.
-    pub errors: Vec<ErrorType>,
-    /// Spans of operations for which there is no row of their own.
-    pub other_spans: u64,
-}
-
-/// A minute of the entries of a service.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs)]
-pub struct MinuteTotals {
-    /// Its number, counted since 1970.
-    pub minute: u64,
-    pub count: u64,
-    pub errors: u64,
-    pub nanos: u128,
-    /// Durations in nanoseconds that 50, 95 and 99 % do not exceed.
-    pub quantiles: [u64; 3],
-}
-
-/// Errors of one type (`exception.type`).
-#[derive(Clone, Debug)]
-#[allow(missing_docs)]
-pub struct ErrorType {
-    pub name: Box<str>,
-    /// The number of a step, and its errors; the oldest first.
-    pub steps: VecDeque<(u64, u32)>,
-}
-
-/// The row of an operation.
-#[derive(Clone, Debug)]
-#[allow(missing_docs)]
-pub struct Operation {
-    service: u32,
-    pub kind: Option<SpanKind>,
-    pub name: Box<str>,
-    /// What it works on: the resource of a Datadog span; empty: the name says it.
-    pub detail: Box<str>,
-    /// It stands for all operations of the service for which there is no row of their own.
-    pub is_other: bool,
-    pub sums: Sums,
-    unexported: Option<Box<Unexported>>,
-}
-
-/// Calls from one service to another.
-#[derive(Debug)]
-struct Edge {
-    /// `None`: unknown. [`OTHERS`]: those for which there is no row of their own.
-    caller: Option<u32>,
-    callee: u32,
-    sums: Sums,
-}
-
-/// Calls from one service to another.
-#[derive(Clone, Debug)]
-#[allow(missing_docs)]
-pub struct ServiceEdge {
-    /// `None`: unknown.
-    pub caller: Option<Box<str>>,
-    pub callee: Box<str>,
-    pub sums: Sums,
 }
 
 /// How much there is.
@@ -192,16 +102,6 @@ impl Services {
             scratch: Vec::new(),
             exports: false,
         }
-    }
-
-    /// Sets the most bytes.
-    pub fn set_limit(&mut self, bytes: usize) {
-        self.limits = Limits::of(bytes);
-        self.services.set_most(self.limits.services);
-        self.operations.set_most(self.limits.operations + self.limits.services);
-        self.edges.set_most(self.limits.edges + self.limits.services);
-        self.parents = RecentKeys::new(bytes / PARENTS_PART);
-        self.look();
     }
 
     /// Adds the spans of a batch that was read by `now`.
@@ -316,132 +216,6 @@ impl Services {
         }
     }
 
-    fn add_edge(&mut self, caller: Option<u32>, child: &WaitingChild) {
-        let callee = child.service;
-        let hash = self.hasher.hash_one((caller, callee));
-        let found = self.edges.find(hash, |edge| (edge.caller, edge.callee) == (caller, callee));
-        let is_free = self.edges.len() < self.limits.edges || caller == Some(OTHERS);
-        let new = || Edge { caller, callee, sums: Sums::new() };
-        let found = found.or_else(|| is_free.then(|| self.edges.add(hash, new())).flatten());
-        if found.is_none() && caller != Some(OTHERS) {
-            // Each service has one more for all other callers.
-            return self.add_edge(Some(OTHERS), child);
-        }
-        if let Some(edge) = found.and_then(|edge| self.edges.get_mut(edge)) {
-            edge.sums.add(child.step, child.nanos, child.is_error);
-        }
-    }
-
-    fn add_error(&mut self, service: u32, step: u64, name: &str) {
-        let Some(service) = self.services.get_mut(service) else { return };
-        let found = service.errors.iter().position(|known| *known.name == *name);
-        let at = match found {
-            Some(at) => at,
-            None if service.errors.len() < MAX_ERRORS => {
-                service.errors.push(ErrorType { name: name.into(), steps: VecDeque::new() });
-                service.errors.len() - 1
-            }
-            // The last one stands for all others.
-            None => MAX_ERRORS - 1,
-        };
-        let error = &mut service.errors[at];
-        if found.is_none() && at == MAX_ERRORS - 1 {
-            error.name = OTHER.into();
-        }
-        match error.steps.back_mut() {
-            Some((last, count)) if *last >= step => *count += 1,
-            _ => error.steps.push_back((step, 1)),
-        }
-    }
-
-    /// The service of a span; without one, the name of its agent. `known`: the addresses of the last resource with a service and of the
-    /// last one without, and their services.
-    #[inline]
-    fn service_of(&mut self, event: EventView<'_>, known: &mut [Option<(usize, u32)>; 2]) -> u32 {
-        let resource = Arc::as_ptr(event.resource()).addr();
-        let [of_resource, of_agent] = known;
-        if let Some((_, service)) = of_resource.filter(|(last, _)| *last == resource) {
-            return service;
-        }
-        let name = event.resource().text(semconv::SERVICE_NAME).filter(|text| !text.is_empty());
-        if let Some(name) = name {
-            let service = self.service(cut(name));
-            *of_resource = Some((resource, service));
-            return service;
-        }
-        if let Some(name) = event.text_of(semconv::SERVICE_NAME) {
-            return self.service(cut(name));
-        }
-        if let Some((_, service)) = of_agent.filter(|(last, _)| *last == resource) {
-            return service;
-        }
-        let origin = event.origin();
-        let facts = AgentFacts::of(event.resource().attributes());
-        let name = facts.name(origin.protocol, &origin.listener, &origin.peer).into_text();
-        let service = self.service(cut(&name));
-        *of_agent = Some((resource, service));
-        service
-    }
-
-    fn service(&mut self, name: &str) -> u32 {
-        // Spans of one service often follow each other.
-        if let Some(last) = self.services.get(self.last_service)
-            && *last.name == *name
-            && !last.is_other
-        {
-            return self.last_service;
-        }
-        let service = self.hasher.hash_one((name, false));
-        let new = |name: &str, is_other| Service {
-            name: name.into(),
-            is_other,
-            entries: Sums::new(),
-            history: VecDeque::new(),
-            errors: Vec::new(),
-            other_spans: 0,
-        };
-        if let Some(known) = self.services.find(service, |row| *row.name == *name && !row.is_other) {
-            self.last_service = known;
-            return known;
-        }
-        // The last place is for all others.
-        if self.services.len() + 1 < self.limits.services
-            && let Some(added) = self.services.add(service, new(name, false))
-        {
-            return added;
-        }
-        let other = self.hasher.hash_one((OTHER, true));
-        let known = self.services.find(other, |row| row.is_other);
-        known.or_else(|| self.services.add(other, new(OTHER, true))).unwrap_or(u32::MAX)
-    }
-
-    fn operation(&mut self, service: u32, kind: Option<SpanKind>, name: &str, detail: &str) -> Option<u32> {
-        let hash = self.hasher.hash_one((service, kind.map(SpanKind::number), name, detail));
-        let is_it = |row: &Operation| {
-            row.service == service && row.kind == kind && *row.name == *name && *row.detail == *detail && !row.is_other
-        };
-        if let Some(known) = self.operations.find(hash, is_it) {
-            return Some(known);
-        }
-        let new = |name: &str, detail: &str, is_other: bool| Operation {
-            service,
-            kind: kind.filter(|_| !is_other),
-            name: name.into(),
-            detail: detail.into(),
-            is_other,
-            sums: Sums::new(),
-            unexported: None,
-        };
-        // Each service has one more for its other operations.
-        if self.operations.len() < self.limits.operations {
-            return self.operations.add(hash, new(name, detail, false));
-        }
-        self.services.get_mut(service)?.other_spans += 1;
-        let hash = self.hasher.hash_one((service, OTHER));
-        let known = self.operations.find(hash, |row| row.service == service && row.is_other);
-        known.or_else(|| self.operations.add(hash, new(OTHER, "", true)))
-    }
-
     /// Time passes, also without events.
     pub fn advance(&mut self, now: UnixNanos) {
         let step = now.0 / NANOS_PER_STEP;
@@ -478,48 +252,6 @@ impl Services {
             used.contains(&at) || !history.is_empty() || entries.last() >= oldest
         });
         self.look();
-    }
-
-    /// Measures the memory. Where it is above its limit, gives up durations, the oldest first.
-    fn look(&mut self) {
-        self.spans_since_look = 0;
-        self.measure();
-        let minute = self.now / STEPS_PER_MINUTE;
-        let mut from = self.latencies_from.max(first_minute(self.now));
-        if self.bytes > self.limits.bytes {
-            self.all_sums().for_each(Sums::settle);
-            self.measure();
-        }
-        while self.bytes > self.limits.bytes && from <= minute {
-            from += 1;
-            self.latencies_from = from;
-            self.all_sums().for_each(|sums| sums.forget_latencies(from));
-            self.measure();
-        }
-    }
-
-    fn all_sums(&mut self) -> impl Iterator<Item = &mut Sums> {
-        let services = self.services.iter_mut().map(|row| &mut row.entries);
-        let operations = self.operations.iter_mut().map(|row| &mut row.sums);
-        services.chain(operations).chain(self.edges.iter_mut().map(|row| &mut row.sums))
-    }
-
-    fn measure(&mut self) {
-        let names = |name: &str| name.len() + 16;
-        let services = self.services.iter().map(|row| {
-            row.entries.memory_bytes() + names(&row.name) + row.history.capacity() * size_of::<MinuteTotals>()
-        });
-        let operations = self.operations.iter().map(|row| {
-            let unexported = row.unexported.as_ref().map_or(0, |spans| spans.memory_bytes());
-            row.sums.memory_bytes() + unexported + names(&row.name) + names(&row.detail)
-        });
-        let edges = self.edges.iter().map(|row| row.sums.memory_bytes());
-        self.bytes = services.chain(operations).chain(edges).sum::<usize>()
-            + self.services.memory_bytes()
-            + self.operations.memory_bytes()
-            + self.edges.memory_bytes()
-            + self.parents.memory_bytes()
-            + self.waiting.memory_bytes();
     }
 
     /// Whether spans are measured for exports. If not, what is not exported is forgotten.
@@ -593,24 +325,6 @@ impl Services {
 /// The first minute whose sums are kept in this step.
 fn first_minute(now: u64) -> u64 {
     (now / STEPS_PER_MINUTE + 1).saturating_sub(MINUTES)
-}
-
-/// All callers of a service whose calls have no row of their own.
-const OTHERS: u32 = u32::MAX;
-/// The name of a row for all that have none of their own.
-pub const OTHER: &str = "other";
-
-impl MinuteTotals {
-    fn of(minute: &MinuteSums) -> MinuteTotals {
-        let quantile = |share| minute.latencies.quantile(share).unwrap_or(0);
-        MinuteTotals {
-            minute: minute.minute,
-            count: minute.count,
-            errors: minute.errors,
-            nanos: minute.nanos,
-            quantiles: [quantile(0.5), quantile(0.95), quantile(0.99)],
-        }
-    }
 }
 
 /// Removes the first element if `leaves`.

@@ -1,3 +1,6 @@
+use std::sync::Arc;
+
+use super::bounds::FULL_BYTES;
 use super::*;
 use tributary_event::{BatchBuilder, Header, Origin, Position, Resource, ResourceValue, SpanData, SpanId, TraceId};
 
