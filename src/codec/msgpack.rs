@@ -92,14 +92,16 @@ impl<'a> Reader<'a> {
         Some(number)
     }
 
-    /// The next value if it is a complete short text; else nothing is read.
+    /// The next value if it is a complete text of at most 255 bytes; else nothing is read.
     #[inline]
     pub fn short_text(&mut self) -> Option<&'a [u8]> {
-        let rest = self.bytes.rest();
-        let first = *rest.first()?;
-        let (0xa0..=0xbf, size) = (first, 1 + usize::from(first & 0x1f)) else { return None };
-        let text = rest.get(1..size)?;
-        self.bytes.advance(size);
+        let (head, length, rest) = match self.bytes.rest() {
+            [first @ 0xa0..=0xbf, rest @ ..] => (1, usize::from(first & 0x1f), rest),
+            [0xd9, length, rest @ ..] => (2, usize::from(*length), rest),
+            _ => return None,
+        };
+        let text = rest.get(..length)?;
+        self.bytes.advance(head + length);
         Some(text)
     }
 

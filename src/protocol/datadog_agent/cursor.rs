@@ -122,8 +122,8 @@ impl<'a> Cursor<'a> {
     /// A text; of nil the empty one. Old clients send texts as bytes.
     #[inline]
     pub(super) fn text(&mut self, field: &'static str) -> Result<BodyPart, DecodeError> {
-        if let Some(text) = self.reader.short_text() {
-            return Ok(BodyPart::ending_at(self.offset(), text));
+        if let Some(text) = self.short_text() {
+            return Ok(text);
         }
         let at = self.offset();
         match self.next(field)? {
@@ -131,6 +131,12 @@ impl<'a> Cursor<'a> {
             MsgpackValue::Nil => Ok(BodyPart::default()),
             _ => Err(self.wrong(field, at, "a text")),
         }
+    }
+
+    /// The next value if it is a short text, as most are; else nothing is read.
+    #[inline]
+    pub(super) fn short_text(&mut self) -> Option<BodyPart> {
+        self.reader.short_text().map(|text| BodyPart::ending_at(self.offset(), text))
     }
 
     /// The key of a map.
