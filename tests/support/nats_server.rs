@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tributary::codec::base64;
 
 use crate::live::PATIENCE;
-use crate::live::binary::{end_with_this_thread, free_port, until};
+use crate::live::binary::{end_with_this_thread, free_port, signal, until};
 
 /// The server of one test, on a free port of loopback, with a store of its own. Killed when dropped.
 pub struct NatsServer {
@@ -97,20 +97,7 @@ impl NatsServer {
 
     /// Stops it from running, or lets it run again: `STOP`, `CONT`.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
-        if name == "STOP" {
-            until("no thread of the server runs", || self.is_stopped().then_some(()));
-        }
-    }
-
-    /// Whether the system has stopped every thread. On a busy machine one can still answer when `kill` has returned.
-    fn is_stopped(&self) -> bool {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
-        // One that has ended since does not run either.
-        let stat = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).ok();
-        let is_stopped = |stat: String| stat.rsplit_once(") ").unwrap().1.starts_with('T');
-        threads.map(Result::unwrap).all(|thread| stat(thread).is_none_or(is_stopped))
+        signal(self.child.id(), name);
     }
 
     pub fn url(&self) -> String {

@@ -131,8 +131,7 @@ impl Binary {
 
     /// Sends a signal, e.g. `TERM`.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+        signal(self.child.id(), name);
     }
 
     /// Waits for its end.
@@ -220,6 +219,23 @@ pub fn free_address() -> SocketAddr {
 /// Waits for something, blocking this thread.
 pub fn until<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
     crate::wait::poll_blocking(PATIENCE, ask).unwrap_or_else(|| panic!("this did not happen in time: {what}"))
+}
+
+/// Sends a signal to a process. After `STOP` none of its threads runs.
+pub fn signal(process: u32, name: &str) {
+    assert!(Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status().unwrap().success());
+    if name == "STOP" {
+        until("no thread of the process runs", || is_stopped(process).then_some(()));
+    }
+}
+
+/// Whether the system has stopped every thread of a process. On a busy machine one can still answer when `kill` has returned.
+fn is_stopped(process: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    // One that has ended since does not run either.
+    let stat = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat")).ok();
+    let is_stopped = |stat: String| stat.rsplit_once(") ").unwrap().1.starts_with('T');
+    threads.map(Result::unwrap).all(|thread| stat(thread).is_none_or(is_stopped))
 }
 
 /// The output of a process so far, collected by a thread.
