@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::live::PATIENCE;
-use crate::live::binary::{Binary, end_with_this_thread, free_port, run, until};
+use crate::live::binary::{Binary, end_with_this_thread, free_port, run, signal, until};
 use crate::marked_upload::{EVENTS, mark};
 use crate::nats_server::program;
 use agents::{Acknowledged, Agents, Edge};
@@ -85,7 +85,7 @@ impl Process {
             Running::Server(child) => child.id(),
             Running::Daemon(binary) => binary.pid(),
         };
-        assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
+        signal(pid, name);
     }
 
     fn begin(&mut self, fault: Fault) {
