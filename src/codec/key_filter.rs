@@ -2,23 +2,33 @@
 
 use super::mix::STEP;
 
-/// One of 1024 bits for each key that was added. Different keys can have the same bit.
-#[derive(Debug, Default)]
+/// One of 1024 bits for each key. Different keys can have the same bit.
+#[derive(Debug)]
 pub struct KeyFilter {
     bits: [u64; 16],
+    are_distinct: bool,
 }
 
 impl KeyFilter {
-    /// Adds a key. `true`: it was not added before. `false`: it may have been.
+    /// Of these keys.
     #[inline]
-    pub fn add(&mut self, key: &[u8]) -> bool {
-        let (word, bit) = place(key);
-        let is_new = self.bits[word] & bit == 0;
-        self.bits[word] |= bit;
-        is_new
+    pub fn of<'a>(keys: impl Iterator<Item = &'a [u8]>) -> KeyFilter {
+        let mut filter = KeyFilter { bits: [0; 16], are_distinct: true };
+        for key in keys {
+            let (word, bit) = place(key);
+            filter.are_distinct &= filter.bits[word] & bit == 0;
+            filter.bits[word] |= bit;
+        }
+        filter
     }
 
-    /// `false`: the key was not added.
+    /// `true`: no key repeats. `false`: one may.
+    #[inline]
+    pub fn are_distinct(&self) -> bool {
+        self.are_distinct
+    }
+
+    /// `false`: it is none of the keys.
     #[inline]
     pub fn may_have(&self, key: &[u8]) -> bool {
         let (word, bit) = place(key);
@@ -43,13 +53,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_was_added_is_found_and_most_others_are_not() {
+    fn keys_that_repeat_are_found_and_most_others_are_not() {
         let keys: Vec<String> = (0..30).map(|number| format!("{}{number}", &"http.request"[..number % 12])).collect();
-        let mut filter = KeyFilter::default();
-        let new = keys.iter().filter(|key| filter.add(key.as_bytes())).count();
-        assert!(keys.iter().all(|key| filter.may_have(key.as_bytes()) && !filter.add(key.as_bytes())));
+        let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+        let filter = KeyFilter::of(keys.iter().copied());
+        assert!(keys.iter().all(|key| filter.may_have(key) && !KeyFilter::of([*key, key].into_iter()).are_distinct()));
+        let pairs = keys.windows(2).filter(|pair| KeyFilter::of(pair.iter().copied()).are_distinct()).count();
         let others = (0..1000).filter(|number| filter.may_have(format!("other.{number}").as_bytes())).count();
-        assert!(new >= 25 && others < 100, "{new} {others}");
-        assert!(!filter.may_have(b"") && filter.add(b"") && !filter.add(b""));
+        assert!(pairs >= 25 && others < 100, "{pairs} {others}");
+        let [none, one, two] = [0, 1, 2].map(|count| KeyFilter::of(std::iter::repeat_n(&b""[..], count)));
+        assert!(!none.may_have(b"") && one.may_have(b"") && one.are_distinct() && !two.are_distinct());
     }
 }

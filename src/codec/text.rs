@@ -11,6 +11,14 @@ pub fn repair(bytes: &[u8]) -> (Cow<'_, str>, bool) {
     }
 }
 
+/// Text from bytes; those that are not UTF-8 are escaped. Different bytes are different texts, as keys that must not repeat need it.
+pub fn escape(bytes: &[u8]) -> Cow<'_, str> {
+    match str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => bytes.escape_ascii().to_string().into(),
+    }
+}
+
 /// The longest prefix of at most `limit` bytes that does not end inside a character. Bytes that are not UTF-8
 /// stay as they are; only a character that the cut itself would split is left out.
 pub fn cut_bytes(bytes: &[u8], limit: usize) -> &[u8] {
@@ -50,6 +58,14 @@ mod tests {
         assert_eq!(repair(b"caf\xc3\xa9"), ("caf\u{e9}".into(), false));
         assert_eq!(repair(b"ab\xff\xfecd"), ("ab\u{fffd}\u{fffd}cd".into(), true));
         assert_eq!(repair(b"cut \xe2\x82"), ("cut \u{fffd}".into(), true));
+    }
+
+    #[test]
+    fn different_bytes_are_different_texts() {
+        assert_eq!(
+            (escape(b"caf\xc3\xa9"), escape(b"a\xff"), escape(b"a\xfe")),
+            ("caf\u{e9}".into(), r"a\xff".into(), r"a\xfe".into())
+        );
     }
 
     #[test]

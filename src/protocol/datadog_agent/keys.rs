@@ -1,10 +1,9 @@
 //! The keys of tags: what each one means, and where its text is in the batch.
 
-use std::borrow::Cow;
-
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
+use tributary_codec::text::escape;
 use tributary_event::{BatchBuilder, Interned, Key, Name, names_whole_number, semconv};
 use tributary_protocol::datadog_tags::{SpanTag, is_reserved, resource_name};
 
@@ -90,7 +89,7 @@ impl Keys {
 
 impl KnownKey {
     fn of(key: &[u8], semantics: Semantics) -> KnownKey {
-        let text = text_of(key);
+        let text = escape(key);
         let renamed = if semantics == Semantics::OpenTelemetry { semantics::renamed(&text) } else { None };
         let meaning = match &*text {
             "_dd.p.tid" => Meaning::TraceId,
@@ -113,22 +112,14 @@ impl KnownKey {
     fn key(&mut self, key: &[u8], batch: &mut BatchBuilder) -> Key {
         match (self.meaning, self.name) {
             (Meaning::Reserved, _) => {
-                let text = text_of(key);
+                let text = escape(key);
                 batch.push_parts(&[semconv::DATADOG_META.as_str(), &text]).into()
             }
             (_, Some(name)) => name.into(),
             (_, None) => match batch.interned(&self.text) {
                 Some(text) => text.into(),
-                None => batch.intern(&mut self.text, &text_of(key)).into(),
+                None => batch.intern(&mut self.text, &escape(key)).into(),
             },
         }
-    }
-}
-
-/// The text of a key. Different bytes that are not UTF-8 are different texts: keys of an event must not repeat.
-pub(super) fn text_of(key: &[u8]) -> Cow<'_, str> {
-    match str::from_utf8(key) {
-        Ok(text) => text.into(),
-        Err(_) => key.escape_ascii().to_string().into(),
     }
 }

@@ -40,13 +40,12 @@ pub(super) fn read_span(cursor: &mut Cursor<'_>, limit: usize, span: &mut WireSp
 fn read_meta(cursor: &mut Cursor<'_>, limit: usize, span: &mut WireSpan) -> Result<(), DecodeError> {
     for _ in 0..cursor.map("span.meta")? {
         let key = cursor.text("span.meta key")?;
-        if let Some(text) = cursor.short_text() {
-            span.push(limit, Entry { key, value: WireValue::Text(text), sort: Sort::Meta });
-            continue;
-        }
         let at = cursor.offset();
-        let value = cursor.next("span.meta value")?;
-        let Some(value) = WireValue::scalar(value, cursor.offset()) else {
+        let value = match cursor.short_text() {
+            Some(text) => Some(WireValue::Text(text)),
+            None => cursor.next("span.meta value").map(|value| WireValue::scalar(value, cursor.offset()))?,
+        };
+        let Some(value) = value else {
             return Err(cursor.wrong("span.meta value", at, "a text"));
         };
         if value != WireValue::Null {

@@ -3,7 +3,7 @@
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use tributary_codec::text::{cut, repair};
+use tributary_codec::text::{cut, escape, repair};
 use tributary_event::{
     BatchBuilder, BatchResource, EventBuilder, Header, Interned, Key, Link, Name, Span32, SpanData, SpanEvent, SpanId,
     SpanKind, SpanLink, Status, Text, TraceId, UnixNanos, Value, semconv, whole_number,
@@ -14,7 +14,7 @@ use tributary_protocol::datadog_tags::SpanTag;
 use super::body::{Chunk, Layout, TraceBody};
 use super::facts::upper_half;
 use super::json_tags;
-use super::keys::{Keys, Meaning, text_of};
+use super::keys::{Keys, Meaning};
 use super::semantics;
 use super::span::{BodyPart, Entry, Sort, WireEvent, WireLink, WireSpan, WireValue};
 use super::span_keys::SpanKeys;
@@ -296,7 +296,7 @@ impl Writer<'_> {
                 None => key,
             },
             _ => match prefix {
-                Some(prefix) => batch.push_parts(&[prefix.as_str(), &text_of(key_text)]).into(),
+                Some(prefix) => batch.push_parts(&[prefix.as_str(), &escape(key_text)]).into(),
                 None => self.renamed(key_text, parts, batch).unwrap_or(key),
             },
         };
@@ -347,7 +347,7 @@ impl Writer<'_> {
 
     /// The key of bytes ends in `_base64`, because that is how they are shown.
     fn bytes_key(&mut self, prefix: Option<Name>, key: &[u8], batch: &mut BatchBuilder) -> Key {
-        batch.push_parts(&[prefix.map_or("", Name::as_str), &text_of(key), "_base64"]).into()
+        batch.push_parts(&[prefix.map_or("", Name::as_str), &escape(key), "_base64"]).into()
     }
 
     fn value(&mut self, value: WireValue, marks: &mut TextMarks, batch: &mut BatchBuilder) -> Value {
@@ -388,7 +388,7 @@ impl Writer<'_> {
                     WireValue::Bytes(_) if !last.contains_key(&*[text, b"_base64"].concat()) => {
                         self.bytes_key(None, text, batch)
                     }
-                    _ => batch.push_text(&text_of(text)).into(),
+                    _ => batch.push_text(&escape(text)).into(),
                 };
                 let value = self.typed(*value);
                 let value = self.value(value, marks, batch);

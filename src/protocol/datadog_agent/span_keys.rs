@@ -16,27 +16,24 @@ type SortedKey<'a> = (Sort, &'a [u8]);
 
 /// The keys of a span's entries.
 pub(super) struct SpanKeys<'a> {
+    /// Their keys, of whichever sort.
     filter: KeyFilter,
-    /// No key repeats, of whichever sort.
-    are_distinct: bool,
     /// Of spans with many entries.
     places: Option<HashMap<SortedKey<'a>, usize, RandomState>>,
 }
 
 impl<'a> SpanKeys<'a> {
     pub(super) fn of(entries: &[Entry], body: &'a [u8]) -> SpanKeys<'a> {
-        let mut filter = KeyFilter::default();
-        let mut are_distinct = true;
-        entries.iter().for_each(|entry| are_distinct &= filter.add(entry.key.of(body)));
+        let filter = KeyFilter::of(entries.iter().map(|entry| entry.key.of(body)));
         let places = (entries.len() > MAX_COMPARED).then(|| {
             let keys = entries.iter().map(|entry| (entry.sort, entry.key.of(body)));
             keys.enumerate().map(|(place, key)| (key, place)).collect()
         });
-        SpanKeys { filter, are_distinct, places }
+        SpanKeys { filter, places }
     }
 
     pub(super) fn is_last(&self, place: usize, entry: &Entry, entries: &[Entry], body: &[u8]) -> bool {
-        if self.are_distinct {
+        if self.filter.are_distinct() {
             return true;
         }
         let key = entry.key.of(body);
@@ -51,7 +48,7 @@ impl<'a> SpanKeys<'a> {
         let has = |sort| self.has_of(sort, entry.key.of(body), entries, body);
         match entry.sort {
             _ if self.is_shown_as_used(entry, entries, body) => Some(semconv::DATADOG_META_STRUCT),
-            _ if self.are_distinct => None,
+            _ if self.filter.are_distinct() => None,
             Sort::Meta => None,
             Sort::Metric => has(Sort::Meta).then_some(semconv::DATADOG_METRIC),
             Sort::Struct => (has(Sort::Meta) || has(Sort::Metric)).then_some(semconv::DATADOG_META_STRUCT),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use tributary_codec::reader::DecodeError;
-use tributary_codec::text::{cut, repair};
+use tributary_codec::text::{cut, escape, repair};
 use tributary_event::{
     Header, Key, Label, Loss, MetricData, MetricType, Name, Number, Position, Reason, RecentResources, Temporality,
     UnixNanos, Value, semconv, whole_number,
@@ -15,7 +15,7 @@ use tributary_protocol::{Flow, Now, Output};
 use super::body::TracePayload;
 use super::cursor::Cursor;
 use super::facts::ProcessFacts;
-use super::keys::{Keys, text_of};
+use super::keys::Keys;
 use super::resources::{Resources, SenderHeaders, SpanSource};
 use super::sketch::Sketch;
 use super::span::{BodyPart, WireValue};
@@ -279,7 +279,7 @@ impl StatsWriter {
             if !group.peer_tags[..place].iter().any(begins_so) {
                 let (text, _) = repair(value);
                 let value = batch.push_text(cut(&text, limit)).into();
-                let key = match Name::of(&text_of(key)) {
+                let key = match Name::of(&escape(key)) {
                     Some(name) if WRITTEN.contains(&name) => {
                         batch.push_parts(&[semconv::DATADOG_META.as_str(), name.as_str()]).into()
                     }

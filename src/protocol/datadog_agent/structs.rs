@@ -1,10 +1,8 @@
 //! `meta_struct`: values that are MessagePack inside bytes.
 
 use tributary_codec::msgpack::{MsgpackValue, Reader};
-use tributary_codec::text::repair;
+use tributary_codec::text::{escape, repair};
 use tributary_event::{BatchBuilder, Key, Value};
-
-use super::keys::text_of;
 
 /// The deepest nesting that is read.
 const MAX_DEPTH: usize = 32;
@@ -40,7 +38,7 @@ fn value(reader: &mut Reader<'_>, depth: usize, left: &mut usize, batch: &mut Ba
                 if !keys.insert(key) {
                     return None;
                 }
-                let key = batch.push_text(&text_of(key)).into();
+                let key = batch.push_text(&escape(key)).into();
                 members.push((key, value(reader, depth + 1, left, batch)?));
             }
             batch.map(&members)

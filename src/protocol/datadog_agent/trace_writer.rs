@@ -6,12 +6,13 @@ use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
 use tributary_codec::reader::DecodeError;
+use tributary_codec::text::escape;
 use tributary_event::{Header, Position, RecentResources};
 use tributary_protocol::{Flow, Now, Output};
 
 use super::body::{Chunk, Layout, TraceBody};
 use super::facts::{ChunkFacts, SpanTags, upper_half};
-use super::keys::{Keys, text_of};
+use super::keys::Keys;
 use super::normalize::{self, SpanContext};
 use super::options::Semantics;
 use super::resources::{Resources, SenderHeaders, SpanSource};
@@ -183,7 +184,7 @@ impl TraceWriter {
         if span.unknown_keys > 0 {
             out.warn("unknown_span_key");
             let key: String = match span.unknown_key {
-                Some(UnknownKey::Text(key)) => text_of(key.of(&bytes)).chars().take(100).collect(),
+                Some(UnknownKey::Text(key)) => escape(key.of(&bytes)).chars().take(100).collect(),
                 Some(UnknownKey::Number(number)) => number.to_string(),
                 None => String::new(),
             };

@@ -3,6 +3,7 @@
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
+use tributary_codec::text::escape;
 use tributary_event::{BatchBuilder, Interned, Key, Name};
 
 /// The most keys that are remembered, and the longest of them.
@@ -50,10 +51,7 @@ impl KnownKey {
             KnownKey::Name(name) => (*name).into(),
             KnownKey::Text(memo) => match batch.interned(memo) {
                 Some(text) => text.into(),
-                None => match str::from_utf8(key) {
-                    Ok(text) => batch.intern(memo, text).into(),
-                    Err(_) => batch.intern(memo, &key.escape_ascii().to_string()).into(),
-                },
+                None => batch.intern(memo, &escape(key)).into(),
             },
         }
     }

@@ -153,13 +153,11 @@ impl ValueWriter<'_> {
         let kept = if is_attributes { all.len().min(self.max_attributes) } else { all.len() };
         self.dropped += (all.len() - kept) as u64;
         let all = &all[..kept];
-        let mut filter = KeyFilter::default();
-        let mut are_distinct = true;
-        all.iter().for_each(|member| are_distinct &= filter.add(member.key));
+        let filter = KeyFilter::of(all.iter().map(|member| member.key));
         let places: Option<HashMap<&[u8], usize, RandomState>> =
             (kept > MAX_COMPARED).then(|| all.iter().enumerate().map(|(place, member)| (member.key, place)).collect());
         let is_last = |place: usize| match &places {
-            _ if are_distinct => true,
+            _ if filter.are_distinct() => true,
             Some(places) => places.get(all[place].key) == Some(&place),
             None => !all[place + 1..].iter().any(|later| later.key == all[place].key),
         };
