@@ -107,8 +107,8 @@ impl RecentKeys {
         self.present.get(key).or_else(|| self.former.get(key))
     }
 
-    /// Time has passed: gives up the older half of what is known, unless that was done since the last time: the present table may have
-    /// just begun then.
+    /// Time has passed: gives up the older half of what is known. Does nothing if a full table was given up since the last call: the
+    /// present table can be nearly empty.
     pub(crate) fn turn(&mut self) {
         if !mem::take(&mut self.was_full) {
             self.swap();

@@ -233,17 +233,18 @@ impl Services {
         // A service has its place as long as it has any sums.
         let mut used = HashSet::<u32, RandomState>::default();
         self.operations.retain(|_, operation| {
-            operation.sums.expire(first, |_| {});
+            operation.sums.expire(first);
             let stays = operation.sums.last() >= oldest;
             used.extend(stays.then_some(operation.service));
             stays
         });
         self.edges.retain(|_, edge| {
-            edge.sums.expire(first, |_| {});
+            edge.sums.expire(first);
             edge.sums.last() >= oldest
         });
         self.services.retain(|at, Service { entries, history, errors, .. }| {
-            entries.expire(first, |minute| history.push_back(MinuteTotals::of(&minute)));
+            history.extend(entries.minutes(0..=first.saturating_sub(1)).iter().map(MinuteTotals::of));
+            entries.expire(first);
             while pop_if(history, |old| old.minute + HISTORY_MINUTES <= minute).is_some() {}
             errors.retain_mut(|error| {
                 while pop_if(&mut error.steps, |(step, _)| *step < oldest).is_some() {}
