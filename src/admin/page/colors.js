@@ -1,5 +1,7 @@
 // Colours of categories and of frames. They are read from the style sheet, so they follow light and dark.
 
+import { once } from "./dom.js";
+
 const CATEGORIES = 8;
 
 export function variable(name) {
@@ -42,8 +44,7 @@ function hash(text) {
 /** The colour of a function: the hue is that of its module, the lightness its own. */
 export function frameColor(name) {
 	if (frameColors.size > MOST_COLORS) frameColors.clear();
-	if (!frameColors.has(name)) frameColors.set(name, makeFrameColor(name));
-	return frameColors.get(name);
+	return once(frameColors, name, makeFrameColor);
 }
 
 function makeFrameColor(name) {

@@ -177,6 +177,12 @@ export function framed(task) {
 	};
 }
 
+/** The value that `made` has for a key, made at the first call. */
+export function once(made, key, make) {
+	if (!made.has(key)) made.set(key, make(key));
+	return made.get(key);
+}
+
 /** Runs `task` when `ms` have passed since the last call. */
 export function settled(task, ms = 200) {
 	let timer = 0;

@@ -4,7 +4,7 @@
 
 import { cleared } from "./canvas.js";
 import { isDark, onScheme, variable } from "./colors.js";
-import { clean, framed, h } from "./dom.js";
+import { clean, framed, h, once } from "./dom.js";
 import { tailOf } from "./names.js";
 import { tip } from "./parts.js";
 
@@ -201,8 +201,7 @@ export function flameCanvas({ label, name, describe, color, parent, below = () =
 			rows = next;
 			range = [from, to > from ? to : from + 1];
 			view = [...range];
-			if (!places.has(rows)) places.set(rows, placesOf(rows));
-			[rowOf, placeOf] = places.get(rows);
+			[rowOf, placeOf] = once(places, rows, placesOf);
 			if (!has(selected)) selected = -1;
 			spacer.style.height = `${rows.length * ROW}px`;
 			zoomed(false);

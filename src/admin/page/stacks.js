@@ -3,14 +3,10 @@
 // A profile is parallel arrays: `name` (index of `names`), `parent` (-1: a root), `value` (with callees), `self`, and
 // `before` where two spans of time are compared. Parents stand before their children.
 
+import { once } from "./dom.js";
+
 /** What was made of trees before. */
 const [known, layouts, inverted] = [new WeakMap(), new WeakMap(), new WeakMap()];
-
-/** The value of `made` for these nodes, made at the first call. */
-function once(made, nodes, make) {
-	if (!made.has(nodes)) made.set(nodes, make(nodes));
-	return made.get(nodes);
-}
 
 const NONE = [];
 
