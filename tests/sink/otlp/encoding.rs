@@ -432,8 +432,9 @@ proptest! {
             add(&mut Requests::default(), &request);
         }
         prop_assert_eq!(count as usize, fitting.iter().filter(|fits| **fits).count());
+        let mut alone = Encoder::new(64 << 20, true, 5);
         for (event, fits) in batch.events().zip(fitting) {
-            let mut alone = Encoder::new(64 << 20, true, 5);
+            alone.begin_batch();
             alone.push(event, true);
             alone.end_requests();
             let len = alone.take_requests()[0].body.len() - 5;
