@@ -48,7 +48,7 @@ pub use recent_resources::RecentResources;
 pub use semconv::Name;
 pub use severity::{Severity, SeverityNumber};
 pub use span::{DroppedCounts, Link, SpanData, SpanEvent, SpanExtras, SpanKind, SpanLink, Status};
-pub use text::{Text, output_len};
+pub use text::{Text, is_plain, output_len};
 pub use value::{Key, Span32, Value};
 pub use view::{
     AttributeMembers, AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LinkView, LossView, Member,

@@ -73,10 +73,13 @@ impl Text {
 
 impl Escapes {
     /// Those of a text.
+    #[inline]
     pub(super) fn of(text: &str) -> Escapes {
-        if is_plain(text) {
-            return Escapes::None;
-        }
+        if is_plain(text) { Escapes::None } else { Escapes::count(text) }
+    }
+
+    #[cold]
+    fn count(text: &str) -> Escapes {
         let bytes = text.as_bytes();
         let more = |(at, byte): (usize, &u8)| match (byte, bytes.get(at + 1)) {
             // The short escapes have two bytes, the others six.
@@ -110,19 +113,27 @@ pub fn output_len(text: &str) -> usize {
 /// to U+009F, the line separators U+2028 and U+2029, and the controls of the bidirectional algorithm. Characters beyond
 /// ASCII are recognized by their first byte (0xC2, 0xD8, 0xE2), so some texts that need no escape are not plain, and
 /// the encoder checks them again.
-pub(super) fn is_plain(text: &str) -> bool {
+#[inline]
+pub fn is_plain(text: &str) -> bool {
     let bytes = text.as_bytes();
-    match (bytes.len(), bytes.first_chunk::<4>(), bytes.last_chunk::<4>(), bytes.last_chunk::<8>()) {
-        // Short texts in words that overlap, because most are short.
-        (4..8, Some(first), Some(last), _) => {
-            is_plain_word(u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last)))
-        }
-        (8..=32, .., Some(last)) => {
-            let words = bytes.as_chunks::<8>().0.iter().chain([last]);
-            words.fold(true, |plain, word| plain & is_plain_word(u64::from_le_bytes(*word)))
-        }
-        _ => bytes.iter().fold(true, |plain, byte| plain & is_plain_byte(*byte)),
+    // Most texts are short: they are read in words that overlap.
+    let half = |at: usize| bytes[at..].first_chunk().map_or(0, |half| u64::from(u32::from_le_bytes(*half)));
+    let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+    match bytes.len() {
+        0 => true,
+        len @ 1..4 => is_plain_byte(bytes[0]) & is_plain_byte(bytes[len / 2]) & is_plain_byte(bytes[len - 1]),
+        len @ 4..8 => are_plain([half(0) << 32 | half(len - 4)]),
+        len @ 8..=16 => are_plain([word(0), word(len - 8)]),
+        len @ 17..=32 => are_plain([word(0), word(8), word(len - 16), word(len - 8)]),
+        _ => is_long_plain(bytes),
     }
+}
+
+/// The same of a text of at least 32 bytes.
+fn is_long_plain(bytes: &[u8]) -> bool {
+    let word = |piece: &[u8; 32], at: usize| piece[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+    let is_plain = |piece: &[u8; 32]| are_plain([word(piece, 0), word(piece, 8), word(piece, 16), word(piece, 24)]);
+    bytes.as_chunks().0.iter().chain(bytes.last_chunk()).all(is_plain)
 }
 
 #[inline]
@@ -131,18 +142,21 @@ fn is_plain_byte(b: u8) -> bool {
     (b >= 0x20) & (b != b'"') & (b != b'\\') & (b != 0x7F) & (b & 0xDF != 0xC2) & (b != 0xD8)
 }
 
-/// The same of eight bytes at once.
+/// The same of the bytes of these words.
 #[inline]
-fn is_plain_word(word: u64) -> bool {
+fn are_plain<const N: usize>(words: [u64; N]) -> bool {
     const ONES: u64 = u64::MAX / 0xFF;
     const HIGH: u64 = ONES << 7;
-    if word & HIGH != 0 {
-        return word.to_le_bytes().into_iter().all(is_plain_byte);
+    if words.iter().fold(0, |all, word| all | word) & HIGH != 0 {
+        return words.iter().flat_map(|word| word.to_le_bytes()).all(is_plain_byte);
     }
     // The high bit of a sum or difference says how a byte of ASCII compares; no carry passes a byte.
-    let below_space = (word | HIGH) - ONES * 0x20;
-    let is_not = |byte: u8| (word ^ (ONES * u64::from(byte))) + ONES * 0x7F;
-    below_space & is_not(b'"') & is_not(b'\\') & is_not(0x7F) & HIGH == HIGH
+    let is_plain_word = |word: u64| {
+        let below_space = (word | HIGH) - ONES * 0x20;
+        let is_not = |byte: u8| (word ^ (ONES * u64::from(byte))) + ONES * 0x7F;
+        below_space & is_not(b'"') & is_not(b'\\') & is_not(0x7F)
+    };
+    words.into_iter().fold(HIGH, |plain, word| plain & is_plain_word(word)) == HIGH
 }
 
 /// Batches have far fewer than 4 Gi elements; beyond that, ranges would be empty rather than wrong.

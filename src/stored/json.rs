@@ -35,7 +35,9 @@ pub fn read(line: &[u8], out: &mut Rebuilder) -> Result<(), String> {
 /// # Errors
 /// As for [`read`]. Of an event that is not wanted only the syntax is checked.
 pub fn read_wanted(line: &[u8], is_wanted: fn(&str, &str) -> bool, out: &mut Rebuilder) -> Result<bool, String> {
-    let line = parse_line(line, out)?;
+    let mut read = StoredLine::default();
+    parse_line(line, out, &mut read)?;
+    let line = &read;
     match (&line.kind, &line.source, &line.origin) {
         (None, Some(id), Some(origin)) => {
             out.define_source(id, origin.parts(), resource(line.resource())?);
@@ -51,7 +53,9 @@ pub fn read_wanted(line: &[u8], is_wanted: fn(&str, &str) -> bool, out: &mut Reb
 /// # Errors
 /// As for [`read`]; and the line defines or names a source.
 pub fn read_of_listener(line: &[u8], out: &mut Rebuilder) -> Result<bool, String> {
-    let line = parse_line(line, out)?;
+    let mut read = StoredLine::default();
+    parse_line(line, out, &mut read)?;
+    let line = &read;
     let (None, Some(origin)) = (&line.source, &line.origin) else {
         return Err("it has no `origin`, or a `source` as lines of `fields = \"compact\"` have it".to_owned());
     };
@@ -69,12 +73,17 @@ pub fn read_of_listener(line: &[u8], out: &mut Rebuilder) -> Result<bool, String
     add(line, out).map(|()| true)
 }
 
-/// Texts of a line that is UTF-8 are not checked one by one.
-fn parse_line<'a>(line: &'a [u8], out: &mut Rebuilder) -> Result<StoredLine<'a>, String> {
+/// Fills an empty line. Texts of one that is UTF-8 are not checked one by one.
+fn parse_line<'a>(line: &'a [u8], out: &mut Rebuilder, read: &mut StoredLine<'a>) -> Result<(), String> {
     match str::from_utf8(line) {
-        Ok(line) => ordered::line(line, out).map_or_else(|| parse(line), Ok),
-        Err(_) => serde_json::from_slice(line).map_err(|error| error.to_string()),
+        Ok(line) => {
+            if ordered::line(line, out, read).is_none() {
+                *read = parse(line)?;
+            }
+        }
+        Err(_) => *read = serde_json::from_slice(line).map_err(|error| error.to_string())?,
     }
+    Ok(())
 }
 
 fn parse<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, String> {
@@ -85,7 +94,7 @@ fn wrong<T>(what: &str) -> Result<T, String> {
     Err(format!("`{what}` is not as events have it"))
 }
 
-fn add(line: StoredLine<'_>, out: &mut Rebuilder) -> Result<(), String> {
+fn add(line: &StoredLine<'_>, out: &mut Rebuilder) -> Result<(), String> {
     let at = match line.time.as_deref().map(|text| time(text, out)) {
         Some(None) => return wrong("time"),
         at => at.flatten(),
@@ -97,7 +106,7 @@ fn add(line: StoredLine<'_>, out: &mut Rebuilder) -> Result<(), String> {
     };
     let Some(observed) = observed else { return wrong("observed_time") };
     let Some(name) = &line.name else { return wrong("name") };
-    let Some(data) = data(&line, out) else { return wrong(line.kind.as_deref().unwrap_or("kind")) };
+    let Some(data) = data(line, out) else { return wrong(line.kind.as_deref().unwrap_or("kind")) };
     let position = match (&line.source, &line.origin, line.position) {
         (Some(id), None, Some((sequence, offset, length))) => {
             if !out.set_source(id) {
@@ -121,9 +130,9 @@ fn add(line: StoredLine<'_>, out: &mut Rebuilder) -> Result<(), String> {
 
 /// Keys and values of the batch.
 fn members(of: &Members<'_>, out: &mut Rebuilder) -> Result<Vec<(Key, Value)>, String> {
-    let mut members = Vec::with_capacity(of.members.len());
-    for (key, json) in &of.members {
-        members.push((out.key(key), raw_value(*json, out)?));
+    let mut members = Vec::with_capacity(of.iter().len());
+    for (key, json) in of.iter() {
+        members.push((out.key(key), raw_value(json, out)?));
     }
     Ok(members)
 }
@@ -133,8 +142,8 @@ fn members(of: &Members<'_>, out: &mut Rebuilder) -> Result<Vec<(Key, Value)>, S
 /// # Errors
 /// It is no object, or has a value that no resource has.
 pub fn resource(json: &str) -> Result<Vec<(String, ResourceValue)>, String> {
-    let Members { members, .. } = parse(json)?;
-    let attributes = members.into_iter().map(|(key, value)| Some((key.into_owned(), scalar(value.0)?)));
+    let members: Members<'_> = parse(json)?;
+    let attributes = members.iter().map(|(key, value)| Some((key.to_owned(), scalar(value)?)));
     attributes.collect::<Option<_>>().map_or_else(|| wrong("resource"), Ok)
 }
 
@@ -168,7 +177,7 @@ fn data(line: &StoredLine<'_>, out: &mut Rebuilder) -> Option<StoredData> {
                 trace_id: TraceId(hex_array(&span.trace_id)?),
                 span_id: SpanId(hex_array(&span.span_id)?),
                 parent: flat(span.parent_span_id.as_deref().map(|id| hex_array(id).map(SpanId)))?,
-                end: flat(span.end_time.as_deref().map(|text| time(text, out)))?,
+                end: flat(span.end_time.as_deref().map(|text| time_after(text, &mut out.last_end)))?,
                 duration_nanos: span.duration_ns,
                 kind: flat(span.kind.as_deref().map(SpanKind::of))?,
                 status,
@@ -271,30 +280,57 @@ fn flat<T>(read: Option<Option<T>>) -> Option<Option<T>> {
     }
 }
 
-/// A time of an event. Of times that follow each other, as an encoder writes them, the date is read once a second.
+/// A time of an event. Of times that follow each other, as an encoder writes them, the date is read once.
 fn time(text: &str, out: &mut Rebuilder) -> Option<UnixNanos> {
     time_after(text, &mut out.last_time)
 }
 
-/// The same, after one with the text and the value of this second.
-fn time_after(text: &str, last: &mut (String, UnixNanos)) -> Option<UnixNanos> {
-    let Some((second, [b'.', fraction @ .., b'Z'])) =
-        text.split_at_checked(SECOND_LEN).map(|(second, rest)| (second, rest.as_bytes()))
-    else {
-        return any_time(text);
-    };
-    if fraction.len() != 9 || !fraction.iter().all(u8::is_ascii_digit) {
-        return any_time(text);
+/// The same, after one of this day.
+fn time_after(text: &str, last: &mut Day) -> Option<UnixNanos> {
+    let Ok([.., b'Z']) = <&[u8; TIME_LEN]>::try_from(text.as_bytes()) else { return any_time(text) };
+    let (date, time) = text.as_bytes().split_first_chunk::<DATE_LEN>()?;
+    let Some(nanos) = nanos_of_day(time) else { return any_time(text) };
+    if last.date != *date {
+        let start = any_time(&format!("{}00:00:00Z", text.get(..DATE_LEN)?))?;
+        *last = Day { date: *date, start };
     }
-    if last.0 != second {
-        *last = (second.to_owned(), any_time(&format!("{second}Z"))?);
-    }
-    let nanos = fraction.iter().fold(0, |nanos, digit| 10 * nanos + u64::from(digit - b'0'));
-    last.1.0.checked_add(nanos).map(UnixNanos)
+    last.start.0.checked_add(nanos).map(UnixNanos)
 }
 
-/// Length of a time without its fraction and its `Z`.
-const SECOND_LEN: usize = "2026-11-20T12:15:00".len();
+/// Of a time such as `12:15:00.000000001Z`. `None`: it is not of this form, or a leap second.
+fn nanos_of_day(time: &[u8]) -> Option<u64> {
+    let &[h, hh, b':', m, mm, b':', s, ss, b'.', ref fraction @ .., b'Z'] = time else { return None };
+    let two = |tens: u8, ones: u8| {
+        let (tens, ones) = (tens.wrapping_sub(b'0'), ones.wrapping_sub(b'0'));
+        (tens < 10 && ones < 10).then(|| u64::from(10 * tens + ones))
+    };
+    let (hours, minutes, seconds) = (two(h, hh)?, two(m, mm)?, two(s, ss)?);
+    if hours > 23 || minutes > 59 || seconds > 59 {
+        return None;
+    }
+    let nanos = fraction.iter().try_fold(0, |nanos, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        (digit < 10).then(|| 10 * nanos + u64::from(digit))
+    })?;
+    Some((hours * 3600 + minutes * 60 + seconds) * 1_000_000_000 + nanos)
+}
+
+/// The length of a time as the encoder writes it, and that of its date.
+const TIME_LEN: usize = "2026-11-20T12:15:00.000000001Z".len();
+const DATE_LEN: usize = "2026-11-20T".len();
+
+/// A day, as it stands in times.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Day {
+    date: [u8; DATE_LEN],
+    start: UnixNanos,
+}
+
+impl Default for Day {
+    fn default() -> Self {
+        Day { date: [0; DATE_LEN], start: UnixNanos(0) }
+    }
+}
 
 fn any_time(text: &str) -> Option<UnixNanos> {
     let time: Timestamp = text.parse().ok()?;
@@ -321,7 +357,11 @@ fn unquoted(json: &str) -> Result<Cow<'_, str>, String> {
     }
 }
 
-fn scalar(json: &str) -> Option<ResourceValue> {
+fn scalar(value: JsonText<'_>) -> Option<ResourceValue> {
+    let json = match value {
+        JsonText::Text(text) => return Some(text.into()),
+        JsonText::Json(json) => json,
+    };
     Some(match json.as_bytes() {
         b"true" => ResourceValue::Bool(true),
         b"false" => ResourceValue::Bool(false),
@@ -335,8 +375,14 @@ fn scalar(json: &str) -> Option<ResourceValue> {
 }
 
 /// A value of the batch, of its text.
-fn raw_value(JsonText(json): JsonText<'_>, out: &mut Rebuilder) -> Result<Value, String> {
+fn raw_value(value_text: JsonText<'_>, out: &mut Rebuilder) -> Result<Value, String> {
+    let json = match value_text {
+        JsonText::Text(text) => return Ok(Value::Text(out.builder().push_text(text))),
+        JsonText::Json(json) => json,
+    };
     Ok(match json.as_bytes() {
+        b"true" => Value::Bool(true),
+        b"false" => Value::Bool(false),
         [b'"', ..] => Value::Text(out.builder().push_text(&unquoted(json)?)),
         [b'-' | b'0'..=b'9', ..] => number_value(json),
         [b'[', ..] => match parse::<Vec<u64>>(json) {
@@ -445,8 +491,13 @@ mod tests {
         ] {
             read(line(&time, "{}", resource).as_bytes(), &mut out).expect("an event");
         }
-        for time in ["2026-11-20T12:15:99.000000000Z", "2026-11-20T12:15:00.00000000xZ", "2026-11-20T12:15é.000000000Z"]
-        {
+        for time in [
+            "2026-11-20T12:15:99.000000000Z",
+            "2026-11-20T12:15:00.00000000xZ",
+            "2026-11-20T24:15:00.000000000Z",
+            "2026-11-31T12:15:00.000000000Z",
+            "2026-11-20T12:15é.000000000Z",
+        ] {
             let error = read(line(&format!("\"{time}\""), "{}", "{}").as_bytes(), &mut out);
             assert_eq!(error, Err("`time` is not as events have it".to_owned()), "{time}");
         }

@@ -5,6 +5,7 @@
 mod distribution;
 pub mod event_file;
 pub mod json;
+mod keys;
 mod recent;
 pub mod row;
 pub mod row_reader;
@@ -17,10 +18,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use json::Day;
+use keys::RecentKeys;
 use recent::Recent;
 use tributary_event::{
-    Batch, BatchBuilder, Frame, Header, Key, Loss, MetricData, Name, Origin, Reason, Resource, ResourceValue,
-    SampleData, Severity, SeverityNumber, SpanData, SpanEvent, SpanExtras, SpanLink, TraceContext, UnixNanos, Value,
+    Batch, BatchBuilder, Frame, Header, Key, Loss, MetricData, Origin, Reason, Resource, ResourceValue, SampleData,
+    Severity, SeverityNumber, SpanData, SpanEvent, SpanExtras, SpanLink, TraceContext, Value,
 };
 
 /// The longest stored resource that is remembered.
@@ -32,13 +35,14 @@ pub struct Rebuilder {
     builder: BatchBuilder,
     /// The sources that compact lines can name, by their ids.
     sources: HashMap<String, (Arc<Origin>, Arc<Resource>), RandomState>,
-    names: HashMap<&'static str, Name, RandomState>,
+    keys: RecentKeys,
     origins: Recent<Arc<Origin>>,
     /// Resources, and the bytes from which they were read.
     resources: Recent<(Box<[u8]>, Arc<Resource>)>,
-    /// The text of the second of the last time of an event, and what it is; the same for when events were read.
-    last_time: (String, UnixNanos),
-    last_observed: (String, UnixNanos),
+    /// The day of the last time of an event, of the last end of a span, and of when the last event was read.
+    last_time: Day,
+    last_end: Day,
+    last_observed: Day,
 }
 
 /// The origin of an event, as it was stored.
@@ -86,15 +90,15 @@ pub enum StoredData {
 impl Default for Rebuilder {
     fn default() -> Self {
         let origin = Origin::new("", "".into(), "".into(), 0);
-        let names = Name::all().map(|name| (name.as_str(), name)).collect();
         Rebuilder {
             builder: BatchBuilder::new(Arc::new(origin)),
             sources: HashMap::default(),
-            names,
+            keys: RecentKeys::default(),
             origins: Recent::default(),
             resources: Recent::default(),
-            last_time: (String::new(), UnixNanos(0)),
-            last_observed: (String::new(), UnixNanos(0)),
+            last_time: Day::default(),
+            last_end: Day::default(),
+            last_observed: Day::default(),
         }
     }
 }
@@ -166,10 +170,18 @@ impl Rebuilder {
     }
 
     /// A key: a name of ours, or one of the peer.
+    #[inline]
     pub fn key(&mut self, text: &str) -> Key {
-        match self.names.get(text) {
-            Some(name) => Key::from(*name),
-            None => Key::from(self.builder.push_text(text)),
+        let known = self.keys.find(text.as_bytes(), &mut self.builder);
+        known.unwrap_or_else(|| self.keys.add(text, &mut self.builder))
+    }
+
+    /// The same, of bytes. `None`: they are no UTF-8.
+    #[inline]
+    fn key_of_bytes(&mut self, text: &[u8]) -> Option<Key> {
+        match self.keys.find(text, &mut self.builder) {
+            Some(key) => Some(key),
+            None => str::from_utf8(text).ok().map(|text| self.keys.add(text, &mut self.builder)),
         }
     }
 

@@ -92,14 +92,14 @@ fn read(
         known.clear();
         known.extend_from_slice(block);
     }
-    let name = out.key(record.text()?);
+    let name = out.key_of_bytes(record.bytes()?)?;
     let time = record.option(Reader::time)?;
     let observed = record.time()?;
     let sequence = record.option(Reader::number)?;
     let position = Position { sequence, offset: record.number()?, length: record.number()? };
     let data = read_data(record, out)?;
     for _ in 0..record.number()? {
-        let key = out.key(record.text()?);
+        let key = out.key_of_bytes(record.bytes()?)?;
         attributes.push((key, record.value(out, 0)?));
     }
     out.push(Header { name, time, observed, position }, attributes, data);
@@ -178,7 +178,7 @@ fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<StoredData>
             let mut events = Vec::new();
             for _ in 0..record.number()? {
                 let time = record.option(Reader::time)?;
-                let name = out.key(record.text()?);
+                let name = out.key_of_bytes(record.bytes()?)?;
                 events.push(SpanEvent { time, name, attributes: record.members(out, 0)? });
             }
             StoredData::Span { span, extras, links, events }
@@ -374,7 +374,7 @@ impl<'a> Reader<'a> {
     fn members(&mut self, out: &mut Rebuilder, depth: usize) -> Option<Span32> {
         let mut members = Vec::new();
         for _ in 0..self.number()? {
-            let key = out.key(self.text()?);
+            let key = out.key_of_bytes(self.bytes()?)?;
             members.push((key, self.value(out, depth + 1)?));
         }
         Some(out.builder().members(&members))

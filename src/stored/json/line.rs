@@ -203,13 +203,18 @@ pub(super) struct Origin<'a> {
 #[derive(Default, Deserialize)]
 pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
-/// A value that is still JSON, without spaces around it.
+/// A value that is still JSON.
 #[derive(Clone, Copy)]
-pub(super) struct JsonText<'a>(pub(super) &'a str);
+pub(super) enum JsonText<'a> {
+    /// A text, without its quotes, that has no escapes.
+    Text(&'a str),
+    /// Any value, without spaces around it.
+    Json(&'a str),
+}
 
 impl<'a, 'de: 'a> Deserialize<'de> for JsonText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <&RawValue>::deserialize(deserializer).map(|json| JsonText(json.get()))
+        <&RawValue>::deserialize(deserializer).map(|json| JsonText::Json(json.get()))
     }
 }
 
@@ -224,31 +229,51 @@ impl Deref for Text<'_> {
 /// The members of an object. If a key stands twice, its last value counts, in the first place.
 #[derive(Default)]
 pub(super) struct Members<'a> {
-    pub(super) members: Vec<(Cow<'a, str>, JsonText<'a>)>,
+    members: Vec<JsonMember<'a>>,
     /// The places of the keys, if there are many.
-    pub(super) places: HashMap<Cow<'a, str>, usize, RandomState>,
+    places: HashMap<Cow<'a, str>, usize, RandomState>,
+}
+
+struct JsonMember<'a> {
+    /// Of its key: two keys are compared only if these are equal.
+    fingerprint: u32,
+    key: Cow<'a, str>,
+    value: JsonText<'a>,
 }
 
 impl<'a> Members<'a> {
-    pub(super) fn new() -> Self {
-        Members { members: Vec::with_capacity(16), ..Members::default() }
+    /// Takes memory for as many as most objects have.
+    pub(super) fn reserve(&mut self) {
+        self.members.reserve(16);
     }
 
     pub(super) fn set(&mut self, key: Cow<'a, str>, value: JsonText<'a>) {
+        let fingerprint = fingerprint(key.as_bytes());
+        let is_known = |known: &JsonMember<'_>| known.fingerprint == fingerprint && known.key == key;
         let place = match self.members.len() {
-            0..=MAX_SEARCHED => self.members.iter().position(|(known, _)| *known == key),
+            0..=MAX_SEARCHED => self.members.iter().position(is_known),
             _ => {
-                for (place, (key, _)) in self.members.iter().enumerate().skip(self.places.len()) {
-                    self.places.insert(key.clone(), place);
+                for (place, member) in self.members.iter().enumerate().skip(self.places.len()) {
+                    self.places.insert(member.key.clone(), place);
                 }
                 self.places.get(&key).copied()
             }
         };
         match place {
-            Some(place) => self.members[place].1 = value,
-            None => self.members.push((key, value)),
+            Some(place) => self.members[place].value = value,
+            None => self.members.push(JsonMember { fingerprint, key, value }),
         }
     }
+
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (&str, JsonText<'a>)> {
+        self.members.iter().map(|member| (&*member.key, member.value))
+    }
+}
+
+/// Its length, its first and its last byte.
+fn fingerprint(key: &[u8]) -> u32 {
+    let byte = |byte: Option<&u8>| u32::from(byte.copied().unwrap_or_default());
+    (key.len() as u32) << 16 | byte(key.first()) << 8 | byte(key.last())
 }
 
 /// The most members among which a key is searched one by one.
@@ -266,7 +291,8 @@ impl<'a, 'de: 'a> Deserialize<'de> for Members<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
-                let mut members = Members::new();
+                let mut members = Members::default();
+                members.reserve();
                 while let Some((Text(key), value)) = map.next_entry()? {
                     members.set(key, value);
                 }
@@ -280,7 +306,10 @@ impl<'a, 'de: 'a> Deserialize<'de> for Members<'a> {
 
 impl StoredLine<'_> {
     pub(super) fn resource(&self) -> &str {
-        self.resource.map_or("{}", |JsonText(json)| json)
+        match self.resource {
+            Some(JsonText::Json(json)) => json,
+            _ => "{}",
+        }
     }
 }
 

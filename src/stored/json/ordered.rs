@@ -5,19 +5,22 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
+use super::TIME_LEN;
 use super::line::{JsonText, Members, Origin, StoredLine, StoredSpan, Text};
 use crate::Rebuilder;
+use tributary_event::is_plain;
 
-/// A line in our own order. `None`: it is another one, or no JSON.
-pub(super) fn line<'a>(json: &'a str, out: &mut Rebuilder) -> Option<StoredLine<'a>> {
+/// Fills an empty line from one in our own order. `None`: it is another one, or no JSON, and a part is filled.
+pub(super) fn line<'a>(json: &'a str, out: &mut Rebuilder, line: &mut StoredLine<'a>) -> Option<()> {
     let mut cursor = LineCursor { json, at: 0 };
-    let mut line = StoredLine::default();
     if cursor.takes(b"{\"time\":\"") {
-        line.time = Some(cursor.text()?);
+        line.time = Some(cursor.text_of::<TIME_LEN>()?);
     } else {
         cursor.take(b"{\"time\":null")?;
     }
-    line.observed_time = cursor.text_after(b",\"observed_time\":\"")?;
+    if cursor.takes(b",\"observed_time\":\"") {
+        line.observed_time = Some(cursor.text_of::<TIME_LEN>()?);
+    }
     cursor.take(b",\"kind\":\"")?;
     line.kind = Some(cursor.text()?);
     cursor.take(b",\"name\":\"")?;
@@ -30,13 +33,17 @@ pub(super) fn line<'a>(json: &'a str, out: &mut Rebuilder) -> Option<StoredLine<
         line.body = Some(cursor.value()?);
     }
     if cursor.takes(b",\"span\":{\"trace_id\":\"") {
-        line.span = Some(span(&mut cursor)?);
+        span(&mut cursor, line.span.insert(StoredSpan::default()))?;
     }
     line.metric = cursor.member(b",\"metric\":")?;
-    line.sample = cursor.member(b",\"sample\":")?;
-    line.loss = cursor.member(b",\"loss\":")?;
+    if cursor.takes(b",\"sample\":") {
+        line.sample = Some(cursor.any()?);
+    }
+    if cursor.takes(b",\"loss\":") {
+        line.loss = Some(cursor.any()?);
+    }
     if cursor.takes(b",\"attributes\":{\"") {
-        line.attributes = members(&mut cursor)?;
+        members(&mut cursor, &mut line.attributes)?;
     }
     if cursor.takes(b",\"resource\":") {
         line.resource = Some(match out.stored_resource_len(&cursor.json.as_bytes()[cursor.at..]) {
@@ -54,38 +61,44 @@ pub(super) fn line<'a>(json: &'a str, out: &mut Rebuilder) -> Option<StoredLine<
         line.origin = Some(origin(&mut cursor)?);
     }
     cursor.take(b"}")?;
-    matches!(&json.as_bytes()[cursor.at..], b"" | b"\n").then_some(line)
+    matches!(&json.as_bytes()[cursor.at..], b"" | b"\n").then_some(())
 }
 
-fn span<'a>(cursor: &mut LineCursor<'a>) -> Option<StoredSpan<'a>> {
-    let mut span = StoredSpan { trace_id: cursor.text()?, ..StoredSpan::default() };
+fn span<'a>(cursor: &mut LineCursor<'a>, span: &mut StoredSpan<'a>) -> Option<()> {
+    span.trace_id = cursor.text_of::<32>()?;
     cursor.take(b",\"span_id\":\"")?;
-    span.span_id = cursor.text()?;
-    span.parent_span_id = cursor.text_after(b",\"parent_span_id\":\"")?;
+    span.span_id = cursor.text_of::<16>()?;
+    if cursor.takes(b",\"parent_span_id\":\"") {
+        span.parent_span_id = Some(cursor.text_of::<16>()?);
+    }
     span.kind = cursor.text_after(b",\"kind\":\"")?;
-    span.end_time = cursor.text_after(b",\"end_time\":\"")?;
+    if cursor.takes(b",\"end_time\":\"") {
+        span.end_time = Some(cursor.text_of::<TIME_LEN>()?);
+    }
     span.duration_ns = cursor.number_after(b",\"duration_ns\":")?;
     cursor.take(b",\"status\":\"")?;
     span.status = cursor.text()?;
+    if cursor.takes(b"}") {
+        return Some(());
+    }
     span.status_message = cursor.member(b",\"status_message\":")?;
     span.trace_state = cursor.member(b",\"trace_state\":")?;
     span.flags = cursor.member(b",\"flags\":")?.unwrap_or_default();
     span.dropped = cursor.member(b",\"dropped\":")?.unwrap_or_default();
     span.links = cursor.member(b",\"links\":")?.unwrap_or_default();
     span.events = cursor.member(b",\"events\":")?.unwrap_or_default();
-    cursor.take(b"}")?;
-    Some(span)
+    cursor.take(b"}")
 }
 
 /// The members of an object after its first quote.
-fn members<'a>(cursor: &mut LineCursor<'a>) -> Option<Members<'a>> {
-    let mut members = Members::new();
+fn members<'a>(cursor: &mut LineCursor<'a>, members: &mut Members<'a>) -> Option<()> {
+    members.reserve();
     loop {
         let Text(key) = cursor.text()?;
         cursor.take(b":")?;
         members.set(key, cursor.value()?);
         if cursor.takes(b"}") {
-            return Some(members);
+            return Some(());
         }
         cursor.take(b",\"")?;
     }
@@ -131,20 +144,34 @@ impl<'a> LineCursor<'a> {
     fn skip(&mut self, len: usize) -> Option<JsonText<'a>> {
         let skipped = self.json.get(self.at..self.at + len)?;
         self.at += len;
-        Some(JsonText(skipped))
+        Some(JsonText::Json(skipped))
     }
 
     /// A text after its first quote. `None`: it has escapes, or is none.
     #[inline]
-    fn text(&mut self) -> Option<Text<'a>> {
-        let rest = &self.json.as_bytes()[self.at..];
-        let len = memchr::memchr2(b'"', b'\\', rest)?;
-        if rest[len] != b'"' || has_controls(&rest[..len]) {
-            return None;
-        }
+    fn plain_text(&mut self) -> Option<&'a str> {
+        let len = quote_at(&self.json.as_bytes()[self.at..])?;
         let text = self.json.get(self.at..self.at + len)?;
         self.at += len + 1;
-        Some(Text(Cow::Borrowed(text)))
+        let needs_no_escape = is_plain(text) || text.bytes().all(|byte| byte >= 0x20 && byte != b'\\');
+        needs_no_escape.then_some(text)
+    }
+
+    #[inline]
+    fn text(&mut self) -> Option<Text<'a>> {
+        self.plain_text().map(|text| Text(Cow::Borrowed(text)))
+    }
+
+    /// The same of one that mostly has this length.
+    #[inline]
+    fn text_of<const LEN: usize>(&mut self) -> Option<Text<'a>> {
+        match self.json.get(self.at..self.at + LEN) {
+            Some(text) if self.json.as_bytes().get(self.at + LEN) == Some(&b'"') && is_plain(text) => {
+                self.at += LEN + 1;
+                Some(Text(Cow::Borrowed(text)))
+            }
+            _ => self.text(),
+        }
     }
 
     #[inline(always)]
@@ -178,20 +205,17 @@ impl<'a> LineCursor<'a> {
         let len = match rest.first()? {
             b'"' => {
                 self.at += 1;
-                match self.text() {
-                    Some(Text(text)) => text.len() + 2,
-                    None => 0,
+                if let Some(text) = self.plain_text() {
+                    return Some(JsonText::Text(text));
                 }
+                self.at = start;
+                0
             }
-            b'-' | b'0'..=b'9' => {
-                let len = rest.iter().take_while(|byte| !matches!(byte, b',' | b'}')).count();
-                if is_number(&rest[..len]) { len } else { 0 }
-            }
+            b'-' | b'0'..=b'9' => number_len(rest),
             b't' if rest.starts_with(b"true") => 4,
             b'f' if rest.starts_with(b"false") => 5,
             _ => 0,
         };
-        self.at = start;
         if len == 0 { self.any() } else { self.skip(len) }
     }
 
@@ -211,24 +235,40 @@ impl<'a> LineCursor<'a> {
     }
 }
 
-/// Whether a text has characters that must be escaped in JSON.
+/// Where the next quote stands.
 #[inline]
-fn has_controls(text: &[u8]) -> bool {
-    text.iter().fold(false, |has, byte| has | (*byte < 0x20))
+fn quote_at(bytes: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::MAX / 0xFF;
+    let (words, rest) = bytes.as_chunks();
+    for (number, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word) ^ (ONES * u64::from(b'"'));
+        // The lowest byte that is zero has its high bit here.
+        let zeros = word.wrapping_sub(ONES) & !word & (ONES << 7);
+        if zeros != 0 {
+            return Some(8 * number + zeros.trailing_zeros() as usize / 8);
+        }
+    }
+    rest.iter().position(|byte| *byte == b'"').map(|more| 8 * words.len() + more)
 }
 
-/// Whether this is a number of JSON without an exponent.
+/// The length of a number of JSON without an exponent, before a comma or the end of an object; 0: it is none.
 #[inline]
-fn is_number(json: &[u8]) -> bool {
-    let digits = json.strip_prefix(b"-").unwrap_or(json);
-    let whole = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let is_whole = whole == 1 || whole > 1 && digits[0] != b'0';
-    is_whole
-        && match &digits[whole..] {
-            [] => true,
-            [b'.', fraction @ ..] => !fraction.is_empty() && fraction.iter().all(u8::is_ascii_digit),
-            _ => false,
+fn number_len(json: &[u8]) -> usize {
+    let digits = |from: usize| json[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let sign = usize::from(json.first() == Some(&b'-'));
+    let whole = digits(sign);
+    let mut len = sign + whole;
+    if whole == 0 || whole > 1 && json[sign] == b'0' {
+        return 0;
+    }
+    if json.get(len) == Some(&b'.') {
+        let fraction = digits(len + 1);
+        if fraction == 0 {
+            return 0;
         }
+        len += 1 + fraction;
+    }
+    if matches!(json.get(len), Some(b',' | b'}')) { len } else { 0 }
 }
 
 #[cfg(test)]
@@ -243,24 +283,52 @@ mod tests {
         let sample = r#"{"time":null,"observed_time":"2026-11-20T12:15:00.6Z","kind":"sample","name":"x","sample":{"type":"cpu","value":1,"frames":[]},"origin":{"protocol":"datadog","listener":"l","connection":1,"offset":0,"length":0}}"#;
         let loss = r#"{"time":null,"observed_time":"2026-11-20T12:15:00.6Z","kind":"loss","name":"x","loss":{"reason":"shed","bytes":1},"origin":{"protocol":"datadog","listener":"l","connection":1,"offset":0,"length":0}}"#;
         let mut out = Rebuilder::default();
+        let mut is_read = |json: &str| line(json, &mut out, &mut StoredLine::default()).is_some();
         for json in [span, log, metric, sample, loss] {
-            assert!(line(json, &mut out).is_some(), "{json}");
-            assert!(line(&format!("{json}\n"), &mut out).is_some());
+            assert!(is_read(json), "{json}");
+            assert!(is_read(&format!("{json}\n")));
             for other in [format!("{json} {{"), json.replacen("{", "{ ", 1), json.replacen("\"x\"", "\"\u{1}\"", 1)] {
-                assert!(other == json || line(&other, &mut out).is_none(), "{other}");
+                assert!(other == json || !is_read(&other), "{other}");
             }
         }
-        let span = line(span, &mut out).and_then(|line| Some((line.attributes.members.len(), line.span?.events.len())));
-        assert_eq!(span, Some((7, 1)));
+        let mut read = StoredLine::default();
+        line(span, &mut out, &mut read).unwrap();
+        assert_eq!((read.attributes.iter().count(), read.span.map(|span| span.events.len())), (7, Some(1)));
     }
 
     #[test]
     fn a_number_is_one_of_json() {
         for json in ["0", "-0", "10", "0.5", "-12.25"] {
-            assert!(is_number(json.as_bytes()), "{json}");
+            assert_eq!(number_len(format!("{json},").as_bytes()), json.len(), "{json}");
+            assert_eq!(number_len(format!("{json}}}").as_bytes()), json.len(), "{json}");
+            assert_eq!(number_len(json.as_bytes()), 0, "{json}");
         }
-        for json in ["", "-", "01", "1.", ".5", "+1", "1e5", "0x1", "1.5.5", "- 1", "inf"] {
-            assert!(!is_number(json.as_bytes()), "{json}");
+        for json in ["", "-", "01", "1.", ".5", "+1", "1e5", "0x1", "1.5.5", "- 1", "inf", "1 "] {
+            assert_eq!(number_len(format!("{json},").as_bytes()), 0, "{json}");
+        }
+    }
+
+    #[test]
+    fn a_text_ends_at_its_quote_wherever_that_stands() {
+        for before in 0..20 {
+            for after in 0..10 {
+                for character in [" ", "~", "é", "😀", "\u{7f}", "\"", "\\", "\n", "\u{1f}", "\u{0}"] {
+                    let text = format!("{}{character}{}", "x".repeat(before), "x".repeat(after));
+                    let expected = match character {
+                        "\"" => Some(&text[..before]),
+                        _ if character < " " || character == "\\" => None,
+                        _ => Some(&*text),
+                    };
+                    let json = format!("{text}\",");
+                    let mut cursor = LineCursor { json: &json, at: 0 };
+                    assert_eq!(cursor.plain_text(), expected, "{text:?}");
+                    assert!(expected.is_none_or(|text| cursor.at == text.len() + 1));
+                    let mut cursor = LineCursor { json: &json, at: 0 };
+                    assert_eq!(cursor.text_of::<12>().as_deref(), expected, "{text:?}");
+                    let mut cursor = LineCursor { json: &text, at: 0 };
+                    assert_eq!(cursor.plain_text(), expected.filter(|found| *found != text), "{text:?}");
+                }
+            }
         }
     }
 }
