@@ -17,6 +17,9 @@ use baseline::Baseline;
 use tributary_event::Batch;
 use tributary_sink::encode::{Encoder, Format, LineFields};
 use tributary_sink_otlp as otlp;
+use tributary_stored::row::RowEncoder;
+use tributary_stored::row_reader::RowReader;
+use tributary_stored::{Rebuilder, json};
 use tributary_workloads::{self as workloads, Workload};
 
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baseline.tsv");
@@ -46,6 +49,60 @@ fn work() {
         callgrind::counted_work(&mut || workload.decode(&mut |batch| drop(black_box(batch))));
         form.count(&workload.batches());
         println!("{}\t{}", workload.name, workload.events);
+    }
+    for (name, form) in [("datadog, stored lines", Stored::Lines), ("datadog, stored rows", Stored::Rows)] {
+        let workload = workloads::datadog::spans();
+        form.count(&workload.batches());
+        println!("{name}\t{}", workload.events);
+    }
+}
+
+/// What is stored and read back.
+#[derive(Clone, Copy)]
+enum Stored {
+    /// JSON lines.
+    Lines,
+    /// The rows of a journal.
+    Rows,
+}
+
+impl Stored {
+    /// Reads what the batches are written as, and writes it, both counted.
+    fn count(self, batches: &[Batch]) {
+        let written = self.write(batches);
+        let lines: Vec<_> = written.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
+        callgrind::counted_work(&mut || self.read(&lines));
+        callgrind::counted_work(&mut || drop(black_box(self.write(batches))));
+    }
+
+    fn write(self, batches: &[Batch]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let events = batches.iter().flat_map(Batch::events);
+        match self {
+            Stored::Lines => {
+                let mut encoder = Encoder::new(Format::Json);
+                events.for_each(|event| encoder.encode(event, &mut out));
+            }
+            Stored::Rows => {
+                let mut encoder = RowEncoder::default();
+                events.for_each(|event| encoder.encode(event, &mut out));
+            }
+        }
+        out
+    }
+
+    fn read(self, lines: &[&[u8]]) {
+        let (mut rebuilder, mut rows) = (Rebuilder::default(), RowReader::default());
+        for line in lines {
+            match self {
+                Stored::Lines => json::read(line, &mut rebuilder).unwrap(),
+                Stored::Rows => rows.read(line, &mut rebuilder).unwrap(),
+            }
+            if rebuilder.is_full() {
+                black_box(rebuilder.take());
+            }
+        }
+        black_box(rebuilder.take());
     }
 }
 
