@@ -14,7 +14,9 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use self::line::{Dropped, JsonText, Loss, Members, StoredFrame, StoredLine, StoredLink, StoredSpan, StoredSpanEvent};
+use self::line::{
+    Dropped, JsonText, Loss, Members, Origin, StoredFrame, StoredLine, StoredLink, StoredSpan, StoredSpanEvent,
+};
 use super::{OriginParts, Rebuilder, StoredData, metric_type, reason, severity};
 use tributary_event::{
     DroppedCounts, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
@@ -56,17 +58,19 @@ pub fn read_of_listener(line: &[u8], out: &mut Rebuilder) -> Result<bool, String
     let mut read = StoredLine::default();
     parse_line(line, out, &mut read)?;
     let line = &read;
-    let (None, Some(origin)) = (&line.source, &line.origin) else {
+    let known = out.last_stored_origin().filter(|_| line.has_known_origin);
+    let parts = known.map(|origin| OriginParts::of(origin)).or(line.origin.as_ref().map(Origin::parts));
+    let (None, Some(OriginParts { protocol, listener, .. })) = (&line.source, parts) else {
         return Err("it has no `origin`, or a `source` as lines of `fields = \"compact\"` have it".to_owned());
     };
-    for (key, name) in [("protocol", &origin.protocol), ("listener", &origin.listener)] {
+    for (key, name) in [("protocol", protocol), ("listener", listener)] {
         // They are parts of file names.
         let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
         if !is_plain || !(1..=64).contains(&name.len()) {
             return Err(format!("`origin.{key}` is no name: 1 to 64 characters of A-Z a-z 0-9 _ -"));
         }
     }
-    let (builder, OriginParts { protocol, listener, .. }) = (out.builder(), origin.parts());
+    let builder = &out.builder;
     if !builder.is_empty() && (builder.origin().protocol != protocol || *builder.origin().listener != *listener) {
         return Ok(false);
     }
@@ -114,10 +118,18 @@ fn add(line: &StoredLine<'_>, out: &mut Rebuilder) -> Result<(), String> {
             }
             Position { sequence, offset, length }
         }
+        (None, None, Some((sequence, offset, length))) if line.has_known_origin => {
+            out.set_stored_resource(line.resource().as_bytes(), || resource(line.resource()))?;
+            out.set_last_stored_origin();
+            Position { sequence, offset, length }
+        }
         (None, Some(origin), None) => {
             let (Some(offset), Some(length)) = (origin.offset, origin.length) else { return wrong("origin") };
             out.set_stored_resource(line.resource().as_bytes(), || resource(line.resource()))?;
-            out.set_origin(origin.parts());
+            match line.origin_json {
+                Some(json) => out.set_stored_origin(json.as_bytes(), origin.parts()),
+                None => out.set_origin(origin.parts()),
+            }
             Position { sequence: origin.sequence, offset, length }
         }
         _ => return Err("it has neither an `origin` nor a `source` and a `position`".to_owned()),
@@ -516,6 +528,39 @@ mod tests {
             (SECOND + 1_000_000_000, None),
         ];
         assert_eq!(read.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn origins_are_those_of_each_line() {
+        let mut out = Rebuilder::default();
+        let origins = [
+            (r#""listener":"l","connection":1"#, "l - 1 -"),
+            (r#""listener":"l","connection":12"#, "l - 12 -"),
+            (r#""listener":"l","connection":1,"sequence":7"#, "l - 1 7"),
+            (r#""listener":"l","peer":"p","connection":1"#, "l p 1 -"),
+            (r#""listener":"m","connection":12,"sequence":0"#, "m - 12 0"),
+            (r#""listener":"l","connection":1"#, "l - 1 -"),
+            (r#""listener":"m","connection":1.0"#, ""),
+            (r#""listener":"m","connection":12"#, "m - 12 -"),
+        ];
+        let read_origin = |origin: &str, out: &mut Rebuilder| {
+            let line = line("null", "{}", "{}");
+            let (before, _) = line.split_once(r#""listener""#).unwrap();
+            read(format!(r#"{before}{origin},"offset":3,"length":4}}}}"#).as_bytes(), out)
+        };
+        for (origin, expected) in origins {
+            assert_eq!(read_origin(origin, &mut out).is_ok(), !expected.is_empty(), "{origin}");
+        }
+        let batch = out.take();
+        let origin_of = |event: tributary_event::EventView<'_>| {
+            let (origin, position) = (event.origin(), event.position());
+            assert_eq!((position.offset, position.length), (3, 4));
+            let peer = Some(&*origin.peer).filter(|peer| !peer.is_empty()).unwrap_or("-");
+            let sequence = position.sequence.map_or("-".to_owned(), |sequence| sequence.to_string());
+            format!("{} {peer} {} {sequence}", origin.listener, origin.connection)
+        };
+        let expected = origins.iter().map(|(_, expected)| *expected).filter(|expected| !expected.is_empty());
+        assert_eq!(batch.events().map(origin_of).collect::<Vec<_>>(), expected.collect::<Vec<_>>());
     }
 
     #[test]

@@ -26,7 +26,7 @@ use tributary_event::{
     Severity, SeverityNumber, SpanData, SpanEvent, SpanExtras, SpanLink, TraceContext, Value,
 };
 
-/// The longest stored resource that is remembered.
+/// The longest stored origin or resource that is remembered.
 const MAX_RECENT_BYTES: usize = 4096;
 
 /// Makes batches of stored events.
@@ -37,6 +37,8 @@ pub struct Rebuilder {
     sources: HashMap<String, (Arc<Origin>, Arc<Resource>), RandomState>,
     keys: RecentKeys,
     origins: Recent<Arc<Origin>>,
+    /// Origins, and the bytes of lines from which they were read.
+    stored_origins: Recent<(Box<[u8]>, Arc<Origin>)>,
     /// Resources, and the bytes from which they were read.
     resources: Recent<(Box<[u8]>, Arc<Resource>)>,
     /// The day of the last time of an event, of the last end of a span, and of when the last event was read.
@@ -95,6 +97,7 @@ impl Default for Rebuilder {
             sources: HashMap::default(),
             keys: RecentKeys::default(),
             origins: Recent::default(),
+            stored_origins: Recent::default(),
             resources: Recent::default(),
             last_time: Day::default(),
             last_end: Day::default(),
@@ -115,6 +118,32 @@ impl Rebuilder {
             let origin = self.origins.find(|known| OriginParts::of(known) == parts).cloned();
             let origin = origin.unwrap_or_else(|| self.origins.add(Arc::new(parts.origin())).clone());
             self.builder.set_origin(origin);
+        }
+    }
+
+    /// The same, read from these bytes, which are remembered.
+    fn set_stored_origin(&mut self, bytes: &[u8], parts: OriginParts<'_>) {
+        self.set_origin(parts);
+        if bytes.len() <= MAX_RECENT_BYTES {
+            self.stored_origins.add((bytes.into(), self.builder.origin().clone()));
+        }
+    }
+
+    /// The length of a stored origin that was read lately, if these bytes begin with it: the last stored origin from now on.
+    fn stored_origin_len(&mut self, bytes: &[u8]) -> Option<usize> {
+        self.stored_origins.find(|(known, _)| bytes.starts_with(known)).map(|(known, _)| known.len())
+    }
+
+    fn last_stored_origin(&self) -> Option<&Arc<Origin>> {
+        self.stored_origins.last().map(|(_, origin)| origin)
+    }
+
+    /// Sets the last stored origin for the next events.
+    fn set_last_stored_origin(&mut self) {
+        if let Some((_, origin)) = self.stored_origins.last()
+            && !Arc::ptr_eq(origin, self.builder.origin())
+        {
+            self.builder.set_origin(origin.clone());
         }
     }
 

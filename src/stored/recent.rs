@@ -22,6 +22,11 @@ impl<T> Recent<T> {
         self.0.first()
     }
 
+    /// The last one that was read.
+    pub(super) fn last(&self) -> Option<&T> {
+        self.0.first()
+    }
+
     pub(super) fn add(&mut self, read: T) -> &T {
         self.0.truncate(MOST - 1);
         self.0.insert(0, read);

@@ -40,8 +40,14 @@ pub(super) struct StoredLine<'a> {
     #[serde(default, deserialize_with = "present")]
     pub(super) resource: Option<JsonText<'a>>,
     pub(super) origin: Option<Origin<'a>>,
+    /// Of a line in our own order: the beginning of its origin, which is the same for each event of a connection.
+    #[serde(skip)]
+    pub(super) origin_json: Option<&'a str>,
+    /// In place of `origin`: the last stored origin of the [`crate::Rebuilder`] is that of the line.
+    #[serde(skip)]
+    pub(super) has_known_origin: bool,
     pub(super) source: Option<Text<'a>>,
-    /// Sequence, offset and length, beside a source.
+    /// Sequence, offset and length, beside a source or a known origin.
     pub(super) position: Option<(Option<u64>, u64, u64)>,
 }
 

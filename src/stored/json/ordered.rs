@@ -58,7 +58,7 @@ pub(super) fn line<'a>(json: &'a str, out: &mut Rebuilder, line: &mut StoredLine
             line.delay_ns = cursor.any()?;
         }
     } else {
-        line.origin = Some(origin(&mut cursor)?);
+        origin(&mut cursor, out, line)?;
     }
     cursor.take(b"}")?;
     matches!(&json.as_bytes()[cursor.at..], b"" | b"\n").then_some(())
@@ -104,8 +104,23 @@ fn members<'a>(cursor: &mut LineCursor<'a>, members: &mut Members<'a>) -> Option
     }
 }
 
-fn origin<'a>(cursor: &mut LineCursor<'a>) -> Option<Origin<'a>> {
-    cursor.take(b",\"origin\":{\"protocol\":\"")?;
+fn origin<'a>(cursor: &mut LineCursor<'a>, out: &mut Rebuilder, line: &mut StoredLine<'a>) -> Option<()> {
+    cursor.take(b",\"origin\":")?;
+    let start = cursor.at;
+    if let Some(len) = out.stored_origin_len(&cursor.json.as_bytes()[start..]) {
+        cursor.skip(len)?;
+        line.has_known_origin = true;
+        let sequence = cursor.number_after(b"\"sequence\":")?;
+        if sequence.is_some() {
+            cursor.take(b",")?;
+        }
+        cursor.take(b"\"offset\":")?;
+        let offset = cursor.number()?;
+        cursor.take(b",\"length\":")?;
+        line.position = Some((sequence, offset, cursor.number()?));
+        return cursor.take(b"}");
+    }
+    cursor.take(b"{\"protocol\":\"")?;
     let protocol = cursor.text()?;
     let version = cursor.text_after(b",\"version\":\"")?;
     cursor.take(b",\"listener\":\"")?;
@@ -113,11 +128,13 @@ fn origin<'a>(cursor: &mut LineCursor<'a>) -> Option<Origin<'a>> {
     let peer = cursor.text_after(b",\"peer\":\"")?.unwrap_or_default();
     cursor.take(b",\"connection\":")?;
     let connection = cursor.number()?;
+    // With the comma, so that it is no longer number in another line.
+    line.origin_json = cursor.json.get(start..=cursor.at).filter(|json| json.ends_with(','));
     let sequence = cursor.number_after(b",\"sequence\":")?;
     let offset = cursor.number_after(b",\"offset\":")?;
     let length = cursor.number_after(b",\"length\":")?;
-    cursor.take(b"}")?;
-    Some(Origin { protocol, version, listener, peer, connection, sequence, offset, length })
+    line.origin = Some(Origin { protocol, version, listener, peer, connection, sequence, offset, length });
+    cursor.take(b"}")
 }
 
 /// A line, and how much of it was read.
