@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod attribute_keys;
 mod batch;
 mod builder;
 mod content;
@@ -30,6 +31,7 @@ mod view;
 mod whole_number;
 
 pub use agent::{AgentFacts, AgentIdentity, AgentName};
+pub use attribute_keys::AttributeKeys;
 pub use batch::{Batch, Frame, Header, Position, SampleClock, SampleData, TraceContext};
 pub use builder::{
     BatchBuilder, BatchResource, BatchStack, EventBuilder, Interned, InternedResource, InternedRun, MOST_BATCH_BYTES,

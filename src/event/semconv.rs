@@ -3,6 +3,11 @@
 //! Names follow OpenTelemetry semantic conventions where those exist, else `<protocol>.<noun>[.<quality>]`.
 //! `docs/event-model.md` lists each of them for users; a test fails when one is missing there.
 
+use std::sync::LazyLock;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
 /// A public name. Plain ASCII without characters that JSON escapes, which a test asserts. Two bytes: its index in the table
 /// of all names, so that an attribute takes little memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +26,9 @@ impl Name {
 
     /// The name with this text.
     pub fn of(text: &str) -> Option<Name> {
-        Name::all().find(|name| name.as_str() == text)
+        static BY_TEXT: LazyLock<HashMap<&str, Name, RandomState>> =
+            LazyLock::new(|| Name::all().map(|name| (name.as_str(), name)).collect());
+        BY_TEXT.get(text).copied()
     }
 
     /// Its position in [`Name::all`], for tables by name.

@@ -5,7 +5,6 @@
 mod distribution;
 pub mod event_file;
 pub mod json;
-mod keys;
 mod recent;
 pub mod row;
 pub mod row_reader;
@@ -19,11 +18,10 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use json::Day;
-use keys::RecentKeys;
 use recent::Recent;
 use tributary_event::{
-    Batch, BatchBuilder, Frame, Header, Key, Loss, MetricData, Origin, Reason, Resource, ResourceValue, SampleData,
-    Severity, SeverityNumber, SpanData, SpanEvent, SpanExtras, SpanLink, TraceContext, Value,
+    AttributeKeys, Batch, BatchBuilder, Frame, Header, Key, Loss, MetricData, Origin, Reason, Resource, ResourceValue,
+    SampleData, Severity, SeverityNumber, SpanData, SpanEvent, SpanExtras, SpanLink, TraceContext, Value,
 };
 
 /// The longest stored origin or resource that is remembered.
@@ -35,7 +33,7 @@ pub struct Rebuilder {
     builder: BatchBuilder,
     /// The sources that compact lines can name, by their ids.
     sources: HashMap<String, (Arc<Origin>, Arc<Resource>), RandomState>,
-    keys: RecentKeys,
+    keys: AttributeKeys,
     origins: Recent<Arc<Origin>>,
     /// Origins, and the bytes of lines from which they were read.
     stored_origins: Recent<(Box<[u8]>, Arc<Origin>)>,
@@ -95,7 +93,7 @@ impl Default for Rebuilder {
         Rebuilder {
             builder: BatchBuilder::new(Arc::new(origin)),
             sources: HashMap::default(),
-            keys: RecentKeys::default(),
+            keys: AttributeKeys::default(),
             origins: Recent::default(),
             stored_origins: Recent::default(),
             resources: Recent::default(),
@@ -201,16 +199,16 @@ impl Rebuilder {
     /// A key: a name of ours, or one of the peer.
     #[inline]
     pub fn key(&mut self, text: &str) -> Key {
-        let known = self.keys.find(text.as_bytes(), &mut self.builder);
-        known.unwrap_or_else(|| self.keys.add(text, &mut self.builder))
+        let known = self.keys.find(text.as_bytes(), &self.builder);
+        known.unwrap_or_else(|| self.keys.add(text.as_bytes(), text, &mut self.builder))
     }
 
     /// The same, of bytes. `None`: they are no UTF-8.
     #[inline]
-    fn key_of_bytes(&mut self, text: &[u8]) -> Option<Key> {
-        match self.keys.find(text, &mut self.builder) {
+    fn key_of_bytes(&mut self, bytes: &[u8]) -> Option<Key> {
+        match self.keys.find(bytes, &self.builder) {
             Some(key) => Some(key),
-            None => str::from_utf8(text).ok().map(|text| self.keys.add(text, &mut self.builder)),
+            None => str::from_utf8(bytes).ok().map(|text| self.keys.add(bytes, text, &mut self.builder)),
         }
     }
 

@@ -7,7 +7,6 @@ mod distribution;
 mod exchange;
 pub mod explain;
 mod json;
-mod keys;
 mod listener;
 mod log;
 mod metric;

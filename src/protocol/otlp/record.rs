@@ -1,11 +1,10 @@
 //! What all records of a scope have in common: the resource, the scope, the limits.
 
 use tributary_event::{
-    BatchBuilder, BatchResource, EventBuilder, Header, Key, Name, Position, UnixNanos, Value, semconv,
+    AttributeKeys, BatchBuilder, BatchResource, EventBuilder, Header, Key, Name, Position, UnixNanos, Value, semconv,
 };
 use tributary_protocol::{Now, Output};
 
-use super::keys::Keys;
 use super::profile_dictionary::Strings;
 use super::value::{TextMarks, ValueWriter, WireAttribute};
 
@@ -22,7 +21,7 @@ pub(super) struct RecordLimits {
 
 /// What a record needs beside its message.
 pub(super) struct RecordContext<'a> {
-    pub(super) keys: &'a mut Keys,
+    pub(super) keys: &'a mut AttributeKeys,
     pub(super) limits: RecordLimits,
     pub(super) resource: BatchResource,
     /// The attributes of the scope.

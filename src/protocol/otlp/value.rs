@@ -5,10 +5,9 @@ use hashbrown::HashMap;
 
 use tributary_codec::key_filter::KeyFilter;
 use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
-use tributary_codec::text::{cut, cut_bytes, repair};
-use tributary_event::{BatchBuilder, Interned, Key, Span32, Text, Value};
+use tributary_codec::text::{cut, cut_bytes, escape, repair};
+use tributary_event::{AttributeKeys, BatchBuilder, Interned, Key, Span32, Text, Value};
 
-use super::keys::Keys;
 use super::profile_dictionary::Strings;
 
 /// Up to this many attributes are compared one by one to find repeated keys.
@@ -25,7 +24,7 @@ pub(super) struct TextMarks {
 
 /// Writes texts, values and attributes to a batch.
 pub(super) struct ValueWriter<'a> {
-    pub(super) keys: &'a mut Keys,
+    pub(super) keys: &'a mut AttributeKeys,
     pub(super) batch: &'a mut BatchBuilder,
     pub(super) marks: TextMarks,
     /// The longest text, and the most attributes of a record.
@@ -181,7 +180,11 @@ impl ValueWriter<'_> {
                     let (text, _) = repair(member.key);
                     self.batch.push_parts(&[prefix, &text]).into()
                 }
-                _ => self.keys.get(member.key, self.batch),
+                // Bytes that are no text are shown as escapes: different keys stay different.
+                _ => match self.keys.find(member.key, self.batch) {
+                    Some(key) => key,
+                    None => self.keys.add(member.key, &escape(member.key), self.batch),
+                },
             };
             written.push((key, value));
         }

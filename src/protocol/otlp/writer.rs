@@ -6,11 +6,11 @@ use bytes::Bytes;
 
 use tributary_codec::protobuf::{ProtobufFields, ProtobufValue};
 use tributary_event::{
-    BatchBuilder, InternedResource, InternedRun, Key, Position, RecentResources, Resource, Value, semconv,
+    AttributeKeys, BatchBuilder, InternedResource, InternedRun, Key, Position, RecentResources, Resource, Value,
+    semconv,
 };
 use tributary_protocol::{Flow, Now, Output};
 
-use super::keys::Keys;
 use super::metric::OpenMetric;
 use super::profile::ProfileReader;
 use super::profile_dictionary::Strings;
@@ -30,7 +30,7 @@ pub(super) struct RecordWriter {
     signal: Signal,
     body: Bytes,
     places: RecordPlaces,
-    keys: Keys,
+    keys: AttributeKeys,
     limits: RecordLimits,
     recent: Arc<RecentResources>,
     resource: (Arc<Resource>, InternedResource),
@@ -56,7 +56,7 @@ impl RecordWriter {
             signal,
             places: RecordPlaces::new(&body),
             body,
-            keys: Keys::default(),
+            keys: AttributeKeys::default(),
             limits,
             recent,
             resource: (Arc::default(), InternedResource::default()),
@@ -151,7 +151,7 @@ impl RecordWriter {
 /// The attributes that stand for a message `InstrumentationScope`.
 fn scope_attributes(
     message: &[u8],
-    keys: &mut Keys,
+    keys: &mut AttributeKeys,
     limits: RecordLimits,
     strings: Strings<'_>,
     batch: &mut BatchBuilder,
