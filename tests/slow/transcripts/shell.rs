@@ -3,7 +3,6 @@
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::mem;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -115,13 +114,14 @@ impl Shell {
     /// The output, if it is another one.
     pub(super) fn run(&mut self, step: &Step, is_varying: bool) -> Result<(), String> {
         let expected: Vec<String> = step.expected.iter().map(|line| normalized(line, is_varying)).collect();
-        let mut printed = self.output_of(&step.command);
-        let mut is_first = true;
+        let runs_again = changes_nothing(&step.command);
+        let mut printed = None;
         let mut actual = Vec::new();
         let compared = poll_blocking(PATIENCE, || {
-            if !mem::take(&mut is_first) && changes_nothing(&step.command) {
-                printed = self.output_of(&step.command);
-            }
+            let printed = match &mut printed {
+                Some(printed) if !runs_again => printed,
+                printed => printed.insert(self.output_of(&step.command)),
+            };
             let jobs = fs::read_to_string(self.directory.path().join(".jobs")).unwrap();
             let new = jobs.get(self.seen..jobs.rfind('\n').map_or(0, |end| end + 1)).unwrap_or_default();
             actual = printed.iter().map(String::as_str).chain(new.lines()).map(str::to_owned).collect();
