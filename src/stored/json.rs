@@ -7,16 +7,18 @@
 mod distribution;
 mod line;
 mod ordered;
+mod time;
 
 use std::borrow::Cow;
 
-use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
 use self::line::{
     Dropped, JsonText, Loss, Members, Origin, StoredFrame, StoredLine, StoredLink, StoredSpan, StoredSpanEvent,
 };
+pub(super) use self::time::Day;
+use self::time::time_after;
 use super::{OriginParts, Rebuilder, StoredData, metric_type, reason, severity};
 use tributary_event::{
     DroppedCounts, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
@@ -295,58 +297,6 @@ fn flat<T>(read: Option<Option<T>>) -> Option<Option<T>> {
 /// A time of an event. Of times that follow each other, as an encoder writes them, the date is read once.
 fn time(text: &str, out: &mut Rebuilder) -> Option<UnixNanos> {
     time_after(text, &mut out.last_time)
-}
-
-/// The same, after one of this day.
-fn time_after(text: &str, last: &mut Day) -> Option<UnixNanos> {
-    let Ok([.., b'Z']) = <&[u8; TIME_LEN]>::try_from(text.as_bytes()) else { return any_time(text) };
-    let (date, time) = text.as_bytes().split_first_chunk::<DATE_LEN>()?;
-    let Some(nanos) = nanos_of_day(time) else { return any_time(text) };
-    if last.date != *date {
-        let start = any_time(&format!("{}00:00:00Z", text.get(..DATE_LEN)?))?;
-        *last = Day { date: *date, start };
-    }
-    last.start.0.checked_add(nanos).map(UnixNanos)
-}
-
-/// Of a time such as `12:15:00.000000001Z`. `None`: it is not of this form, or a leap second.
-fn nanos_of_day(time: &[u8]) -> Option<u64> {
-    let &[h, hh, b':', m, mm, b':', s, ss, b'.', ref fraction @ .., b'Z'] = time else { return None };
-    let two = |tens: u8, ones: u8| {
-        let (tens, ones) = (tens.wrapping_sub(b'0'), ones.wrapping_sub(b'0'));
-        (tens < 10 && ones < 10).then(|| u64::from(10 * tens + ones))
-    };
-    let (hours, minutes, seconds) = (two(h, hh)?, two(m, mm)?, two(s, ss)?);
-    if hours > 23 || minutes > 59 || seconds > 59 {
-        return None;
-    }
-    let nanos = fraction.iter().try_fold(0, |nanos, byte| {
-        let digit = byte.wrapping_sub(b'0');
-        (digit < 10).then(|| 10 * nanos + u64::from(digit))
-    })?;
-    Some((hours * 3600 + minutes * 60 + seconds) * 1_000_000_000 + nanos)
-}
-
-/// The length of a time as the encoder writes it, and that of its date.
-const TIME_LEN: usize = "2026-11-20T12:15:00.000000001Z".len();
-const DATE_LEN: usize = "2026-11-20T".len();
-
-/// A day, as it stands in times.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Day {
-    date: [u8; DATE_LEN],
-    start: UnixNanos,
-}
-
-impl Default for Day {
-    fn default() -> Self {
-        Day { date: [0; DATE_LEN], start: UnixNanos(0) }
-    }
-}
-
-fn any_time(text: &str) -> Option<UnixNanos> {
-    let time: Timestamp = text.parse().ok()?;
-    u64::try_from(time.as_nanosecond()).ok().map(UnixNanos)
 }
 
 /// The number of this text of JSON: a number, or the text that stands for one that is not finite.

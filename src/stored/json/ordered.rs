@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::TIME_LEN;
 use super::line::{JsonText, Members, Origin, StoredLine, StoredSpan, Text};
+use super::time::TIME_LEN;
 use crate::Rebuilder;
 use tributary_event::is_plain;
 
