@@ -167,7 +167,7 @@ impl<'a> LineCursor<'a> {
     /// A text after its first quote. `None`: it has escapes, or is none.
     #[inline]
     fn plain_text(&mut self) -> Option<&'a str> {
-        let len = quote_at(&self.json.as_bytes()[self.at..])?;
+        let len = memchr::memchr(b'"', &self.json.as_bytes()[self.at..])?;
         let text = self.json.get(self.at..self.at + len)?;
         self.at += len + 1;
         let needs_no_escape = is_plain(text) || text.bytes().all(|byte| byte >= 0x20 && byte != b'\\');
@@ -250,22 +250,6 @@ impl<'a> LineCursor<'a> {
         self.at += values.byte_offset();
         Some(value)
     }
-}
-
-/// Where the next quote stands.
-#[inline]
-fn quote_at(bytes: &[u8]) -> Option<usize> {
-    const ONES: u64 = u64::MAX / 0xFF;
-    let (words, rest) = bytes.as_chunks();
-    for (number, word) in words.iter().enumerate() {
-        let word = u64::from_le_bytes(*word) ^ (ONES * u64::from(b'"'));
-        // The lowest byte that is zero has its high bit here.
-        let zeros = word.wrapping_sub(ONES) & !word & (ONES << 7);
-        if zeros != 0 {
-            return Some(8 * number + zeros.trailing_zeros() as usize / 8);
-        }
-    }
-    rest.iter().position(|byte| *byte == b'"').map(|more| 8 * words.len() + more)
 }
 
 /// The length of a number of JSON without an exponent, before a comma or the end of an object; 0: it is none.
