@@ -198,7 +198,8 @@ impl Collected {
         stacks_of(&mut self.stacks, source, self.limits).add(sample);
     }
 
-    fn add_span(&mut self, span: &ProfileSpan<'_>) {
+    /// Adds a span to the stacks; the timeline does not get it.
+    pub fn add_span(&mut self, span: &ProfileSpan<'_>) {
         let about = self.about(StackSource::Spans, &span.agent);
         about.note(span.start, span.duration.unwrap_or(0));
         about.events += 1;

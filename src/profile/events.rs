@@ -63,6 +63,12 @@ pub fn item_of_known_agent(event: EventView<'_>) -> Result<Option<ProfileItem<'_
     item_with(event, &|| Cow::Borrowed(""))
 }
 
+/// The item of a span, with an empty agent.
+#[inline]
+pub fn span_of_known_agent<'a>(event: EventView<'a>, data: &SpanData) -> ProfileSpan<'a> {
+    span(event, data, &|| Cow::Borrowed(""))
+}
+
 fn item_with<'a>(event: EventView<'a>, agent: &dyn Fn() -> Cow<'a, str>) -> Result<Option<ProfileItem<'a>>, ()> {
     match event.data() {
         DataView::Span(view) => Ok(Some(ProfileItem::Span(span(event, &view, agent)))),
@@ -112,6 +118,7 @@ fn sample<'a>(
     })
 }
 
+#[inline]
 fn span<'a>(event: EventView<'a>, span: &SpanData, agent: &dyn Fn() -> Cow<'a, str>) -> ProfileSpan<'a> {
     let (mut thread, mut detail) = (None, None);
     for member in event.attribute_members() {

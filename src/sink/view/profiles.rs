@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 
 use crate::recent_senders::RecentSenders;
 use crate::services::{NANOS_PER_STEP, STEPS, pop_if};
-use tributary_event::{AgentFacts, Batch, EventView, Kind, UnixNanos};
+use tributary_event::{AgentFacts, Batch, DataView, EventView, Kind, UnixNanos};
 use tributary_profile::collected::{About, Collected, StackSource};
 use tributary_profile::stacks::{OTHERS, Stacks, process_text};
 use tributary_profile::{Counted, ProfileItem, events};
@@ -138,23 +138,38 @@ impl ProfileSums {
     fn add_events(&mut self, batch: &Batch, touched: &mut Vec<usize>) {
         let mut last = None;
         for event in batch.events() {
-            let Ok(Some(item)) = events::item_of_known_agent(event) else { continue };
-            if !has_stack(&item) {
-                continue;
-            }
-            let resource = Arc::as_ptr(event.resource()).addr();
-            let agent = match last {
-                Some((known, agent)) if known == resource => agent,
-                _ => self.known_agent(event),
-            };
-            last = Some((resource, agent));
-            let of_agent = &mut self.agents[agent].1;
-            of_agent.collected.add(&item);
-            of_agent.last = self.now;
-            if std::mem::replace(&mut of_agent.last_batch, self.batches) != self.batches {
-                touched.push(agent);
+            // Most items are spans, which need not become an item of any kind first.
+            if let DataView::Span(span) = event.data() {
+                let collected = self.collected(event, &mut last, touched);
+                collected.add_span(&events::span_of_known_agent(event, &span));
+            } else if let Ok(Some(item)) = events::item_of_known_agent(event)
+                && has_stack(&item)
+            {
+                self.collected(event, &mut last, touched).add(&item);
             }
         }
+    }
+
+    /// The stacks of the agent of an event. `last`: the address of the last resource, and its agent.
+    #[inline]
+    fn collected(
+        &mut self,
+        event: EventView<'_>,
+        last: &mut Option<(usize, usize)>,
+        touched: &mut Vec<usize>,
+    ) -> &mut Collected {
+        let resource = Arc::as_ptr(event.resource()).addr();
+        let agent = match *last {
+            Some((known, agent)) if known == resource => agent,
+            _ => self.known_agent(event),
+        };
+        *last = Some((resource, agent));
+        let of_agent = &mut self.agents[agent].1;
+        of_agent.last = self.now;
+        if std::mem::replace(&mut of_agent.last_batch, self.batches) != self.batches {
+            touched.push(agent);
+        }
+        &mut of_agent.collected
     }
 
     /// The number of the agent of an event.

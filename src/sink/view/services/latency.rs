@@ -9,6 +9,9 @@ const PARTS: u32 = 6;
 /// At least this many durations are added together.
 const LATEST: usize = 64;
 
+/// The number of buckets, those that share a shift together.
+const BUCKETS: usize = ((u64::BITS - PARTS + 1) << PARTS) as usize;
+
 /// The greatest number of half a byte. It stands for this number and all greater ones.
 const FULL: u64 = 15;
 
@@ -61,12 +64,16 @@ impl Latencies {
     }
 
     fn count_latest(&mut self) {
-        let mut latest = std::mem::take(&mut self.latest);
-        latest.sort_unstable();
-        let runs = latest.chunk_by(|a, b| a == b).map(|run| (run[0], run.len() as u64));
-        self.counted = sum(CountedBuckets::of(&self.counted), runs, self.counted.len() + latest.len());
-        latest.clear();
-        self.latest = latest;
+        // Counting takes a third of the time of sorting.
+        let (mut counts, mut has) = ([0u32; BUCKETS], [0u64; BUCKETS / 64]);
+        for bucket in self.latest.iter().map(|bucket| usize::from(*bucket)) {
+            counts[bucket] += 1;
+            has[bucket / 64] |= 1 << (bucket % 64);
+        }
+        let buckets = has.into_iter().zip((0u16..).step_by(64)).flat_map(|(has, first)| ones(has, first));
+        let latest = buckets.map(|bucket| (bucket, counts[usize::from(bucket)].into()));
+        self.counted = sum(CountedBuckets::of(&self.counted), latest, self.counted.len() + self.latest.len());
+        self.latest.clear();
     }
 
     /// All of them in as few bytes as possible; hardly any follows.
@@ -110,6 +117,15 @@ impl Latencies {
     pub(super) fn memory_bytes(&self) -> usize {
         self.counted.capacity() + self.latest.capacity() * size_of::<u16>()
     }
+}
+
+/// The numbers of the bits that are set, in ascending order; that of the lowest bit is `first`.
+fn ones(mut bits: u64, first: u16) -> impl Iterator<Item = u16> {
+    std::iter::from_fn(move || {
+        let lowest = (bits != 0).then(|| bits.trailing_zeros() as u16)?;
+        bits &= bits - 1;
+        Some(first + lowest)
+    })
 }
 
 /// Reads counted buckets.
