@@ -1,18 +1,11 @@
 //! The keys of tags: what each one means, and where its text is in the batch.
 
-use foldhash::quality::RandomState;
-use hashbrown::HashMap;
-
 use tributary_codec::text::escape;
-use tributary_event::{BatchBuilder, Interned, Key, Name, names_whole_number, semconv};
+use tributary_event::{BatchBuilder, Interned, Key, LatestKeys, Name, names_whole_number, semconv};
 use tributary_protocol::datadog_tags::{SpanTag, is_reserved, resource_name};
 
 use super::options::Semantics;
 use super::semantics;
-
-/// The most keys that are remembered, and the longest: tracers use the same few again and again.
-const MAX_KEYS: usize = 1024;
-const MAX_KEY_BYTES: usize = 128;
 
 /// What a tag is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,11 +37,11 @@ pub(super) struct KnownKey {
     text: Interned,
 }
 
-/// The keys of one listener's bodies, while a body is read.
+/// The keys of the bodies of a listener, which one body after another uses.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     semantics: Semantics,
-    known: HashMap<Box<[u8]>, KnownKey, RandomState>,
+    known: LatestKeys<KnownKey>,
 }
 
 impl Keys {
@@ -64,25 +57,20 @@ impl Keys {
 
     /// The name of a key that was [got](Keys::get), if the listener has another one for it.
     #[inline]
-    pub(super) fn renamed(&self, key: &[u8]) -> Option<&'static str> {
-        if self.is_opentelemetry() { self.known.get(key).and_then(|known| known.renamed) } else { None }
+    pub(super) fn renamed(&mut self, key: &[u8]) -> Option<&'static str> {
+        if self.is_opentelemetry() { self.known.find(key).and_then(|known| known.renamed) } else { None }
     }
 
     /// The key in the batch, and what is known of it.
     #[inline]
     pub(super) fn get(&mut self, key: &[u8], batch: &mut BatchBuilder) -> (Key, Meaning, bool) {
-        if let Some(known) = self.known.get_mut(key) {
+        if let Some(known) = self.known.find(key) {
             return (known.key(key, batch), known.meaning, known.is_whole_number);
         }
         let mut known = KnownKey::of(key, self.semantics);
         let written = known.key(key, batch);
         let result = (written, known.meaning, known.is_whole_number);
-        if key.len() <= MAX_KEY_BYTES {
-            if self.known.len() >= MAX_KEYS {
-                self.known.clear();
-            }
-            self.known.insert(key.into(), known);
-        }
+        self.known.add(key, known);
         result
     }
 }
