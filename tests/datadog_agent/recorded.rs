@@ -29,6 +29,29 @@ fn every_recorded_body_gives_its_spans_and_no_loss() {
 }
 
 #[test]
+fn the_spans_of_a_large_body_are_those_of_small_ones() {
+    let mut checked = 0;
+    for case in recorded().iter().filter(|case| case.path == "/v0.4/traces" && !case.is_malformed) {
+        let of = |body: &[u8]| Offline::new().ask(&case.path, &[], body).events.iter().map(parts).collect::<Vec<_>>();
+        let once = of(&case.body);
+        let (count, chunks) = match *case.body {
+            [first @ 0x90..=0x9F, ref chunks @ ..] => (u32::from(first & 15), chunks),
+            [0xDC, a, b, ref chunks @ ..] => (u16::from_be_bytes([a, b]).into(), chunks),
+            [0xDD, a, b, c, d, ref chunks @ ..] => (u32::from_be_bytes([a, b, c, d]), chunks),
+            _ => panic!("{}", case.name),
+        };
+        // More than are kept from the check of a body.
+        let times = 1500 / once.len();
+        let head = [&[0xDD][..], &(count * times as u32).to_be_bytes()].concat();
+        let many = of(&[&head[..], &chunks.repeat(times)].concat());
+        assert_eq!(many.len(), times * once.len(), "{}", case.name);
+        many.chunks(once.len()).for_each(|found| assert_eq!(found, once, "{}", case.name));
+        checked += 1;
+    }
+    assert!(checked > 3, "{checked} bodies");
+}
+
+#[test]
 fn a_damaged_body_is_refused_whole_with_the_place_and_its_number_of_traces() {
     for case in recorded().iter().filter(|case| case.is_malformed) {
         let mut offline = Offline::new();

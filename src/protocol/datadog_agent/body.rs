@@ -8,6 +8,7 @@ use tributary_codec::reader::DecodeError;
 
 use super::cursor::{Cursor, StringTable};
 use super::facts::{BodyFacts, ChunkFacts};
+use super::read_spans::ReadSpans;
 use super::span::{BodyPart, WireSpan, WireValue};
 use super::streaming::StreamingReader;
 use super::text_cache::TextCache;
@@ -79,6 +80,7 @@ pub(super) struct TraceBody {
     strings: StringTable,
     /// The first chunks of a version whose chunks are maps: what they say of their spans may stand behind the spans.
     chunks: Vec<Chunk>,
+    read_spans: ReadSpans,
     max_entries: usize,
     /// Texts of the table that spans have named.
     pub(super) texts: TextCache,
@@ -104,6 +106,7 @@ impl TraceBody {
             spans: 0,
             strings: StringTable::new(limits.max_strings),
             chunks: Vec::new(),
+            read_spans: ReadSpans::of_body(bytes.len()),
             max_entries: limits.max_entries,
             texts: match layout {
                 Layout::Table | Layout::Streaming => TextCache::with_table(),
@@ -120,7 +123,7 @@ impl TraceBody {
 
     fn walk(&mut self, cursor: &mut Cursor<'_>) -> Result<(), DecodeError> {
         let (mut span, limit) = (WireSpan::default(), self.max_entries);
-        let TraceBody { strings, facts, payload, spans, chunks, .. } = self;
+        let TraceBody { strings, facts, payload, spans, chunks, read_spans, .. } = self;
         let mut keep = |chunk: Chunk| {
             *spans += u64::from(chunk.spans);
             if chunks.len() < MAX_KEPT_CHUNKS {
@@ -133,9 +136,11 @@ impl TraceBody {
                 payload.chunks_at = cursor.offset();
                 let mut chunk = ChunkFacts::default();
                 for _ in 0..top_array(cursor)? {
+                    let start = cursor.offset();
                     maps::read_span(cursor, limit, &mut span)?;
                     *spans += 1;
                     facts.add(&span, cursor.body, &mut chunk);
+                    read_spans.keep(start, cursor.offset(), &mut span);
                 }
             }
             Layout::Chunks | Layout::Table => {
@@ -148,11 +153,13 @@ impl TraceBody {
                     let mut chunk = ChunkFacts::default();
                     let count = cursor.array("chunk")?;
                     for _ in 0..count {
+                        let start = cursor.offset();
                         match self.layout {
                             Layout::Table => table::read_span(cursor, strings, limit, &mut span)?,
                             _ => maps::read_span(cursor, limit, &mut span)?,
                         }
                         facts.add(&span, cursor.body, &mut chunk);
+                        read_spans.keep(start, cursor.offset(), &mut span);
                     }
                     *spans += u64::from(count);
                 }
@@ -161,8 +168,10 @@ impl TraceBody {
                 *payload = maps::read_payload(cursor, |cursor| {
                     let mut chunk = ChunkFacts::default();
                     let read = maps::read_chunk(cursor, |cursor| {
+                        let start = cursor.offset();
                         maps::read_span(cursor, limit, &mut span)?;
                         facts.add(&span, cursor.body, &mut chunk);
+                        read_spans.keep(start, cursor.offset(), &mut span);
                         Ok(())
                     })?;
                     keep(read);
@@ -176,8 +185,10 @@ impl TraceBody {
                 *payload = reader.payload(|reader| {
                     let mut chunk = ChunkFacts::default();
                     let read = reader.chunk(|reader| {
+                        let start = reader.cursor.offset();
                         reader.span(&mut span)?;
                         facts.add(&span, reader.cursor.body, &mut chunk);
+                        read_spans.keep(start, reader.cursor.offset(), &mut span);
                         Ok(())
                     })?;
                     keep(read);
@@ -210,8 +221,16 @@ impl TraceBody {
         }
     }
 
-    /// Reads the span at an offset; returns where it ends.
+    /// The span at an offset, of spans in the order of the body; returns where it ends.
     pub(super) fn span(&mut self, offset: usize, span: &mut WireSpan) -> Result<usize, DecodeError> {
+        match self.read_spans.take(offset, span) {
+            Some(end) => Ok(end),
+            None => self.read_span(offset, span),
+        }
+    }
+
+    /// Reads the span at an offset; returns where it ends.
+    fn read_span(&mut self, offset: usize, span: &mut WireSpan) -> Result<usize, DecodeError> {
         let bytes = self.bytes.clone();
         let mut cursor = Cursor::at(&bytes, offset);
         match self.layout {
@@ -233,7 +252,7 @@ impl TraceBody {
         let (mut span, mut facts, mut all) = (WireSpan::default(), ChunkFacts::default(), BodyFacts::default());
         let mut offset = chunk.spans_at;
         for _ in 0..chunk.spans {
-            offset = self.span(offset, &mut span)?;
+            offset = self.read_span(offset, &mut span)?;
             all.add(&span, &self.bytes, &mut facts);
         }
         Ok(facts)

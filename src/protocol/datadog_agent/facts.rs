@@ -1,6 +1,7 @@
 //! What one span says of all spans of its chunk or of its body (notes, section 3; contract, "Decided" 3).
 
 use super::span::{BodyPart, Sort, WireSpan, WireValue};
+use tributary_event::hex_array;
 
 /// What is known of the process that sent a body.
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,7 +116,5 @@ impl BodyFacts {
 
 /// The upper half of the id of a trace, from 16 hex digits.
 pub(super) fn upper_half(text: &[u8]) -> Option<u64> {
-    let text = str::from_utf8(text).ok().filter(|text| text.len() == 16)?;
-    let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hex.then(|| u64::from_str_radix(text, 16).ok()).flatten()
+    hex_array(str::from_utf8(text).ok()?).map(u64::from_be_bytes)
 }

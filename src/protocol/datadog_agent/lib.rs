@@ -18,6 +18,7 @@ mod options;
 mod process;
 mod profile;
 mod profile_samples;
+mod read_spans;
 mod resources;
 mod route;
 mod seen_once;

@@ -47,13 +47,14 @@ struct Parts {
     renamed: Vec<&'static str>,
 }
 
-/// Writes a span as an event.
+/// Writes a span as an event. `attributes`: memory for its attributes, used again for the next one.
 pub(super) fn write(
     span: &WireSpan,
     header: Header,
     context: &SpanContext<'_>,
     body: &mut TraceBody,
     keys: &mut Keys,
+    attributes: &mut Vec<(Key, Value)>,
     out: &mut Output,
 ) {
     let bytes = body.bytes.clone();
@@ -74,7 +75,8 @@ pub(super) fn write(
     let own_keys = SpanKeys::of(&span.entries, &bytes);
     let limit = context.max_text_bytes;
     let mut writer = Writer { body, bytes: &bytes, keys, limit, own_entries: &span.entries, own_keys };
-    let mut attributes = writer.entries(span, context, &mut parts, &mut out.batch);
+    attributes.clear();
+    writer.entries(span, context, &mut parts, attributes, &mut out.batch);
     for link in &span.links {
         let link = writer.link(link, &mut parts.marks, &mut out.batch);
         parts.links.push(link);
@@ -85,7 +87,7 @@ pub(super) fn write(
     }
     if writer.keys.is_opentelemetry() {
         parts.kind = parts.kind.or_else(|| semantics::kind_of_type(span.span_type.of(&bytes)));
-        parts.events.extend(exception(span, &mut attributes, &mut out.batch));
+        parts.events.extend(exception(span, attributes, &mut out.batch));
     }
     let own = own.map(|(name, text)| (name, writer.text(text, &mut parts.marks, &mut out.batch)));
     let origin = context.chunk.origin;
@@ -94,7 +96,7 @@ pub(super) fn write(
     let mut event = out.batch.event(header);
     event.resource(context.resource);
     own.into_iter().filter(|(_, text)| !text.is_empty()).for_each(|(name, text)| event.attribute(name, text));
-    attributes.into_iter().for_each(|(key, value)| event.attribute(key, value));
+    attributes.iter().for_each(|(key, value)| event.attribute(*key, *value));
     chunk_attributes(context.chunk, origin, &mut event);
     if span.dropped > 0 {
         event.attribute(semconv::DATADOG_ENTRIES_DROPPED, span.dropped);
@@ -124,9 +126,7 @@ fn exception(span: &WireSpan, attributes: &mut Vec<(Key, Value)>, batch: &mut Ba
             .iter()
             .any(|name| key.is(*name))
     };
-    let (of_exception, rest) = std::mem::take(attributes).into_iter().partition(|(key, _)| is_of_exception(key));
-    *attributes = rest;
-    let of_exception: Vec<(Key, Value)> = of_exception;
+    let of_exception: Vec<(Key, Value)> = attributes.extract_if(.., |(key, _)| is_of_exception(key)).collect();
     if of_exception.is_empty() {
         return None;
     }
@@ -214,19 +214,19 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// The attributes of a span, in their order: its own, then those of its chunk and payload that it does not have.
+    /// Adds the attributes of a span, in their order: its own, then those of its chunk and payload that it does not have.
     fn entries(
         &mut self,
         span: &WireSpan,
         context: &SpanContext<'_>,
         parts: &mut Parts,
+        all: &mut Vec<(Key, Value)>,
         batch: &mut BatchBuilder,
-    ) -> Vec<(Key, Value)> {
-        let mut all = Vec::with_capacity(span.entries.len() + context.inherited.len() + 4);
+    ) {
         for (place, entry) in span.entries.iter().enumerate() {
             if self.own_keys.is_last(place, entry, self.own_entries, self.bytes) {
                 let prefix = self.own_keys.prefix(entry, self.own_entries, self.bytes);
-                self.entry(entry, prefix, parts, &mut all, batch);
+                self.entry(entry, prefix, parts, all, batch);
             }
         }
         if !span.component.is_empty() && !self.has_own(b"component") {
@@ -242,10 +242,9 @@ impl Writer<'_> {
         for (key, value) in context.inherited {
             if !self.has_own(key.of(self.bytes)) {
                 let entry = Entry { key: *key, value: *value, sort: Sort::Meta };
-                self.entry(&entry, None, parts, &mut all, batch);
+                self.entry(&entry, None, parts, all, batch);
             }
         }
-        all
     }
 
     /// An entry. `prefix`: another one of the span has its key.

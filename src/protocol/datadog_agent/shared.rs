@@ -1,6 +1,6 @@
 //! What the requests of a listener share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
 
@@ -9,12 +9,16 @@ use tributary_memory::MemoryBudget;
 use tributary_protocol::Response;
 
 use super::dogstatsd::DogStatsD;
+use super::keys::Keys;
 use super::options::{DogStatsDOptions, Options, ProfileMode};
 use super::profile::ProfileFiles;
 use super::route::Route;
 use super::seen_once::SeenOnce;
 use super::trace_ids::TraceIds;
 use tributary_protocol::repeats::Repeats;
+
+/// The most keys of bodies that are kept: as many bodies as are read at the same time.
+const MAX_IDLE_KEYS: usize = 4;
 
 /// The state of a listener.
 #[derive(Debug)]
@@ -31,6 +35,8 @@ pub(super) struct SharedExchange {
     pub(super) unknown_keys: SeenOnce,
     /// Where files of uploads are kept. `None`: they are not.
     pub(super) profile_files: Option<Arc<dyn ProfileFiles>>,
+    /// Keys of bodies of traces that were read, for the next ones.
+    idle_keys: Mutex<Vec<Keys>>,
     /// The answer to a body of traces.
     rates: String,
     /// The answer to `/info`.
@@ -55,6 +61,7 @@ impl SharedExchange {
             repeats: Arc::new(Repeats::new(options.repeat_time, options.max_repeats)),
             trace_ids: TraceIds::new(options.max_trace_ids),
             resources: Arc::default(),
+            idle_keys: Mutex::default(),
             rates: options.sample_rates.response(),
             info: info(&options),
             options,
@@ -64,6 +71,23 @@ impl SharedExchange {
     /// The longest text.
     pub(super) fn max_text_bytes(&self) -> usize {
         usize::try_from(self.options.max_text_bytes).unwrap_or(usize::MAX)
+    }
+
+    /// Keys for a body of traces, with those of a former one.
+    pub(super) fn keys(&self) -> Keys {
+        self.idle_keys().pop().unwrap_or_else(|| Keys::new(self.options.semantics))
+    }
+
+    /// Keeps the keys of a body that was read.
+    pub(super) fn keep_keys(&self, keys: Keys) {
+        let mut idle = self.idle_keys();
+        if idle.len() < MAX_IDLE_KEYS {
+            idle.push(keys);
+        }
+    }
+
+    fn idle_keys(&self) -> MutexGuard<'_, Vec<Keys>> {
+        self.idle_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answer to a request whose content is delivered.

@@ -1,20 +1,17 @@
 //! Writes the spans of a body that was checked, in bounded steps.
 
-use std::sync::Arc;
-
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
 use tributary_codec::reader::DecodeError;
 use tributary_codec::text::escape;
-use tributary_event::{Header, Position, RecentResources};
+use tributary_event::{Header, Key, Position, Value};
 use tributary_protocol::{Flow, Now, Output};
 
 use super::body::{Chunk, Layout, TraceBody};
 use super::facts::{ChunkFacts, SpanTags, upper_half};
 use super::keys::Keys;
 use super::normalize::{self, SpanContext};
-use super::options::Semantics;
 use super::resources::{Resources, SenderHeaders, SpanSource};
 use super::shared::SharedExchange;
 use super::span::{BodyPart, UnknownKey, WireSpan, WireValue};
@@ -27,6 +24,8 @@ pub(super) struct TraceWriter {
     resources: Resources,
     keys: Keys,
     span: WireSpan,
+    /// The attributes of the span.
+    attributes: Vec<(Key, Value)>,
     /// Attributes of the payload.
     of_payload: Vec<(BodyPart, WireValue)>,
     chunks_left: u32,
@@ -50,19 +49,15 @@ struct OpenChunk {
 
 impl TraceWriter {
     /// Of a body that was checked.
-    pub(super) fn new(
-        mut body: TraceBody,
-        headers: SenderHeaders,
-        semantics: Semantics,
-        resources: &Arc<RecentResources>,
-    ) -> TraceWriter {
+    pub(super) fn new(mut body: TraceBody, headers: SenderHeaders, shared: &SharedExchange) -> TraceWriter {
         let of_payload = body.payload.attributes.map(|start| body.members(start).unwrap_or_default());
         let of_payload = last_of_each(of_payload.iter().flatten(), &body.bytes);
         TraceWriter {
             headers,
-            resources: Resources::new(resources),
-            keys: Keys::new(semantics),
+            resources: Resources::new(&shared.resources),
+            keys: shared.keys(),
             span: WireSpan::default(),
+            attributes: Vec::new(),
             of_payload,
             chunks_left: body.payload.chunks,
             offset: body.payload.chunks_at,
@@ -79,6 +74,7 @@ impl TraceWriter {
     pub(super) fn step(&mut self, shared: &SharedExchange, now: Now, out: &mut Output) -> Result<Flow, DecodeError> {
         while !out.batch.is_full() {
             if !self.next(shared, now, out)? {
+                shared.keep_keys(std::mem::take(&mut self.keys));
                 return Ok(Flow::Continue);
             }
         }
@@ -194,7 +190,7 @@ impl TraceWriter {
                 ));
             }
         }
-        normalize::write(span, header, &context, &mut self.body, &mut self.keys, out);
+        normalize::write(span, header, &context, &mut self.body, &mut self.keys, &mut self.attributes, out);
         Ok(())
     }
 }

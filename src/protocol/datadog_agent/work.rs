@@ -173,7 +173,7 @@ impl DatadogAgentWork {
                 out.decoded_bytes += self.request.body.len() as u64;
                 self.spans = body.spans;
                 let headers = SenderHeaders::read(&self.request.head);
-                let writer = TraceWriter::new(body, headers, self.shared.options.semantics, &self.shared.resources);
+                let writer = TraceWriter::new(body, headers, &self.shared);
                 self.stage = RequestStage::Writing(Box::new(writer));
             }
             Err(error) => self.refuse(&error, now, out),
