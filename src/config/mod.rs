@@ -21,6 +21,7 @@ use tributary_event::MOST_BATCH_BYTES;
 use tributary_memory::SystemMemory;
 use tributary_options::{Bounds, ConfigErrors, Files, Section, SourceText, bounds, options, read_sources, section};
 use tributary_sink_view::options as view;
+use tributary_system::processors;
 use tributary_transport::options::TlsOptions;
 
 use conflicts::Addresses;
@@ -183,7 +184,7 @@ impl Config {
     pub(crate) fn threads(&self) -> usize {
         let of_sink = |sink: &SinkConfig| match &sink.kind {
             SinkKind::Discard => 0,
-            SinkKind::Parquet(options) => options.conversions + usize::from(options.upload.is_some()),
+            SinkKind::Parquet(options) => options.conversions() + usize::from(options.upload.is_some()),
             _ => 1,
         };
         let of_listener = |listener: &ListenerConfig| {
@@ -215,7 +216,6 @@ impl ProcessLimits {
 
     /// The number of threads that decode and serve.
     pub fn threads(&self) -> usize {
-        let processors = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         // One processor is left for the threads of the sinks.
         self.threads.unwrap_or_else(|| processors().saturating_sub(1).clamp(1, MOST_THREADS))
     }

@@ -166,7 +166,7 @@ impl Parquet {
                 }
             };
             thread::scope(|scope| {
-                for _ in 1..options.conversions.min(jobs.len()) {
+                for _ in 1..options.conversions().min(jobs.len()) {
                     // Without another thread this one converts all.
                     let _ = thread::Builder::new().name("convert".to_owned()).spawn_scoped(scope, convert_next);
                 }

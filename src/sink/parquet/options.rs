@@ -11,12 +11,15 @@ use tributary_options::{Bounds, LONGEST, Section, options};
 use tributary_sink::encode::Format;
 use tributary_sink_file as file;
 use tributary_sink_file::template::Template;
+use tributary_system::processors;
 
 /// A row group is also written when its values take this much memory.
 pub(super) const ROW_GROUP_BYTES: usize = 12 << 20;
 /// Memory of a file being written: a row group, whose capacity may be twice its size, and what the encoder and the compressor
 /// of one column take.
 const CONVERSION_BYTES: u64 = 40 << 20;
+/// The highest default of `conversions`.
+const MOST_CONVERSIONS: usize = 8;
 /// The directory of the journal, below the base of the path.
 const JOURNAL: &str = ".journal";
 /// The name of every file, without its time.
@@ -44,8 +47,9 @@ options! {
         pub rotate_interval: Duration = duration(Duration::from_secs(15 * 60), Duration::from_millis(1)..=LONGEST),
         /// The most rows of a row group. It is also complete when its values take 12 MiB of memory.
         pub row_group_rows: usize = count(131_072, 1..=16_777_216),
-        /// How many files are written at once, each by a thread of its own.
-        pub conversions: usize = count(1, 1..=64),
+        /// How many files are written at once, each by a thread of its own. Not set: half of the number of processors, at least 1 and at
+        /// most 8.
+        pub conversions: Option<usize> = optional_count(1..=64),
         /// The compression of pages: "none", "lz4" or "zstd".
         pub compression: Compression =
             choice(Compression::default(), &Compression::ALL.map(|compression| (compression.as_str(), compression))),
@@ -136,6 +140,11 @@ impl Options {
         }
     }
 
+    /// How many files are written at once.
+    pub fn conversions(&self) -> usize {
+        self.conversions.unwrap_or_else(|| (processors() / 2).clamp(1, MOST_CONVERSIONS))
+    }
+
     /// The columns of attributes that the operator names for this kind.
     pub(super) fn columns_of(&self, kind: Kind) -> Vec<(String, Shape)> {
         let of_kind = self.columns.iter().filter(|(of, _)| *of == kind).flat_map(|(_, columns)| columns);
@@ -145,7 +154,7 @@ impl Options {
     /// Declares the memory that such a sink takes at most.
     pub fn declare(&self, of: &str, bounds: &mut Bounds) {
         self.journal().declare(of, bounds);
-        bounds.add(of, "Parquet files being written", self.conversions as u64 * CONVERSION_BYTES);
+        bounds.add(of, "Parquet files being written", self.conversions() as u64 * CONVERSION_BYTES);
         if let Some(upload) = &self.upload {
             upload.declare(of, bounds);
         }

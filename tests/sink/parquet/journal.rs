@@ -169,7 +169,7 @@ async fn files_that_are_written_at_once_have_each_event_once() {
     let batches = batches();
     killed(directory.path(), &batches).await;
     // The files of both sinks of a series have equal names but for their times and numbers.
-    write(Options { conversions: 4, rotate_rows: 300, ..options(directory.path()) }, &batches).await;
+    write(Options { conversions: Some(4), rotate_rows: 300, ..options(directory.path()) }, &batches).await;
     let all: Vec<&Batch> = batches.iter().chain(&batches).collect();
     let copies: Vec<Batch> = all.into_iter().map(|batch| batch.copy_of(|_| true)).collect();
     assert_same(&archived(directory.path()), &copies, "all files");
