@@ -163,9 +163,10 @@ impl PprofReader {
         let message = std::mem::take(&mut self.pprof.message);
         let mut end = at;
         let mut fields = ProtobufFields::of(&message[at..]);
-        for field in fields.by_ref().take(STEP_FIELDS) {
+        for _ in 0..STEP_FIELDS {
+            let Some(field) = fields.next() else { break };
             let start = end;
-            end += field.whole.len();
+            end = message.len() - fields.rest().len();
             self.field(field, start, end)?;
         }
         let is_over = end == message.len();

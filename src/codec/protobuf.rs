@@ -101,8 +101,6 @@ pub struct Field<'a> {
     pub number: u64,
     /// Its value.
     pub value: ProtobufValue<'a>,
-    /// The whole field, with its tag.
-    pub whole: &'a [u8],
 }
 
 /// Reads the fields of a message in order. Ends before the first invalid one; [`ProtobufFields::is_valid`] is `false` then.
@@ -128,10 +126,18 @@ impl<'a> ProtobufFields<'a> {
         self.rest
     }
 
+    /// The next field, and all of its bytes, with its tag.
     #[inline]
-    fn read(&self) -> Option<(Field<'a>, &'a [u8])> {
-        let whole = self.rest;
-        let (tag, rest) = read_varint(whole)?;
+    pub fn next_whole(&mut self) -> Option<(Field<'a>, &'a [u8])> {
+        let before = self.rest;
+        let field = self.next()?;
+        Some((field, &before[..before.len() - self.rest.len()]))
+    }
+
+    /// The next field of any form.
+    #[inline(never)]
+    fn any(&mut self) -> Option<Field<'a>> {
+        let (tag, rest) = read_varint(self.rest)?;
         let (value, rest) = match tag & 7 {
             2 => {
                 let (length, rest) = read_varint(rest)?;
@@ -140,14 +146,12 @@ impl<'a> ProtobufFields<'a> {
             }
             of => read_number(of, rest)?,
         };
-        let whole = &whole[..whole.len() - rest.len()];
-        Some((Field { number: tag >> 3, value, whole }, rest))
+        self.rest = rest;
+        Some(Field { number: tag >> 3, value })
     }
 }
 
-/// The value of a field with this wire type that has no length, and what follows. Not a part of the function above: the processor
-/// cannot foresee a jump to one of five places, but that most fields have a length.
-#[inline(never)]
+/// The value of a field with this wire type that has no length, and what follows.
 fn read_number(of: u64, rest: &[u8]) -> Option<(ProtobufValue<'_>, &[u8])> {
     match of {
         0 => read_varint(rest).map(|(value, rest)| (ProtobufValue::Varint(value), rest)),
@@ -162,9 +166,15 @@ impl<'a> Iterator for ProtobufFields<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Field<'a>> {
-        let (field, rest) = self.read()?;
-        self.rest = rest;
-        Some(field)
+        // Most fields are a text or a message of less than 128 bytes, and have a number below 16.
+        if let [tag, length @ 0..0x80, rest @ ..] = self.rest
+            && tag & 0x87 == 2
+            && let Some((bytes, rest)) = rest.split_at_checked(usize::from(*length))
+        {
+            self.rest = rest;
+            return Some(Field { number: u64::from(tag >> 3), value: ProtobufValue::Bytes(bytes) });
+        }
+        self.any()
     }
 }
 

@@ -35,6 +35,8 @@ pub fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     match bytes {
         // Most varints are tags and short lengths.
         [byte @ 0..0x80, rest @ ..] => Some((u64::from(*byte), rest)),
+        // Lengths of messages mostly have two bytes.
+        [low, high @ 0..0x80, rest @ ..] => Some((u64::from(low & 0x7f) | u64::from(*high) << 7, rest)),
         _ => read_long_varint(bytes),
     }
 }

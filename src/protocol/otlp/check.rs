@@ -27,17 +27,14 @@ pub(super) fn check(
         return Err(DecodeError { field: of.name, offset: base, kind });
     }
     let mut fields = ProtobufFields::of(message);
-    let mut place = 0;
     loop {
         let at = base + message.len() - fields.rest().len();
         let Some(found) = fields.next() else { break };
         if found.number == 0 {
             return Err(invalid(of.name, at, 0, "a field with a number above 0"));
         }
-        let Some(known) = of.place(found.number, place) else { continue };
-        place = known;
-        let field = &of.fields[place];
-        let end = at + found.whole.len();
+        let Some(field) = of.field(found.number) else { continue };
+        let end = base + message.len() - fields.rest().len();
         match (field.of, found.value) {
             (FieldType::Message(inner), ProtobufValue::Bytes(bytes)) => {
                 check(bytes, end - bytes.len(), inner, sizes, depth + 1)?;

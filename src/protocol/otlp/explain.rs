@@ -37,17 +37,17 @@ pub fn body(head: &RequestHead, body: &[u8], faults: Vec<DecoderError>, sheet: &
 
 fn explain(message: &[u8], of: &MessageSchema, depth: usize, sheet: &mut Sheet) {
     let mut fields = ProtobufFields::of(message);
-    for found in fields.by_ref() {
+    while let Some((found, whole)) = fields.next_whole() {
         match (of.field(found.number), found.value) {
             (Some(FieldSchema { name, of: FieldType::Message(inner), .. }), ProtobufValue::Bytes(bytes))
                 if depth < MAX_DEPTH =>
             {
-                let head = &found.whole[..found.whole.len() - bytes.len()];
+                let head = &whole[..whole.len() - bytes.len()];
                 sheet.field(head, name, counted(bytes.len() as u64, "byte"));
                 sheet.nested(|sheet| explain(bytes, inner, depth + 1, sheet));
             }
-            (Some(field), value) => sheet.field(found.whole, field.name, words(field, value)),
-            (None, _) => sheet.field(found.whole, "unknown field", found.number),
+            (Some(field), value) => sheet.field(whole, field.name, words(field, value)),
+            (None, _) => sheet.field(whole, "unknown field", found.number),
         }
     }
     if !fields.is_valid() {

@@ -58,14 +58,10 @@ impl MessageSchema {
     /// The field with this number.
     #[inline]
     pub(super) fn field(&self, number: u64) -> Option<&'static FieldSchema> {
-        self.place(number, 0).map(|place| &self.fields[place])
-    }
-
-    /// The place of the field with this number. `last`: the place of the field before it; senders write fields in their order.
-    #[inline]
-    pub(super) fn place(&self, number: u64, last: usize) -> Option<usize> {
-        let is_it = |place: &usize| self.fields.get(*place).is_some_and(|field| u64::from(field.number) == number);
-        [last, last + 1].into_iter().find(is_it).or_else(|| (0..self.fields.len()).find(is_it))
+        let is_it = |field: &&FieldSchema| u64::from(field.number) == number;
+        // The numbers of most messages have no gap.
+        let likely = self.fields.get(usize::try_from(number).ok()?.wrapping_sub(1)).filter(is_it);
+        likely.or_else(|| self.fields.iter().find(is_it))
     }
 }
 

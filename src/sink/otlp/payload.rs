@@ -109,7 +109,8 @@ fn levels(signal: Signal) -> &'static [&'static [u64]] {
 fn select(message: &[u8], levels: &[&[u64]], records: Range<usize>, next: &mut usize, out: &mut Vec<u8>) -> usize {
     let Some((numbers, below)) = levels.split_first() else { return 0 };
     let mut appended = 0;
-    for Field { number, value, whole } in ProtobufFields::of(message) {
+    let mut fields = ProtobufFields::of(message);
+    while let Some((Field { number, value }, whole)) = fields.next_whole() {
         let ProtobufValue::Bytes(inner) = value else {
             out.extend_from_slice(whole);
             continue;
