@@ -469,7 +469,9 @@ fn the_reference_file_shows_every_default() {
         proxy: upload.proxy.clone(),
         ..parquet::UploadOptions::to(parquet::Url::parse("s3://telemetry/tributary").unwrap())
     });
-    assert_eq!(**lake, parquet::Options { upload, ..parquet::Options::default() });
+    // An option without a default of its own.
+    let conversions = Some(1);
+    assert_eq!(**lake, parquet::Options { upload, conversions, ..parquet::Options::default() });
     assert_eq!(*console, builtin.sinks[0]);
     assert_eq!(archive.kind, SinkKind::File(file::Options::default()));
     assert_eq!(archive.queue, QueueOptions::default());
