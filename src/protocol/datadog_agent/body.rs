@@ -140,7 +140,7 @@ impl TraceBody {
                     maps::read_span(cursor, limit, &mut span)?;
                     *spans += 1;
                     facts.add(&span, cursor.body, &mut chunk);
-                    read_spans.keep(start, cursor.offset(), &mut span);
+                    read_spans.keep(start, cursor.offset(), &span);
                 }
             }
             Layout::Chunks | Layout::Table => {
@@ -159,7 +159,7 @@ impl TraceBody {
                             _ => maps::read_span(cursor, limit, &mut span)?,
                         }
                         facts.add(&span, cursor.body, &mut chunk);
-                        read_spans.keep(start, cursor.offset(), &mut span);
+                        read_spans.keep(start, cursor.offset(), &span);
                     }
                     *spans += u64::from(count);
                 }
@@ -171,7 +171,7 @@ impl TraceBody {
                         let start = cursor.offset();
                         maps::read_span(cursor, limit, &mut span)?;
                         facts.add(&span, cursor.body, &mut chunk);
-                        read_spans.keep(start, cursor.offset(), &mut span);
+                        read_spans.keep(start, cursor.offset(), &span);
                         Ok(())
                     })?;
                     keep(read);
@@ -188,7 +188,7 @@ impl TraceBody {
                         let start = reader.cursor.offset();
                         reader.span(&mut span)?;
                         facts.add(&span, reader.cursor.body, &mut chunk);
-                        read_spans.keep(start, reader.cursor.offset(), &mut span);
+                        read_spans.keep(start, reader.cursor.offset(), &span);
                         Ok(())
                     })?;
                     keep(read);

@@ -11,6 +11,8 @@ use tributary_protocol::repeats::REPEAT_BYTES;
 
 /// The memory of the upper half of a trace's id that is remembered.
 const TRACE_ID_BYTES: u64 = 96;
+/// The memory of the keys of tags that are kept for the next bodies.
+const KEYS_BYTES: u64 = 1 << 20;
 /// The memory of a string of a table.
 const STRING_BYTES: u64 = 8;
 
@@ -90,6 +92,7 @@ impl Options {
         bounds.need(self.max_body_bytes.saturating_add(self.max_strings as u64 * STRING_BYTES));
         let what = format!("{} bodies whose repeats are recognised (max_repeats)", self.max_repeats);
         bounds.add(of, what, self.max_repeats as u64 * REPEAT_BYTES);
+        bounds.add(of, "keys of tags", KEYS_BYTES);
         let what = format!("{} ids of traces (max_trace_ids)", self.max_trace_ids);
         bounds.add(of, what, self.max_trace_ids as u64 * TRACE_ID_BYTES);
     }

@@ -2,9 +2,9 @@
 
 use super::span::{Entry, WireSpan};
 
-/// The most spans of a body that are kept, and the most entries of all of them.
-const MAX_SPANS: usize = 512;
-const MAX_ENTRIES: usize = 4096;
+/// The most spans of a body that are kept, and the most entries of all of them: together less than 64 KiB.
+const MAX_SPANS: usize = 128;
+const MAX_ENTRIES: usize = 1024;
 /// At most one span is kept for each 64 bytes of a body, and one entry for each 4, so that a small body takes little memory.
 const SPAN_BYTES: usize = 64;
 const ENTRY_BYTES: usize = 4;
@@ -39,8 +39,8 @@ impl ReadSpans {
         ReadSpans { max_spans, max_entries, ..ReadSpans::default() }
     }
 
-    /// Keeps a span that begins and ends at these offsets, if there is capacity for it. Takes its fields, and leaves its entries.
-    pub(super) fn keep(&mut self, start: usize, end: usize, span: &mut WireSpan) {
+    /// Keeps a span that begins and ends at these offsets, if there is capacity for it.
+    pub(super) fn keep(&mut self, start: usize, end: usize, span: &WireSpan) {
         let is_simple = span.links.is_empty() && span.events.is_empty();
         let has_capacity =
             self.spans.len() < self.max_spans && self.entries.len() + span.entries.len() <= self.max_entries;
@@ -48,8 +48,7 @@ impl ReadSpans {
             return;
         }
         self.entries.extend_from_slice(&span.entries);
-        let entries = std::mem::take(&mut span.entries);
-        let span = std::mem::replace(span, WireSpan { entries, ..WireSpan::default() });
+        let span = WireSpan { entries: Vec::new(), links: Vec::new(), events: Vec::new(), ..*span };
         self.spans.push(ReadSpan { start, end, entries_end: self.entries.len(), span });
     }
 
@@ -67,5 +66,49 @@ impl ReadSpans {
         self.next_entry = kept.entries_end;
         self.next += 1;
         Some(kept.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::span::{BodyPart, Sort, WireLink, WireValue};
+    use super::*;
+
+    /// A span with this many entries.
+    fn span(id: u64, entries: u64) -> WireSpan {
+        let entry = |number| Entry { key: BodyPart::default(), value: WireValue::U64(number), sort: Sort::Metric };
+        WireSpan { span_id: id, entries: (0..entries).map(entry).collect(), ..WireSpan::default() }
+    }
+
+    #[test]
+    fn kept_spans_are_found_by_their_place_and_take_no_memory_but_their_own() {
+        let mut kept = ReadSpans::of_body(1 << 20);
+        let mut last = WireSpan { links: vec![WireLink::default(); 4096], ..span(0, 1) };
+        kept.keep(5, 10, &last);
+        last.clear();
+        for id in 1..2 * MAX_SPANS as u64 {
+            last.span_id = id;
+            last.entries = span(id, id % 20).entries;
+            kept.keep(id as usize * 10, id as usize * 10 + 9, &last);
+        }
+        assert!(last.links.capacity() >= 4096 && kept.spans.iter().all(|kept| kept.span.links.capacity() == 0));
+        assert!(kept.spans.len() <= MAX_SPANS && kept.entries.len() <= MAX_ENTRIES);
+        let mut found = WireSpan::default();
+        assert_eq!((kept.take(5, &mut found), kept.take(10, &mut found)), (None, Some(19)));
+        // Some are not asked for, and some are not kept.
+        assert_eq!((kept.take(30, &mut found), found.span_id, found.entries.len()), (Some(39), 3, 3));
+        assert_eq!((kept.take(35, &mut found), kept.take(30, &mut found)), (None, None));
+        assert_eq!((kept.take(70, &mut found), found.span_id, found.entries.len()), (Some(79), 7, 7));
+        assert_eq!(kept.take(usize::MAX, &mut found), None);
+    }
+
+    #[test]
+    fn a_small_body_keeps_few() {
+        let mut kept = ReadSpans::of_body(130);
+        (0..5).for_each(|id| kept.keep(id, id + 1, &span(id as u64, 0)));
+        assert_eq!(kept.spans.len(), 2);
+        let mut kept = ReadSpans::of_body(64);
+        kept.keep(0, 60, &span(1, 17));
+        assert!(kept.spans.is_empty() && kept.entries.is_empty());
     }
 }

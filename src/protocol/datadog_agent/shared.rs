@@ -17,8 +17,8 @@ use super::seen_once::SeenOnce;
 use super::trace_ids::TraceIds;
 use tributary_protocol::repeats::Repeats;
 
-/// The most keys of bodies that are kept: as many bodies as are read at the same time.
-const MAX_IDLE_KEYS: usize = 4;
+/// The most lists of keys that are kept for the next bodies.
+const MAX_IDLE_KEYS: usize = 2;
 
 /// The state of a listener.
 #[derive(Debug)]
