@@ -59,9 +59,10 @@ impl MessageSchema {
     #[inline]
     pub(super) fn field(&self, number: u64) -> Option<&'static FieldSchema> {
         let is_it = |field: &&FieldSchema| u64::from(field.number) == number;
-        // The numbers of most messages have no gap.
-        let likely = self.fields.get(usize::try_from(number).ok()?.wrapping_sub(1)).filter(is_it);
-        likely.or_else(|| self.fields.iter().find(is_it))
+        let place = usize::try_from(number).ok()?;
+        // The numbers of most fields have no gap or one before them.
+        let near = [1, 2].into_iter().filter_map(|less| self.fields.get(place.wrapping_sub(less)));
+        near.chain(self.fields).find(is_it)
     }
 }
 
