@@ -19,7 +19,7 @@ pub(super) const ROW_GROUP_BYTES: usize = 12 << 20;
 /// of one column take.
 const CONVERSION_BYTES: u64 = 40 << 20;
 /// The highest default of `conversions`.
-const MOST_CONVERSIONS: usize = 8;
+const MOST_CONVERSIONS: usize = 4;
 /// The directory of the journal, below the base of the path.
 const JOURNAL: &str = ".journal";
 /// The name of every file, without its time.
@@ -48,7 +48,7 @@ options! {
         /// The most rows of a row group. It is also complete when its values take 12 MiB of memory.
         pub row_group_rows: usize = count(131_072, 1..=16_777_216),
         /// How many files are written at once, each by a thread of its own. Not set: half of the number of processors, at least 1 and at
-        /// most 8.
+        /// most 4.
         pub conversions: Option<usize> = optional_count(1..=64),
         /// The compression of pages: "none", "lz4" or "zstd".
         pub compression: Compression =
