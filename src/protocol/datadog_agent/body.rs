@@ -130,6 +130,10 @@ impl TraceBody {
                 chunks.push(chunk);
             }
         };
+        let mut note = |span: &WireSpan, start: usize, cursor: &Cursor<'_>, chunk: &mut ChunkFacts| {
+            facts.add(span, cursor.body, chunk);
+            read_spans.keep(start, cursor.offset(), span);
+        };
         match self.layout {
             Layout::Spans => {
                 payload.chunks = 1;
@@ -139,8 +143,7 @@ impl TraceBody {
                     let start = cursor.offset();
                     maps::read_span(cursor, limit, &mut span)?;
                     *spans += 1;
-                    facts.add(&span, cursor.body, &mut chunk);
-                    read_spans.keep(start, cursor.offset(), &span);
+                    note(&span, start, cursor, &mut chunk);
                 }
             }
             Layout::Chunks | Layout::Table => {
@@ -158,8 +161,7 @@ impl TraceBody {
                             Layout::Table => table::read_span(cursor, strings, limit, &mut span)?,
                             _ => maps::read_span(cursor, limit, &mut span)?,
                         }
-                        facts.add(&span, cursor.body, &mut chunk);
-                        read_spans.keep(start, cursor.offset(), &span);
+                        note(&span, start, cursor, &mut chunk);
                     }
                     *spans += u64::from(count);
                 }
@@ -170,8 +172,7 @@ impl TraceBody {
                     let read = maps::read_chunk(cursor, |cursor| {
                         let start = cursor.offset();
                         maps::read_span(cursor, limit, &mut span)?;
-                        facts.add(&span, cursor.body, &mut chunk);
-                        read_spans.keep(start, cursor.offset(), &span);
+                        note(&span, start, cursor, &mut chunk);
                         Ok(())
                     })?;
                     keep(read);
@@ -187,8 +188,7 @@ impl TraceBody {
                     let read = reader.chunk(|reader| {
                         let start = reader.cursor.offset();
                         reader.span(&mut span)?;
-                        facts.add(&span, reader.cursor.body, &mut chunk);
-                        read_spans.keep(start, reader.cursor.offset(), &span);
+                        note(&span, start, &reader.cursor, &mut chunk);
                         Ok(())
                     })?;
                     keep(read);

@@ -26,13 +26,19 @@ pub(super) enum Meaning {
     Events,
 }
 
-/// What is known of a key.
+/// What the key of a tag says of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KnownKey {
+pub(super) struct TagFacts {
     pub(super) meaning: Meaning,
     pub(super) is_whole_number: bool,
-    /// Its name by the conventions that the listener has.
-    renamed: Option<&'static str>,
+    /// Its name by the conventions of the listener, if that is another one.
+    pub(super) renamed: Option<&'static str>,
+}
+
+/// What is known of a key.
+#[derive(Clone, Copy, Debug)]
+struct KnownKey {
+    facts: TagFacts,
     name: Option<Name>,
     text: Interned,
 }
@@ -55,23 +61,16 @@ impl Keys {
         self.semantics == Semantics::OpenTelemetry
     }
 
-    /// The name of a key that was [got](Keys::get), if the listener has another one for it.
+    /// The key in the batch, and what it says of its tag.
     #[inline]
-    pub(super) fn renamed(&mut self, key: &[u8]) -> Option<&'static str> {
-        if self.is_opentelemetry() { self.known.find(key).and_then(|known| known.renamed) } else { None }
-    }
-
-    /// The key in the batch, and what is known of it.
-    #[inline]
-    pub(super) fn get(&mut self, key: &[u8], batch: &mut BatchBuilder) -> (Key, Meaning, bool) {
+    pub(super) fn get(&mut self, key: &[u8], batch: &mut BatchBuilder) -> (Key, TagFacts) {
         if let Some(known) = self.known.find(key) {
-            return (known.key(key, batch), known.meaning, known.is_whole_number);
+            return (known.key(key, batch), known.facts);
         }
         let mut known = KnownKey::of(key, self.semantics);
-        let written = known.key(key, batch);
-        let result = (written, known.meaning, known.is_whole_number);
+        let written = (known.key(key, batch), known.facts);
         self.known.add(key, known);
-        result
+        written
     }
 }
 
@@ -87,18 +86,14 @@ impl KnownKey {
             text if text.is_empty() || is_reserved(text) => Meaning::Reserved,
             text => SpanTag::of(text).map_or(Meaning::Attribute, Meaning::Span),
         };
-        KnownKey {
-            meaning,
-            is_whole_number: names_whole_number(&text) || renamed.is_some_and(names_whole_number),
-            renamed,
-            name: Name::of(&text),
-            text: Interned::default(),
-        }
+        let is_whole_number = names_whole_number(&text) || renamed.is_some_and(names_whole_number);
+        let facts = TagFacts { meaning, is_whole_number, renamed };
+        KnownKey { facts, name: Name::of(&text), text: Interned::default() }
     }
 
     #[inline]
     fn key(&mut self, key: &[u8], batch: &mut BatchBuilder) -> Key {
-        match (self.meaning, self.name) {
+        match (self.facts.meaning, self.name) {
             (Meaning::Reserved, _) => {
                 let text = escape(key);
                 batch.push_parts(&[semconv::DATADOG_META.as_str(), &text]).into()

@@ -14,7 +14,7 @@ use tributary_protocol::datadog_tags::SpanTag;
 use super::body::{Chunk, Layout, TraceBody};
 use super::facts::upper_half;
 use super::json_tags;
-use super::keys::{Keys, Meaning};
+use super::keys::{Keys, Meaning, TagFacts};
 use super::semantics;
 use super::span::{BodyPart, Entry, Sort, WireEvent, WireLink, WireSpan, WireValue};
 use super::span_keys::SpanKeys;
@@ -257,7 +257,7 @@ impl Writer<'_> {
         batch: &mut BatchBuilder,
     ) {
         let key_text = entry.key.of(self.bytes);
-        let (key, meaning, is_whole) = self.keys.get(key_text, batch);
+        let (key, TagFacts { meaning, is_whole_number, renamed }) = self.keys.get(key_text, batch);
         let text = match entry.value {
             WireValue::Text(text) if entry.sort == Sort::Meta => Some(text),
             _ => None,
@@ -296,7 +296,7 @@ impl Writer<'_> {
             },
             _ => match prefix {
                 Some(prefix) => batch.push_parts(&[prefix.as_str(), &escape(key_text)]).into(),
-                None => self.renamed(key_text, parts, batch).unwrap_or(key),
+                None => renamed.and_then(|name| self.renamed(name, parts, batch)).unwrap_or(key),
             },
         };
         if entry.sort == Sort::Struct {
@@ -311,11 +311,11 @@ impl Writer<'_> {
             WireValue::Bytes(_) => {
                 (self.bytes_key(prefix, key_text, batch), self.value(entry.value, &mut parts.marks, batch))
             }
-            WireValue::Text(text) if is_whole => {
+            WireValue::Text(text) if is_whole_number => {
                 let number = str::from_utf8(text.of(self.bytes)).ok().and_then(whole_number);
                 (key, number.map_or_else(|| self.value(entry.value, &mut parts.marks, batch), Value::I64))
             }
-            WireValue::F64(number) if is_whole && number.fract() == 0.0 && number.abs() < 9e15 => {
+            WireValue::F64(number) if is_whole_number && number.fract() == 0.0 && number.abs() < 9e15 => {
                 (key, Value::I64(number as i64))
             }
             value => (key, self.value(value, &mut parts.marks, batch)),
@@ -324,8 +324,7 @@ impl Writer<'_> {
     }
 
     /// The name of a tag by the conventions of the listener, unless the span has an attribute of this name.
-    fn renamed(&mut self, key: &[u8], parts: &mut Parts, batch: &mut BatchBuilder) -> Option<Key> {
-        let name = self.keys.renamed(key)?;
+    fn renamed(&self, name: &'static str, parts: &mut Parts, batch: &mut BatchBuilder) -> Option<Key> {
         let is_there = parts.renamed.contains(&name) || self.has_own(name.as_bytes());
         if is_there {
             return None;
