@@ -4,7 +4,7 @@ use super::span::{Entry, WireSpan};
 
 /// The most spans of a body that are kept, and the most entries of all of them: together less than 64 KiB.
 const MAX_SPANS: usize = 128;
-const MAX_ENTRIES: usize = 1024;
+const MAX_ENTRIES: usize = 768;
 /// At most one span is kept for each 64 bytes of a body, and one entry for each 4, so that a small body takes little memory.
 const SPAN_BYTES: usize = 64;
 const ENTRY_BYTES: usize = 4;
